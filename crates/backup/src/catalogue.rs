@@ -1,11 +1,12 @@
 //! The catalogue: which points a folder holds, as its names and manifests say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, OpenOptions};
 
+use crate::access::{failed_access, is_of_the_file};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, INCOMPLETE, Open, read_small};
 use crate::history::History;
@@ -26,7 +27,8 @@ const POINTS_MAX: usize = 100_000;
 pub struct Point {
     /// What it is.
     pub manifest: Manifest,
-    /// Which copy of the manifest is damaged or missing, and how.
+    /// Which copy of the manifest is damaged or missing, and how; a copy that was not needed was not read:
+    /// [`Catalogue::copy_problems`].
     pub copy_problem: Option<String>,
 }
 
@@ -39,8 +41,8 @@ pub struct Catalogue {
     unreadable: Vec<(PointId, String)>,
     /// Journals of incomplete points.
     pub(crate) journals: Vec<String>,
-    /// Every name.
-    pub(crate) names: Vec<String>,
+    /// The highest generation in the name of any file: also of one that is damaged, incomplete or left over.
+    last_generation: u64,
 }
 
 /// Name of the journal of an incomplete point.
@@ -62,6 +64,7 @@ impl Catalogue {
     /// Where the folder cannot be read. A manifest that cannot be is one of [`unreadable`](Self::unreadable).
     pub fn load(folder: &dyn Folder) -> Result<Self> {
         let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+        let known: HashSet<&str> = names.iter().map(String::as_str).collect();
         let mut catalogue = Self::default();
         let mut stems: Vec<&str> = names.iter().filter_map(|name| name.strip_suffix(".json")).collect();
         stems.iter_mut().for_each(|stem| *stem = stem.strip_suffix(".copy").unwrap_or(stem));
@@ -75,37 +78,34 @@ impl Catalogue {
                     folder.show("")
                 )));
             }
-            let has = |name: &String| names.contains(name);
+            let has = |name: &String| known.contains(name.as_str());
             let [copy, first] = manifest_names(stem);
             // The rename of the first copy is the commit.
             if !has(&first) && has(&journal_name(stem)) {
                 continue;
             }
-            let read = |name: &str| {
-                let bytes = read_small(folder, name, MANIFEST_MAX)?;
-                let manifest = Manifest::parse(&folder.show(name), &bytes)?;
-                if (manifest.generation, manifest.point) != (generation, id) {
-                    let what = "it is the manifest of another point".to_owned();
-                    return Err(BackupError::Manifest { name: folder.show(name), what });
+            // The second copy is for where the first one is not whole: a folder of many points is read twice as fast.
+            let (manifest, copy_problem) = match read_manifest(folder, &first, (generation, id))? {
+                Ok(manifest) => {
+                    let is_missing = !has(&copy);
+                    (manifest, is_missing.then(|| format!("{} is missing", folder.show(&copy))))
                 }
-                Ok(manifest)
-            };
-            let (manifest, copy_problem) = match (read(&first), read(&copy)) {
-                (Ok(manifest), Ok(same)) if same == manifest => (manifest, None),
-                (Ok(manifest), Ok(_)) => (manifest, Some(format!("{copy} differs from {first}"))),
-                (Ok(manifest), Err(error)) | (Err(error), Ok(manifest)) => {
-                    (manifest, Some(error.to_string()))
-                }
-                (Err(error), Err(_)) => {
-                    catalogue.unreadable.push((id, error.to_string()));
-                    continue;
-                }
+                Err(problem) => match read_manifest(folder, &copy, (generation, id))? {
+                    Ok(manifest) => (manifest, Some(problem)),
+                    Err(_) => {
+                        catalogue.unreadable.push((id, problem));
+                        continue;
+                    }
+                },
             };
             catalogue.points.push(Point { manifest, copy_problem });
         }
         for (id, merge) in merge::decided(folder, &names) {
             let (manifest, removed) = match merge {
                 Ok(merge) => merge,
+                Err(BackupError::Folder { what, name, source }) if !is_of_the_file(source.kind()) => {
+                    return Err(BackupError::Folder { what, name, source });
+                }
                 Err(error) => {
                     catalogue.unreadable.push((id, error.to_string()));
                     continue;
@@ -118,11 +118,57 @@ impl Catalogue {
             catalogue.points.push(Point { manifest, copy_problem: None });
         }
         catalogue.journals = names.iter().filter(|name| is_journal(name)).cloned().collect();
-        catalogue.points.sort_by_key(|point| (point.manifest.generation, point.manifest.point));
-        catalogue.by_id =
-            catalogue.points.iter().enumerate().map(|(at, point)| (point.manifest.point, at)).collect();
-        catalogue.names = names;
+        let stem = |name: &String| parse_stem(name.split('.').next().unwrap_or_default());
+        catalogue.last_generation =
+            names.iter().filter_map(stem).map(|(generation, _)| generation).max().unwrap_or(0);
+        catalogue.order();
         Ok(catalogue)
+    }
+
+    fn order(&mut self) {
+        self.points.sort_by_key(|point| (point.manifest.generation, point.manifest.point));
+        self.by_id = self.points.iter().enumerate().map(|(at, point)| (point.manifest.point, at)).collect();
+    }
+
+    /// Points that are gone, and one that is another now, as a merge leaves them: not read again.
+    pub(crate) fn replace(&mut self, gone: &[PointId], now: Option<Manifest>) {
+        let is_gone = |id: PointId| gone.contains(&id) || now.as_ref().is_some_and(|now| now.point == id);
+        self.points.retain(|point| !is_gone(point.manifest.point));
+        self.points.extend(now.map(|manifest| Point { manifest, copy_problem: None }));
+        self.order();
+    }
+
+    /// The generation of the next point: behind those of all files, readable or not.
+    pub(crate) fn next_generation(&self) -> Result<u64> {
+        self.last_generation.checked_add(1).ok_or_else(|| {
+            BackupError::Refused(
+                "a file of the destination has a number that no point can have: remove it".into(),
+            )
+        })
+    }
+
+    /// Points of which one copy of the manifest is damaged or missing while the other is whole, and how. Reads all
+    /// copies.
+    ///
+    /// # Errors
+    ///
+    /// Where one cannot be read now.
+    pub fn copy_problems(&self, folder: &dyn Folder) -> Result<Vec<(&Manifest, String)>> {
+        let mut problems = Vec::new();
+        for Point { manifest, copy_problem } in &self.points {
+            if let Some(problem) = copy_problem {
+                problems.push((manifest, problem.clone()));
+            } else if !manifest.merging {
+                let [copy, first] = manifest_names(&manifest.stem());
+                let problem = match read_manifest(folder, &copy, (manifest.generation, manifest.point))? {
+                    Ok(same) if same == *manifest => continue,
+                    Ok(_) => format!("{} differs from {first}", folder.show(&copy)),
+                    Err(problem) => problem,
+                };
+                problems.push((manifest, problem));
+            }
+        }
+        Ok(problems)
     }
 
     /// The points, the oldest first.
@@ -270,6 +316,27 @@ impl Catalogue {
     }
 }
 
+/// Reads one copy of a manifest: what is wrong with it where it is missing or damaged.
+fn read_manifest(
+    folder: &dyn Folder,
+    name: &str,
+    (generation, point): (u64, PointId),
+) -> Result<std::result::Result<Manifest, String>> {
+    let manifest =
+        read_small(folder, name, MANIFEST_MAX).and_then(|bytes| Manifest::parse(&folder.show(name), &bytes));
+    match manifest {
+        Ok(manifest) if (manifest.generation, manifest.point) == (generation, point) => Ok(Ok(manifest)),
+        Ok(_) => {
+            let what = "it is the manifest of another point".to_owned();
+            Ok(Err(BackupError::Manifest { name: folder.show(name), what }.to_string()))
+        }
+        Err(BackupError::Folder { what, name, source }) if !is_of_the_file(source.kind()) => {
+            Err(BackupError::Folder { what, name, source })
+        }
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
 /// What the folder lacks of a point's files, by their names and lengths.
 pub(crate) fn lacks(folder: &dyn Folder, manifest: &Manifest) -> Result<Option<String>> {
     let merged = merge::merged_names(&manifest.stem());
@@ -299,8 +366,12 @@ pub(crate) fn open_file(
     point: PointId,
 ) -> Result<Open> {
     let name = folder.show(file);
-    if let Some(Ok(open)) = before.map(|before| folder.open(before, false)) {
-        return Ok(open);
+    if let Some(before) = before {
+        match folder.open(before, false) {
+            // The merge has given it its name already.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            open => return open.map_err(BackupError::folder("opening", &folder.show(before))),
+        }
     }
     let what = match folder.open(file, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => format!("{name} is missing"),
@@ -318,11 +389,11 @@ pub(crate) fn open_disk(folder: &dyn Folder, manifest: &Manifest) -> Result<Disk
     let [merged, _] = merge::merged_names(&manifest.stem());
     let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
     let options = OpenOptions { cached_pages: CACHED_PAGES, ..OpenOptions::read_only() };
-    let damaged = |error: lunway_vhdx::OpenError| BackupError::Damaged {
-        point: manifest.point,
-        what: format!("{name}: {error}"),
+    let refused = |error| match failed_access(error) {
+        Ok(source) => BackupError::folder("reading", &name)(source),
+        Err(error) => BackupError::Damaged { point: manifest.point, what: format!("{name}: {error}") },
     };
-    let disk = Disk::open(storage, &options, Box::new(|| Guid::ZERO)).map_err(damaged)?;
+    let disk = Disk::open(storage, &options, Box::new(|| Guid::ZERO)).map_err(refused)?;
     let parameters = disk.parameters();
     if (parameters.disk_size, parameters.logical_sector) != (manifest.virtual_bytes, manifest.sector_bytes) {
         let what = format!("{name} is a disk of another size than its manifest says");

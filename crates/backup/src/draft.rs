@@ -10,15 +10,16 @@
 //! A pass ends where a run ends. One that reads the same frozen state goes on in the same pass. Another one begins a
 //! new pass: everything is read again, and what the file is known to hold is not sent again.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use lunway_file::Workers;
 use lunway_vhdx::{Chain, CreateOptions, Disk, Kind as DiskKind, OpenError, OpenOptions, create};
 
+use crate::access::is_of_the_file;
 use crate::catalogue::{Catalogue, journal_name, open_disk};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, INCOMPLETE};
+use crate::heal::Lost;
 use crate::history::{History, damaged};
 use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{UNIT, UnitLeaves};
@@ -38,6 +39,15 @@ pub(crate) struct Decided {
     pub(crate) size: u64,
     pub(crate) sector: u32,
     pub(crate) generation: u64,
+}
+
+/// What a new point is compared with, and how fast it is sent.
+pub(crate) struct Basis {
+    /// Of the parent.
+    pub(crate) history: History,
+    /// Leaves of it that are damaged for good.
+    pub(crate) lost: Lost,
+    pub(crate) bytes_per_second: Option<u64>,
 }
 
 /// A point that is being written: the manual of its files.
@@ -91,7 +101,7 @@ impl Draft {
         decided: Decided,
         source: &str,
         state: Option<&str>,
-        (history, limit): (History, Option<u64>),
+        basis: Basis,
     ) -> Result<Self> {
         let mut notes = Vec::new();
         let mut left = None;
@@ -110,13 +120,12 @@ impl Draft {
             }
         }
         sweep(folder, left.as_ref().map(|read| Names::of(&read.plan)).as_ref())?;
-        let pace = Pace::new(limit);
         if let Some(read) = left {
             let names = Names::of(&read.plan);
             match resume(folder, guids, read, state) {
                 Ok(resumed) => {
                     notes.push(resumed.note());
-                    return Ok(resumed.draft(history, pace, notes));
+                    return Ok(resumed.draft(basis, notes));
                 }
                 Err(error) if !is_of_the_files(&error) => return Err(error),
                 Err(error) => {
@@ -142,7 +151,7 @@ impl Draft {
             unknown: Vec::new(),
         };
         let begun = begin(folder, guids, plan, decided.parent.as_ref())?;
-        Ok(begun.draft(history, pace, notes))
+        Ok(begun.draft(basis, notes))
     }
 
     /// Units below are dealt with.
@@ -250,16 +259,17 @@ struct Begun {
 }
 
 impl Begun {
-    fn draft(self, history: History, pace: Pace, notes: Vec<String>) -> Draft {
+    fn draft(self, basis: Basis, notes: Vec<String>) -> Draft {
         let shipment = Shipment {
             point: self.plan.point,
             disk: self.disk,
             disk_name: self.disk_name,
             size: self.plan.virtual_bytes,
-            history,
+            history: basis.history,
+            lost: basis.lost,
             have: self.have,
             unknown: self.unknown,
-            pace,
+            pace: Pace::new(basis.bytes_per_second),
         };
         Draft {
             shipment: Arc::new(shipment),
@@ -337,13 +347,12 @@ fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Cha
 
 /// Whether an error says that the files are not what they should be, and not that the share does not answer now.
 fn is_of_the_files(error: &BackupError) -> bool {
-    let is_missing = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof);
     match error {
-        BackupError::Folder { source, .. } => is_missing(source.kind()),
+        BackupError::Folder { source, .. } => is_of_the_file(source.kind()),
         BackupError::Open {
             source: OpenError::Access { source, .. } | OpenError::Storage { source, .. },
             ..
-        } => is_missing(source.kind()),
+        } => is_of_the_file(source.kind()),
         BackupError::Damaged { .. } | BackupError::Open { .. } => true,
         _ => false,
     }
@@ -370,7 +379,7 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     }
     let storage = folder.open(&leaves, false).map_err(opening())?;
     let before =
-        Sidecar::of_segments(storage, read.segments.clone()).map_err(|error| damaged(point, &error))?;
+        Sidecar::of_segments(storage, read.segments.clone()).map_err(|error| damaged(point, error))?;
     let mut plan = read.plan.clone();
     plan.pass += 1;
     plan.state = state.map(str::to_owned);
@@ -412,7 +421,7 @@ fn known_after(
     let mut writer = Writer::create(storage, plan.point).map_err(writing())?;
     let mut copy = |sidecar: &Sidecar, units: std::ops::Range<u32>| {
         for index in 0..sidecar.segments().len() {
-            let segment = sidecar.segment(index).map_err(|error| damaged(plan.point, &error))?;
+            let segment = sidecar.segment(index).map_err(|error| damaged(plan.point, error))?;
             for leaves in segment.iter().filter(|leaves| units.contains(&leaves.unit)) {
                 writer.push(leaves.clone()).map_err(writing())?;
             }
@@ -435,7 +444,7 @@ fn open_have(folder: &dyn Folder, plan: &Plan) -> Result<Option<Sidecar>> {
     let storage = folder.open(&name, false).map_err(BackupError::folder("opening", &folder.show(&name)))?;
     let segments: Option<Vec<_>> = plan.have.iter().map(journal::segment).collect();
     let opened = Sidecar::of_segments(storage, segments.unwrap_or_default());
-    opened.map(Some).map_err(|error| damaged(plan.point, &error))
+    opened.map(Some).map_err(|error| damaged(plan.point, error))
 }
 
 /// A run that was stopped while it sealed has given files their names, and not made a point of them.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::folder::{Folder, read_small, write_whole};
-use crate::manifest::{seal, unseal};
+use crate::folder::{Folder, read_or_none, write_whole};
+use crate::manifest::seal;
 
 /// Name of the file.
 const EPOCHS: &str = "epochs.json";
@@ -24,9 +24,12 @@ pub struct Epochs {
 impl Epochs {
     /// Reads them. A list that is missing or damaged is empty: what was in it stays with the source until somebody
     /// releases it.
-    pub fn load(folder: &dyn Folder) -> Self {
-        let bytes = read_small(folder, EPOCHS, EPOCHS_BYTES_MAX).unwrap_or_default();
-        unseal(&bytes).unwrap_or_default()
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be read now: what is in it must not be lost.
+    pub fn load(folder: &dyn Folder) -> Result<Self> {
+        read_or_none(folder, EPOCHS, EPOCHS_BYTES_MAX)
     }
 
     /// Writes them, durably. The caller holds the lease.
@@ -49,13 +52,13 @@ mod tests {
     fn a_list_is_read_as_it_was_written_and_a_damaged_one_is_empty() {
         let host = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(host.path()).unwrap();
-        assert_eq!(Epochs::load(&folder), Epochs::default());
+        assert_eq!(Epochs::load(&folder).unwrap(), Epochs::default());
         let epochs = Epochs { closed: vec!["0f".repeat(16), "1e".repeat(16)] };
         epochs.store(&folder).unwrap();
-        assert_eq!(Epochs::load(&folder), epochs);
+        assert_eq!(Epochs::load(&folder).unwrap(), epochs);
         let path = host.path().join(EPOCHS);
         let text = std::fs::read_to_string(&path).unwrap().replace("0f0f", "0f0e");
         std::fs::write(&path, text).unwrap();
-        assert_eq!(Epochs::load(&folder), Epochs::default());
+        assert_eq!(Epochs::load(&folder).unwrap(), Epochs::default());
     }
 }

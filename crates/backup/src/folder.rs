@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lunway_vhdx::Storage;
+use serde::Deserialize;
 
+use crate::access::is_of_the_file;
 use crate::error::{BackupError, Result};
+use crate::manifest::unseal;
 
 /// The end of the name of a file that is being written: what has it is never taken for whole.
 pub const INCOMPLETE: &str = ".incomplete";
@@ -237,6 +240,19 @@ pub(crate) fn read_small(folder: &dyn Folder, name: &str, max: u64) -> Result<Ve
     let mut bytes = vec![0; len as usize];
     file.read_at(0, &mut bytes).map_err(reading())?;
     Ok(bytes)
+}
+
+/// Reads a sealed document. One that is missing or damaged is the default; one that cannot be read now is an error.
+pub(crate) fn read_or_none<T>(folder: &dyn Folder, name: &str, max: u64) -> Result<T>
+where
+    T: Default + for<'de> Deserialize<'de>,
+{
+    match read_small(folder, name, max) {
+        Ok(bytes) => Ok(unseal(&bytes).unwrap_or_default()),
+        Err(BackupError::Manifest { .. }) => Ok(T::default()),
+        Err(BackupError::Folder { source, .. }) if is_of_the_file(source.kind()) => Ok(T::default()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes a small file whole and durable; its name is durable after a [`Folder::sync`].

@@ -3,7 +3,7 @@
 //! The bytes of a leaf are put back where they lay in the sealed file: nothing else of it changes, so that children
 //! still know it. Copies of a manifest are made of each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use lunway_block::{BlockDevice, Buf};
@@ -11,7 +11,7 @@ use lunway_vhdx::{Chain, Source};
 
 use crate::catalogue::{Catalogue, open_disk};
 use crate::error::{BackupError, Result};
-use crate::folder::Folder;
+use crate::folder::{Folder, Open};
 use crate::history::{damaged, open_sidecar};
 use crate::leaf::{Leaf, leaf_range};
 use crate::manifest::{Manifest, PointId};
@@ -25,6 +25,21 @@ pub(crate) struct Healed {
     pub(crate) notes: Vec<String>,
     /// Ranges that the next point must look at.
     pub(crate) forced: Vec<Range<u64>>,
+    /// Leaves that stay damaged: the next point holds what the source has there, also where its hash is the same.
+    pub(crate) lost: Lost,
+}
+
+/// Leaves that no one should read any more: the point whose file holds them, unit, and which of the unit's.
+pub(crate) type Lost = HashSet<(PointId, u32, u8)>;
+
+/// What became of a damaged leaf.
+enum Mended {
+    /// It was put back.
+    PutBack,
+    /// The source has other data there.
+    Changed,
+    /// The table of the point's file leads elsewhere, so that there is no place to put it.
+    NoPlace,
 }
 
 /// Heals what it can.
@@ -34,12 +49,12 @@ pub(crate) async fn heal(
     source: &dyn BlockDevice,
 ) -> Result<Healed> {
     let mut healed = Healed::default();
-    for point in catalogue.points().iter().filter(|point| point.copy_problem.is_some()) {
-        write_manifest(folder, &point.manifest)?;
-        protect(folder, &point.manifest.stem())?;
-        healed.notes.push(format!("the manifest of point {} was written again", point.manifest.point));
+    for (manifest, _) in catalogue.copy_problems(folder)? {
+        write_manifest(folder, manifest)?;
+        protect(folder, &manifest.stem())?;
+        healed.notes.push(format!("the manifest of point {} was written again", manifest.point));
     }
-    let mut notes = Notes::load(folder);
+    let mut notes = Notes::load(folder)?;
     if notes.damage.is_empty() {
         return Ok(healed);
     }
@@ -53,20 +68,38 @@ pub(crate) async fn heal(
     notes.damage.retain(|damage| catalogue.get(damage.point()).is_some());
     for (point, leaves) in by_point {
         let Some(manifest) = catalogue.get(point) else { continue };
-        let mut put_back = 0;
         let count = leaves.len();
+        let mut put_back = HashSet::new();
+        let (mut changed, mut without_place) = (0, 0);
         for (unit, leaf) in leaves {
             let range = leaf_range(unit, usize::from(leaf) % 16, manifest.virtual_bytes);
             healed.forced.push(range.clone());
-            if put_back_leaf(folder, manifest, source, unit, leaf, range).await? {
-                put_back += 1;
-                notes.damage.retain(|damage| *damage != Damage::Leaf { point, unit, leaf });
+            match put_back_leaf(folder, manifest, source, unit, leaf, range).await? {
+                Mended::PutBack => {
+                    put_back.insert((unit, leaf));
+                    continue;
+                }
+                Mended::Changed => changed += 1,
+                Mended::NoPlace => without_place += 1,
             }
+            healed.lost.insert((point, unit, leaf));
         }
-        healed.notes.push(match count - put_back {
-            0 => format!("point {point} was repaired: the source still had {put_back} damaged leaves"),
-            lost => format!(
-                "point {point} stays damaged: of {count} damaged leaves the source does not have {lost} any more"
+        notes.damage.retain(|damage| match damage {
+            Damage::Leaf { point: of, unit, leaf } => *of != point || !put_back.contains(&(*unit, *leaf)),
+            Damage::Point { .. } => true,
+        });
+        let mut lost = Vec::new();
+        if changed > 0 {
+            lost.push(format!("the source does not have {changed} any more"));
+        }
+        if without_place > 0 {
+            lost.push(format!("{without_place} have no place any more in its damaged file"));
+        }
+        healed.notes.push(match lost.is_empty() {
+            true => format!("point {point} was repaired: the source still had {count} damaged leaves"),
+            false => format!(
+                "point {point} stays damaged: of {count} damaged leaves {}; this backup does not depend on them",
+                lost.join(" and ")
             ),
         });
     }
@@ -74,7 +107,7 @@ pub(crate) async fn heal(
     Ok(healed)
 }
 
-/// Writes a leaf again where the source has the same; `false`: it does not.
+/// Writes a leaf again where the source has the same.
 async fn put_back_leaf(
     folder: &dyn Folder,
     manifest: &Manifest,
@@ -82,27 +115,28 @@ async fn put_back_leaf(
     unit: u32,
     leaf: u8,
     range: Range<u64>,
-) -> Result<bool> {
+) -> Result<Mended> {
     if range.is_empty() || range.end > source.geometry().size {
-        return Ok(false);
+        return Ok(Mended::Changed);
     }
-    let Ok(sidecar) = open_sidecar(folder, manifest) else { return Ok(false) };
-    let held = sidecar.unit(unit).map_err(|error| damaged(manifest.point, &error))?;
-    let Some(state) = held.and_then(|held| held.get(usize::from(leaf) % 16)) else { return Ok(false) };
+    let (state, disk) = match open(folder, manifest, unit, leaf) {
+        Ok(Some(opened)) => opened,
+        // A point of which a whole file is damaged has no place for a leaf.
+        Ok(None) | Err(BackupError::Damaged { .. }) => return Ok(Mended::NoPlace),
+        Err(error) => return Err(error),
+    };
     let buf = Buf::for_overwrite((range.end - range.start) as usize);
     let read = source.read(range.start, buf).await;
     let data = read.map_err(|error| BackupError::Source { offset: range.start, error })?;
     if Leaf::of(&data) != state {
-        return Ok(false);
+        return Ok(Mended::Changed);
     }
     let name = folder.show(&manifest.disk_name());
-    let disk = open_disk(folder, manifest)?;
-    let disk = Chain::upper(vec![disk]).map_err(BackupError::open(&name))?;
     let mut places = Vec::new();
     let mapped = disk.map(range.start, range.end - range.start, |segment| places.push(segment));
     mapped.map_err(BackupError::disk(&name))?;
     if places.iter().any(|place| !matches!(place.source, Source::File(_))) {
-        return Ok(false);
+        return Ok(Mended::NoPlace);
     }
     let writing = || BackupError::folder("writing", &name);
     folder.set_read_only(&manifest.disk_name(), false).map_err(writing())?;
@@ -114,5 +148,20 @@ async fn put_back_leaf(
     }
     storage.flush().map_err(writing())?;
     protect(folder, &manifest.stem())?;
-    Ok(true)
+    Ok(Mended::PutBack)
+}
+
+/// What a leaf was, and the file in which it lies; `None`: the point does not hold it.
+fn open(
+    folder: &dyn Folder,
+    manifest: &Manifest,
+    unit: u32,
+    leaf: u8,
+) -> Result<Option<(Leaf, Chain<Open>)>> {
+    let sidecar = open_sidecar(folder, manifest)?;
+    let held = sidecar.unit(unit).map_err(|error| damaged(manifest.point, error))?;
+    let Some(state) = held.and_then(|held| held.get(usize::from(leaf) % 16)) else { return Ok(None) };
+    let disk = open_disk(folder, manifest)?;
+    let name = folder.show(&manifest.disk_name());
+    Ok(Some((state, Chain::upper(vec![disk]).map_err(BackupError::open(&name))?)))
 }

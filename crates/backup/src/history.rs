@@ -1,5 +1,6 @@
 //! The leaves of a point, through all points on which it lies.
 
+use crate::access::is_of_the_file;
 use crate::catalogue::open_file;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
@@ -28,16 +29,21 @@ pub(crate) fn open_sidecar(folder: &dyn Folder, manifest: &Manifest) -> Result<S
     let wrong = |what: String| BackupError::Damaged { point: manifest.point, what };
     let [_, merged] = merged_names(&manifest.stem());
     let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
-    let sidecar = Sidecar::open(storage, manifest.point).map_err(|error| damaged(manifest.point, &error))?;
+    let sidecar = Sidecar::open(storage, manifest.point).map_err(|error| damaged(manifest.point, error))?;
     match root(sidecar.sum(), manifest.virtual_bytes) == manifest.root {
         true => Ok(sidecar),
         false => Err(wrong("its leaf hashes are not those that its manifest names".into())),
     }
 }
 
-/// A sidecar's error as a point's.
-pub(crate) fn damaged(point: PointId, error: &SidecarError) -> BackupError {
-    BackupError::Damaged { point, what: error.to_string() }
+/// A sidecar's error as a point's, or the folder's where the sidecar could not be reached.
+pub(crate) fn damaged(point: PointId, error: SidecarError) -> BackupError {
+    match error {
+        SidecarError::Io(source) if !is_of_the_file(source.kind()) => {
+            BackupError::Folder { what: "reading the leaf hashes of point", name: point.to_string(), source }
+        }
+        error => BackupError::Damaged { point, what: error.to_string() },
+    }
 }
 
 impl History {
@@ -78,7 +84,7 @@ impl History {
             if open == 0 {
                 break;
             }
-            let found = layer.sidecar.unit(unit).map_err(|error| damaged(layer.point, &error))?;
+            let found = layer.sidecar.unit(unit).map_err(|error| damaged(layer.point, error))?;
             let Some(found) = found else { continue };
             for leaf in (0..LEAVES).filter(|leaf| open >> leaf & 1 == 1) {
                 if let Some(state) = found.get(leaf) {
@@ -98,7 +104,7 @@ impl History {
     pub fn next(&self, unit: u32) -> Result<Option<u32>> {
         let mut first = None;
         for layer in &self.layers {
-            let next = layer.sidecar.next(unit).map_err(|error| damaged(layer.point, &error))?;
+            let next = layer.sidecar.next(unit).map_err(|error| damaged(layer.point, error))?;
             first = [first, next].into_iter().flatten().min();
             if first == Some(unit) {
                 break;
@@ -117,7 +123,7 @@ impl History {
                 at -= count;
                 continue;
             }
-            let units = layer.sidecar.segment(at as usize).map_err(|error| damaged(layer.point, &error))?;
+            let units = layer.sidecar.segment(at as usize).map_err(|error| damaged(layer.point, error))?;
             let within = (number / total).checked_rem(units.len() as u64).unwrap_or(0);
             return Ok(units.get(within as usize).map(|leaves: &UnitLeaves| leaves.unit));
         }

@@ -7,8 +7,9 @@
 //! - else: it is stale when its beat has not changed for [`PATIENCE`] of the observer's monotonic clock.
 //!
 //! A holder that was suspended meanwhile notices before it seals anything: there is a higher N, or its file is gone.
-//! What it may still write before that are files of its incomplete point: who takes over from a holder that has not
-//! certainly ended goes on with none of them.
+//! What it may still write before that are files of its incomplete point: a process that takes over from a holder that
+//! has not certainly ended goes on with none of them. A holder of this machine's earlier start, known by its lasting id
+//! and its name, has ended with that start: its incomplete point is gone on with.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -40,12 +41,24 @@ const NAME: &str = "lease-";
 pub struct Holder {
     /// This machine since its last start: the kernel's boot id. Locks are believed among processes of one machine.
     pub machine: String,
+    /// The machine through all of its starts; empty where it is not known. Copies of a virtual machine may share it, so
+    /// that it counts together with the name.
+    #[serde(default)]
+    pub lasting: String,
     /// How people call the machine.
     pub host: String,
     /// The process.
     pub process: u32,
     /// Random, another one for each taking.
     pub nonce: u64,
+}
+
+impl Holder {
+    /// Whether the machine that took this lease is the one of `us`, and was started again since.
+    fn has_ended_with_its_machine(&self, us: &Self) -> bool {
+        let same = (&self.lasting, &self.host) == (&us.lasting, &us.host) && !us.lasting.is_empty();
+        same && self.machine != us.machine
+    }
 }
 
 /// The right to write to a folder; it ends when this is dropped.
@@ -82,7 +95,7 @@ impl<'a> Lease<'a> {
                 ))
             })?;
             // An older one beside it: its holder was given up by one that was killed before it could do what follows.
-            has_ended = wait_until_stale(folder, last, &holder, is_cancelled)? && numbers.len() == 1;
+            has_ended = wait_until_stale(folder, &name(last), &holder, is_cancelled)? && numbers.len() == 1;
         }
         let name = name(number);
         let writing = || BackupError::folder("writing", &folder.show(&name));
@@ -99,8 +112,7 @@ impl<'a> Lease<'a> {
             Ok(lock) => lock,
             Err(_) => None,
         };
-        let json = serde_json::to_vec(&holder).unwrap_or_default();
-        file.write_at(0, &[&[0; BEAT_LEN as usize], &json[..]].concat()).map_err(writing())?;
+        write(&file, &holder).map_err(writing())?;
         if !has_ended {
             disown(folder)?;
         }
@@ -114,6 +126,11 @@ impl<'a> Lease<'a> {
         Ok(lease)
     }
 
+    /// Whose it is.
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
     /// Whether no other writer has taken the folder meanwhile: asked before anything is sealed or removed.
     ///
     /// # Errors
@@ -121,7 +138,7 @@ impl<'a> Lease<'a> {
     /// [`BackupError::LeaseLost`], [`BackupError::LeaseGone`], or what the folder says.
     pub fn check(&self) -> Result<()> {
         let last = numbers(self.folder)?.last().copied();
-        let found = if last == Some(self.number) { read(self.folder, self.number)? } else { None };
+        let found = if last == Some(self.number) { read(self.folder, &name(self.number))? } else { None };
         match found.and_then(|found| found.holder) {
             Some(holder) if holder == self.holder => Ok(()),
             _ if last.is_none() => Err(BackupError::LeaseGone),
@@ -167,8 +184,8 @@ fn numbers(folder: &dyn Folder) -> Result<Vec<u64>> {
 }
 
 /// `None`: it has gone.
-fn read(folder: &dyn Folder, number: u64) -> Result<Option<Found>> {
-    match read_small(folder, &name(number), LEASE_MAX) {
+fn read(folder: &dyn Folder, name: &str) -> Result<Option<Found>> {
+    match read_small(folder, name, LEASE_MAX) {
         Ok(bytes) => {
             let (beat, json) = bytes.split_at_checked(BEAT_LEN as usize).unwrap_or_default();
             let beat = beat.try_into().map_or(0, u64::from_le_bytes);
@@ -179,21 +196,27 @@ fn read(folder: &dyn Folder, number: u64) -> Result<Option<Found>> {
     }
 }
 
-/// Waits until a lease may be taken over; whether its holder has certainly ended, or never begun.
-fn wait_until_stale(
+/// Writes the first beat, and the holder.
+pub(crate) fn write(file: &Open, holder: &Holder) -> io::Result<()> {
+    let json = serde_json::to_vec(holder).unwrap_or_default();
+    file.write_at(0, &[&[0; BEAT_LEN as usize], &json[..]].concat())
+}
+
+/// Waits until a lease, the file `name`, may be taken over; whether its holder has certainly ended, or never begun.
+pub(crate) fn wait_until_stale(
     folder: &dyn Folder,
-    number: u64,
+    name: &str,
     us: &Holder,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<bool> {
-    let Some(mut last) = read(folder, number)? else { return Ok(true) };
+    let Some(mut last) = read(folder, name)? else { return Ok(true) };
     let told = |found: &Found| match &found.holder {
         Some(holder) => format!("process {} on {}", holder.process, holder.host),
         None => "another process".to_owned(),
     };
     // A file without a holder was left by a kill between two steps, or is being written.
     if last.holder.as_ref().is_none_or(|holder| holder.machine == us.machine) {
-        match folder.lock(&name(number)) {
+        match folder.lock(name) {
             Ok(Some(_free)) if last.holder.is_some() => return Ok(true),
             Ok(None) => return Err(BackupError::InUse { holder: told(&last) }),
             _ => {}
@@ -206,7 +229,7 @@ fn wait_until_stale(
             return Err(BackupError::Cancelled);
         }
         thread::sleep(BEAT / 10);
-        let Some(found) = read(folder, number)? else { return Ok(true) };
+        let Some(found) = read(folder, name)? else { return Ok(true) };
         if found.beat != last.beat {
             if begun.elapsed() > BEAT / 2 && last.holder == found.holder {
                 return Err(BackupError::InUse { holder: told(&found) });
@@ -215,10 +238,11 @@ fn wait_until_stale(
         }
         last = found;
     }
-    Ok(last.holder.is_none())
+    Ok(last.holder.is_none_or(|holder| holder.has_ended_with_its_machine(us)))
 }
 
-fn beat(file: &Open, ended: &mpsc::Receiver<()>) {
+/// Counts a beat in a lease until the sender is dropped.
+pub(crate) fn beat(file: &Open, ended: &mpsc::Receiver<()>) {
     let mut count = 0u64;
     while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
         count += 1;
@@ -233,7 +257,45 @@ mod tests {
     use crate::folder::HostFolder;
 
     fn holder(machine: &str, nonce: u64) -> Holder {
-        Holder { machine: machine.into(), host: machine.into(), process: 1, nonce }
+        Holder { machine: machine.into(), lasting: String::new(), host: machine.into(), process: 1, nonce }
+    }
+
+    /// A machine in one of its starts.
+    fn started(machine: &str, start: u32, nonce: u64) -> Holder {
+        Holder { machine: format!("{machine} {start}"), lasting: machine.into(), ..holder("host", nonce) }
+    }
+
+    #[test]
+    fn a_start_of_the_same_machine_goes_on_with_the_files_of_its_last_one_and_no_other_machine_does() {
+        let journal = crate::catalogue::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
+        let other_name = Holder { host: "clone".into(), ..started("a", 2, 2) };
+        let unknown = Holder { lasting: String::new(), ..started("a", 2, 2) };
+        let takers =
+            [(started("a", 2, 2), true), (other_name, false), (started("b", 1, 2), false), (unknown, false)];
+        // Each waits for half a minute: all at once.
+        thread::scope(|scope| {
+            for (taker, goes_on) in takers {
+                let journal = &journal;
+                scope.spawn(move || {
+                    let place = tempfile::tempdir().unwrap();
+                    let folder = HostFolder::open(place.path()).unwrap();
+                    let mut cut = Lease::take(&folder, started("a", 1, 1), &|| false).unwrap();
+                    folder.create(journal).unwrap();
+                    drop(cut.end.take());
+                    drop(cut.beats.take().map(JoinHandle::join));
+                    cut._lock = None;
+                    let next = Lease::take(&folder, taker.clone(), &|| false).unwrap();
+                    assert_eq!(folder.names().unwrap().contains(journal), goes_on, "{taker:?}");
+                    next.check().unwrap();
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_lease_of_a_version_without_lasting_ids_is_read() {
+        let json = r#"{"machine":"m","host":"h","process":1,"nonce":2}"#;
+        assert_eq!(serde_json::from_str::<Holder>(json).unwrap().lasting, "");
     }
 
     #[test]

@@ -22,7 +22,8 @@
 //! | part | is |
 //! |---|---|
 //! | [`Folder`], [`HostFolder`] | the few operations on files that a backup needs |
-//! | [`Lease`] | one writer at a time |
+//! | `access` | failures of the way to a file, apart from damage of the file |
+//! | [`Lease`], [`Mount`] | one writer at a time; readers for which a prune waits |
 //! | [`run()`], [`Request`], [`Changed`] | one run |
 //! | `draft`, `journal`, `ship`, `seal` | its steps: files of an incomplete point, what is durable, units, the commit |
 //! | [`Catalogue`], [`Manifest`], [`PointId`] | which points there are |
@@ -34,6 +35,7 @@
 //! **Invariant:** this crate is handed devices, maps and a folder. It does not know the command line, where devices
 //! come from, or why something need not be kept.
 
+mod access;
 mod catalogue;
 mod changed;
 mod draft;
@@ -47,6 +49,7 @@ mod leaf;
 mod lease;
 mod manifest;
 mod merge;
+mod mount;
 mod notes;
 mod pace;
 mod prune;
@@ -69,9 +72,10 @@ pub use journal::Counted;
 pub use leaf::{LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves};
 pub use lease::{Holder, Lease};
 pub use manifest::{FORMAT, Kind, Level, Manifest, PointId, SkippedBytes};
+pub use mount::Mount;
 pub use notes::{Damage, Notes};
 pub use prune::{Retention, Step, prune};
-pub use restore::{Restored, Target, restore};
+pub use restore::{Order, Restored, Target, restore};
 pub use run::{Guids, Outcome, Progress, Request, run};
 pub use sidecar::{Sidecar, SidecarError, Writer};
 pub use time::Moment;

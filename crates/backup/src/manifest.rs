@@ -17,7 +17,7 @@ use crate::leaf::DISK_MAX;
 pub const FORMAT: u32 = 1;
 /// Most bytes of a file of a point: a disk of the greatest size, with room for what a VHDX file has beside it. Those of
 /// all points together are below 2^64.
-const FILE_MAX: u64 = DISK_MAX + (1 << 40);
+pub(crate) const FILE_MAX: u64 = DISK_MAX + (1 << 40);
 /// Most bytes of a manifest: a thousand times what one has.
 pub(crate) const MANIFEST_MAX: u64 = 1 << 20;
 

@@ -116,7 +116,8 @@ pub(crate) fn remove_point(folder: &dyn Folder, stem: &str) -> Result<()> {
     folder.sync().map_err(removing())
 }
 
-/// Merges points that follow each other, the lowest first, into the one that lies on the last of them.
+/// Merges points that follow each other, the lowest first, into the one that lies on the last of them: what that is
+/// then.
 ///
 /// # Errors
 ///
@@ -129,7 +130,7 @@ pub(crate) fn merge(
     given_up: &[PointId],
     into: PointId,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<()> {
+) -> Result<Manifest> {
     let chain = catalogue.chain(into)?;
     let upper: Vec<&Manifest> = chain.iter().copied().take(given_up.len() + 1).collect();
     let (Some(top), Some(lowest)) = (upper.first(), upper.last()) else { return Err(BackupError::Lost) };
@@ -141,6 +142,13 @@ pub(crate) fn merge(
     manifest.parent = lowest.parent;
     manifest.kind = lowest.kind;
     manifest.merged = [manifest.merged, given_up.to_vec()].concat();
+    // What a point that is given up left out is left out of this one, too: of each reason the most.
+    for skipped in upper[1..].iter().flat_map(|lower| &lower.skipped) {
+        match manifest.skipped.iter_mut().find(|known| known.why == skipped.why) {
+            Some(known) => known.bytes = known.bytes.max(skipped.bytes),
+            None => manifest.skipped.push(skipped.clone()),
+        }
+    }
     let stem = manifest.stem();
     let [disk_file, leaves_file] = merged_names(&stem);
     let making = || BackupError::folder("making", &folder.show(&disk_file));
@@ -168,7 +176,8 @@ pub(crate) fn merge(
     let merge = Merge { manifest, removed };
     write_whole(folder, &format!("{stem}{MERGE}"), &seal(&merge))?;
     folder.sync().map_err(making())?;
-    carry_out(folder, &merge)
+    carry_out(folder, &merge)?;
+    Ok(merge.manifest)
 }
 
 /// An empty disk with the identity of the one that it is to replace.
@@ -273,10 +282,10 @@ fn read_back(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_f
     let disk =
         Chain::upper(vec![disk.map_err(BackupError::open(&name))?]).map_err(BackupError::open(&name))?;
     let leaves = folder.open(leaves_file, false).map_err(opening())?;
-    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, &error))?;
+    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, error))?;
     let mut buf = vec![0; crate::leaf::LEAF as usize];
     for index in 0..sidecar.segments().len() {
-        let units = sidecar.segment(index).map_err(|error| damaged(manifest.point, &error))?;
+        let units = sidecar.segment(index).map_err(|error| damaged(manifest.point, error))?;
         for unit in units.iter() {
             for leaf in 0..LEAVES {
                 let Some(state) = unit.get(leaf) else { continue };

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::folder::{Folder, read_small, write_whole};
-use crate::manifest::{PointId, seal, unseal};
+use crate::folder::{Folder, read_or_none, write_whole};
+use crate::manifest::{PointId, seal};
 
 /// Name of the file.
 pub(crate) const NOTES: &str = "checks.json";
@@ -55,9 +55,12 @@ pub struct Notes {
 
 impl Notes {
     /// Reads them. Notes that are missing or damaged are none: they are made again by the next verification.
-    pub fn load(folder: &dyn Folder) -> Self {
-        let bytes = read_small(folder, NOTES, NOTES_MAX).unwrap_or_default();
-        unseal(&bytes).unwrap_or_default()
+    ///
+    /// # Errors
+    ///
+    /// Where they cannot be read now: what is in them must not be lost.
+    pub fn load(folder: &dyn Folder) -> Result<Self> {
+        read_or_none(folder, NOTES, NOTES_MAX)
     }
 
     /// Writes them, durably. The caller holds the lease.

@@ -1,6 +1,6 @@
 //! Retention: which points are kept, and what becomes of the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
@@ -8,6 +8,7 @@ use crate::folder::Folder;
 use crate::lease::Lease;
 use crate::manifest::{Manifest, PointId};
 use crate::merge::{self, merge, remove_point};
+use crate::mount::refuse_mounts;
 use crate::notes::Notes;
 use crate::run::Guids;
 use crate::time::Moment;
@@ -28,6 +29,9 @@ pub struct Retention {
     pub monthly: usize,
     /// Years.
     pub yearly: usize,
+    /// Merge points only where at least so many are given up into one at once, since a merge writes all that they and
+    /// it hold again: a nightly prune with 7 rewrites a full each week. 0 is 1.
+    pub merge_after: usize,
     /// Remove points although damage is known: of points that no source can heal any more.
     pub despite_damage: bool,
 }
@@ -76,35 +80,37 @@ impl Retention {
     }
 
     /// What a prune would do, in order. Points before and after a change of the disk's size are not merged, so that
-    /// some stay that need not be kept.
+    /// some stay that need not be kept; and so do fewer than [`merge_after`](Self::merge_after).
     /// Merges come first: they read what they keep, and damage that they find ends the prune before a removal.
     pub fn steps(&self, catalogue: &Catalogue, notes: &Notes) -> Vec<Step> {
         let kept = self.keeps(catalogue, notes);
         let (mut steps, mut removals) = (Vec::new(), Vec::new());
-        let children = |id: PointId| -> Vec<&Manifest> {
-            let points = catalogue.points().iter().map(|point| &point.manifest);
-            points.filter(|manifest| manifest.parent == Some(id)).collect()
-        };
+        let mut on: HashMap<PointId, Vec<&Manifest>> = HashMap::new();
+        for manifest in catalogue.points().iter().map(|point| &point.manifest) {
+            if let Some(parent) = manifest.parent {
+                on.entry(parent).or_default().push(manifest);
+            }
+        }
         for full in
             catalogue.points().iter().map(|point| &point.manifest).filter(|point| point.parent.is_none())
         {
             let mut pending: Vec<&Manifest> = Vec::new();
             let mut at = Some(full);
             while let Some(point) = at {
-                let above = children(point.point);
+                let above = on.get(&point.point).map_or(&[][..], Vec::as_slice);
                 if !kept.contains(&point.point) && above.len() <= 1 {
                     pending.push(point);
                 } else {
                     let alike =
                         pending.iter().rev().take_while(|lower| lower.virtual_bytes == point.virtual_bytes);
                     let given_up: Vec<PointId> = alike.map(|lower| lower.point).collect();
-                    if !given_up.is_empty() {
+                    if given_up.len() >= self.merge_after.max(1) {
                         let given_up = given_up.into_iter().rev().collect();
                         steps.push(Step::Merge { given_up, into: point.point });
                     }
                     pending.clear();
                 }
-                at = match above[..] {
+                at = match above {
                     [only] => Some(only),
                     _ => None,
                 };
@@ -120,7 +126,7 @@ impl Retention {
 ///
 /// # Errors
 ///
-/// Where a verification has found damage: what is damaged may be all that is left of something.
+/// [`BackupError::InUse`] while a point is mounted. Where a verification has found damage: what is damaged may be all that is left of something.
 pub fn prune(
     folder: &dyn Folder,
     lease: &Lease<'_>,
@@ -128,38 +134,42 @@ pub fn prune(
     retention: &Retention,
     progress: &mut dyn FnMut(&Step, u64, u64) -> bool,
 ) -> Result<Vec<Step>> {
+    refuse_mounts(folder, lease.holder(), &|| false)?;
     merge::finish(folder)?;
-    let lacking = if retention.despite_damage { None } else { Catalogue::load(folder)?.lacking(folder)? };
+    let mut catalogue = Catalogue::load(folder)?;
+    let lacking = if retention.despite_damage { None } else { catalogue.lacking(folder)? };
     if let Some((point, what)) = lacking {
         return Err(BackupError::Refused(format!(
             "point {point} is damaged: {what}; nothing is removed, as other points may be all that is left, unless \
              --despite-damage says so"
         )));
     }
-    let mut done = Vec::new();
-    loop {
-        let catalogue = Catalogue::load(folder)?;
-        let notes = Notes::load(folder);
-        let damaged = !notes.damage.is_empty() || !catalogue.unreadable().is_empty();
-        if damaged && !retention.despite_damage {
-            return Err(BackupError::Refused(
-                "the last verification found damage: nothing is removed until `lunway backup run` has repaired it and \
-                 `lunway backup verify` finds none, or --despite-damage says so"
-                    .into(),
-            ));
-        }
-        let Some(step) = retention.steps(&catalogue, &notes).into_iter().next() else { return Ok(done) };
+    let notes = Notes::load(folder)?;
+    let damaged = !notes.damage.is_empty() || !catalogue.unreadable().is_empty();
+    if damaged && !retention.despite_damage {
+        return Err(BackupError::Refused(
+            "the last verification found damage: nothing is removed until `lunway backup run` has repaired it and \
+             `lunway backup verify` finds none, or --despite-damage says so"
+                .into(),
+        ));
+    }
+    // No step changes what another one is: a merge takes a chain's given up points, a removal a chain's end.
+    let steps = retention.steps(&catalogue, &notes);
+    for step in &steps {
+        refuse_mounts(folder, lease.holder(), &|| false)?;
         lease.check()?;
-        match &step {
+        match step {
             Step::Remove(point) => {
                 let Some(manifest) = catalogue.get(*point) else { return Err(BackupError::Lost) };
                 remove_point(folder, &manifest.stem())?;
+                catalogue.replace(&[*point], None);
             }
             Step::Merge { given_up, into } => {
-                let mut told = |done, total| progress(&step, done, total);
-                merge(folder, lease, guids, &catalogue, given_up, *into, &mut told)?;
+                let mut told = |done, total| progress(step, done, total);
+                let merged = merge(folder, lease, guids, &catalogue, given_up, *into, &mut told)?;
+                catalogue.replace(given_up, Some(merged));
             }
         }
-        done.push(step);
     }
+    Ok(steps)
 }

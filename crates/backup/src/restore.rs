@@ -58,6 +58,17 @@ struct Part {
     data: Option<SharedBuf>,
 }
 
+/// What is restored, and where.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The point.
+    pub point: PointId,
+    /// The bytes of it that the device gets, from its own beginning; `None`: all.
+    pub range: Option<Range<u64>>,
+    /// What is known of the device before.
+    pub target: Target,
+}
+
 /// Restores a point, and flushes the device. `progress` hears how many bytes of the disk were dealt with.
 ///
 /// # Errors
@@ -66,23 +77,30 @@ struct Part {
 pub async fn restore(
     folder: &Arc<dyn Folder>,
     catalogue: &Catalogue,
-    point: PointId,
+    order: Order,
     device: &dyn BlockDevice,
-    target: Target,
     is_cancelled: &(dyn Fn() -> bool + Sync),
     progress: &mut dyn FnMut(u64),
 ) -> Result<Restored> {
     let lanes = Workers::new();
+    let Order { point, range, target } = order;
     let chain = catalogue.open(&**folder, point)?;
     let history = catalogue.history(&**folder, point)?;
     let size = chain.size();
-    check(device, size)?;
+    let range = range.unwrap_or(0..size);
+    if range.is_empty() || range.end > size {
+        return Err(BackupError::Refused(format!(
+            "bytes {} to {} are not on the disk of the point, which has {size}",
+            range.start, range.end
+        )));
+    }
+    check(device, range.end - range.start)?;
     let shared = Arc::new(Shared { chain, history, point, size });
-    let restore = Restore { device, target, shared, lanes };
+    let restore = Restore { device, target, range: range.clone(), shared, lanes };
     let mut restored = Restored::default();
     let mut running = FuturesUnordered::new();
-    let end = units(size);
-    let mut at = 0;
+    let end = units(range.end);
+    let mut at = (range.start / UNIT) as u32;
     while at < end {
         let window = at..(at + WINDOW_UNITS).min(end);
         for unit in restore.wanted(window.clone()).await? {
@@ -97,11 +115,11 @@ pub async fn restore(
             {
                 add(&mut restored, done?);
             }
-            progress(u64::from(unit) * UNIT);
+            progress((u64::from(unit) * UNIT).saturating_sub(range.start));
             running.push(restore.unit(unit));
         }
         at = window.end;
-        progress((u64::from(at) * UNIT).min(size));
+        progress((u64::from(at) * UNIT).min(range.end) - range.start);
     }
     while let Some(done) = running.next().await {
         add(&mut restored, done?);
@@ -123,7 +141,7 @@ fn check(device: &dyn BlockDevice, size: u64) -> Result<()> {
     }
     if size.next_multiple_of(geometry.logical_sector.into()) > geometry.size {
         return Err(BackupError::Refused(format!(
-            "the device has {}, {} less than the disk of the point: take a larger one",
+            "the device has {}, {} less than what is restored: take a larger one",
             HumanSize(geometry.size),
             HumanSize(size.saturating_sub(geometry.size))
         )));
@@ -134,6 +152,8 @@ fn check(device: &dyn BlockDevice, size: u64) -> Result<()> {
 struct Restore<'a> {
     device: &'a dyn BlockDevice,
     target: Target,
+    /// The bytes of the disk that are restored; the first one is the device's first.
+    range: Range<u64>,
     shared: Arc<Shared>,
     lanes: Workers,
 }
@@ -156,21 +176,19 @@ impl Restore<'_> {
         if self.target == Target::Blank {
             return Ok(wanted);
         }
-        let (start, end) = (
-            unit_range(window.start, self.shared.size).start,
-            unit_range(window.end - 1, self.shared.size).end,
-        );
+        let start = self.clipped(window.start).start;
+        let end = self.clipped(window.end - 1).end;
+        let at = |offset: u64| offset - self.range.start;
         let sector = u64::from(self.device.geometry().logical_sector);
         let reads_zero = self.device.geometry().unmap.zeroes();
-        match self.device.extents(start, (end - start).next_multiple_of(sector)).await {
+        match self.device.extents(at(start), (end - start).next_multiple_of(sector)).await {
             Ok(extents) => {
                 for extent in extents {
                     let zero = extent.kind == ExtentKind::Zero
                         || extent.kind == ExtentKind::Unallocated && reads_zero;
                     if !zero {
-                        wanted.extend(
-                            (extent.offset / UNIT) as u32..extent.end().min(end).div_ceil(UNIT) as u32,
-                        );
+                        let (from, to) = (extent.offset + self.range.start, extent.end() + self.range.start);
+                        wanted.extend((from / UNIT) as u32..to.min(end).div_ceil(UNIT) as u32);
                     }
                 }
             }
@@ -182,22 +200,31 @@ impl Restore<'_> {
         Ok(wanted)
     }
 
+    /// What is restored of a unit.
+    fn clipped(&self, unit: u32) -> Range<u64> {
+        let unit = unit_range(unit, self.shared.size);
+        unit.start.max(self.range.start)..unit.end.min(self.range.end)
+    }
+
     async fn unit(&self, unit: u32) -> Result<Restored> {
-        let range = unit_range(unit, self.shared.size);
+        let range = self.clipped(unit);
         let mut restored = Restored::default();
         let there = match self.target {
             Target::Damaged => {
                 let len = self.padded(range.end - range.start);
-                let read = self.device.read(range.start, Buf::for_overwrite(len as usize)).await;
+                let offset = range.start - self.range.start;
+                let read = self.device.read(offset, Buf::for_overwrite(len as usize)).await;
                 restored.compared = range.end - range.start;
-                Some(read.map_err(|error| BackupError::Target { offset: range.start, error })?)
+                Some(read.map_err(|error| BackupError::Target { offset, error })?)
             }
             Target::Blank | Target::Unknown => None,
         };
         let (shared, target) = (Arc::clone(&self.shared), self.target);
-        let parts = on(&self.lanes.reads, move || shared.parts(unit, there.as_deref(), target)).await?;
+        let within = range.clone();
+        let parts =
+            on(&self.lanes.reads, move || shared.parts(unit, &within, there.as_deref(), target)).await?;
         for part in parts {
-            let (offset, len) = (part.range.start, part.range.end - part.range.start);
+            let (offset, len) = (part.range.start - self.range.start, part.range.end - part.range.start);
             let failed = |error| BackupError::Target { offset, error };
             match part.data {
                 Some(data) => {
@@ -242,21 +269,32 @@ impl Restore<'_> {
 
 impl Shared {
     /// What is written of a unit, with what the device has there, where that counts. Blocks.
-    fn parts(&self, unit: u32, there: Option<&[u8]>, target: Target) -> Result<Vec<Part>> {
+    ///
+    /// `within` is what is restored of the unit, and what `there` holds; leaves that it cuts are hashed whole.
+    fn parts(
+        &self,
+        unit: u32,
+        within: &Range<u64>,
+        there: Option<&[u8]>,
+        target: Target,
+    ) -> Result<Vec<Part>> {
         let states = self.history.unit_with_layers(unit)?;
-        let start = unit_range(unit, self.size).start;
+        let clip = |range: &Range<u64>| range.start.max(within.start)..range.end.min(within.end);
         let mut parts: Vec<Part> = Vec::new();
         let mut leaf = 0;
         // Runs of leaves alike.
         let kind = |leaf: usize| -> Option<bool> {
             let range = leaf_range(unit, leaf, self.size);
-            if range.is_empty() {
+            if clip(&range).is_empty() {
                 return None;
             }
             let (state, _) = states[leaf];
-            let same = there.is_some_and(|there| {
-                Leaf::of(&there[(range.start - start) as usize..(range.end - start) as usize]) == state
-            });
+            // A leaf of which only a part is there is written.
+            let same = clip(&range) == range
+                && there.is_some_and(|there| {
+                    let (from, to) = (range.start - within.start, range.end - within.start);
+                    Leaf::of(&there[from as usize..to as usize]) == state
+                });
             let zero = state == Leaf::Zero;
             let is_there = same || zero && target == Target::Blank;
             (!is_there).then_some(zero)
@@ -272,7 +310,7 @@ impl Shared {
             }
             let range = leaf_range(unit, first, self.size).start..leaf_range(unit, leaf - 1, self.size).end;
             if zero {
-                parts.push(Part { range, data: None });
+                parts.push(Part { range: clip(&range), data: None });
                 continue;
             }
             let mut data = Buf::for_overwrite((range.end - range.start) as usize);
@@ -288,7 +326,14 @@ impl Shared {
                     });
                 }
             }
-            parts.push(Part { range, data: Some(data.freeze()) });
+            let clipped = clip(&range);
+            let data = match clipped == range {
+                true => data,
+                false => Buf::copy_of(
+                    &data[(clipped.start - range.start) as usize..(clipped.end - range.start) as usize],
+                ),
+            };
+            parts.push(Part { range: clipped, data: Some(data.freeze()) });
         }
         Ok(parts)
     }

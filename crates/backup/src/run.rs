@@ -129,7 +129,7 @@ pub async fn run(
         Err(BackupError::Damaged { point, what }) => {
             let why = format!("point {point} is damaged: {what}");
             run.notes.push(why.clone());
-            let mut notes = Notes::load(&**folder);
+            let mut notes = Notes::load(&**folder)?;
             if !notes.broken().any(|(broken, _)| broken == point) {
                 notes.damage.push(Damage::Point { point, what });
                 notes.verified.retain(|verified| *verified != point);
@@ -203,7 +203,7 @@ impl Run<'_> {
             parent: decision.parent.clone(),
             size: geometry.size,
             sector: geometry.logical_sector,
-            generation: catalogue.newest().map_or(0, |newest| newest.generation) + 1,
+            generation: catalogue.next_generation()?,
         };
         let resize = decision.parent.as_ref().map(|parent| parent.virtual_bytes);
         let mut draft = Draft::open(
@@ -213,10 +213,15 @@ impl Run<'_> {
             decided,
             &self.request.source_name,
             self.request.state.as_deref(),
-            (decision.history, self.request.bytes_per_second),
+            crate::draft::Basis {
+                history: decision.history,
+                lost: heal.lost,
+                bytes_per_second: self.request.bytes_per_second,
+            },
         )?;
         self.notes.append(&mut draft.notes);
-        self.distrust(&draft.shipment, decision.parent.as_ref()).await?;
+        let left_out = self.left_out(&catalogue, decision.parent.as_ref())?;
+        self.distrust(&draft.shipment, decision.parent.as_ref(), left_out).await?;
         let changed = self.candidates(resize, heal.forced);
         let counted = self.ship(&mut draft, &changed, progress).await?;
         self.lease.check()?;
@@ -260,7 +265,7 @@ impl Run<'_> {
         if chain.len() >= LINKS_MAX {
             return full(&format!("the chain has {LINKS_MAX} files"));
         }
-        for (point, what) in Notes::load(&**self.folder).broken() {
+        for (point, what) in Notes::load(&**self.folder)?.broken() {
             if chain.iter().any(|manifest| manifest.point == point) {
                 return full(&format!("point {point} is damaged: {what}"));
             }
@@ -290,7 +295,10 @@ impl Run<'_> {
     }
 
     /// Compares a sample of what is said to be unchanged: one difference, and the map is not believed.
-    async fn distrust(&mut self, shipment: &Shared, parent: Option<&Manifest>) -> Result<()> {
+    ///
+    /// What is left out now is not compared, since a change of it was not backed up; and in a chain that has left
+    /// something out (`left_out`) leaves that none of its points holds, which need not be zeroes at the source.
+    async fn distrust(&mut self, shipment: &Shared, parent: Option<&Manifest>, left_out: bool) -> Result<()> {
         let Changed::Known { since, .. } = &self.request.changed else { return Ok(()) };
         let Some(parent) = parent else {
             self.request.changed = Changed::Unknown { why: "a full holds everything".into() };
@@ -320,9 +328,14 @@ impl Run<'_> {
             if unit >= whole || self.is_touched(range.clone()) {
                 continue;
             }
+            let skipped = self.skipped_leaves(unit);
+            if skipped == u16::MAX {
+                continue;
+            }
             let data = self.read(range.clone()).await?;
             let compared = Arc::clone(shipment);
-            if !on(&self.lanes.reads, move || compared.is_as_before(unit, &data)).await? {
+            let is_as_before = move || compared.is_as_before(unit, &data, !skipped, left_out);
+            if !on(&self.lanes.reads, is_as_before).await? {
                 let why = format!(
                     "a sample at offset {} differs although no change was known: change tracking is not believed",
                     range.start
@@ -333,6 +346,19 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a point that the new one lies on has left something out.
+    fn left_out(&self, catalogue: &Catalogue, parent: Option<&Manifest>) -> Result<bool> {
+        let Some(parent) = parent else { return Ok(false) };
+        Ok(catalogue.chain(parent.point)?.iter().any(|manifest| !manifest.skipped.is_empty()))
+    }
+
+    /// The leaves of a unit that are left out.
+    fn skipped_leaves(&self, unit: u32) -> u16 {
+        let offset = u64::from(unit) * UNIT;
+        let skips = |leaf: &usize| self.request.skipped.covers(offset + *leaf as u64 * LEAF);
+        (0..LEAVES).filter(skips).fold(0, |bits, leaf| bits | 1 << leaf)
     }
 
     fn is_touched(&self, range: Range<u64>) -> bool {
@@ -484,9 +510,7 @@ impl Run<'_> {
             mark(range.clone(), |masks, bits| masks.touched |= bits);
         }
         for masks in &mut masks {
-            let offset = u64::from(masks.unit) * UNIT;
-            let skips = |leaf: &usize| self.request.skipped.covers(offset + *leaf as u64 * LEAF);
-            masks.skip = (0..LEAVES).filter(skips).fold(0, |bits, leaf| bits | 1 << leaf);
+            masks.skip = self.skipped_leaves(masks.unit);
         }
         Ok(masks)
     }

@@ -13,10 +13,10 @@
 
 use std::sync::Arc;
 
-use lunway_vhdx::check::check;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, OpenOptions};
 
+use crate::access::checked;
 use crate::draft::{Draft, Names};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, INCOMPLETE};
@@ -58,7 +58,7 @@ pub(crate) fn measure(
 ) -> Result<()> {
     let (disk_name, leaves_name) = (folder.show(disk_file), folder.show(leaves_file));
     let storage = folder.open(disk_file, false).map_err(BackupError::folder("opening", &disk_name))?;
-    let report = check(&storage);
+    let report = checked(&storage, &disk_name)?;
     if let Some(finding) = report.findings.first().filter(|_| report.is_damaged()) {
         let what = format!("{disk_name}: {} at byte {}", finding.problem, finding.offset);
         return Err(BackupError::Damaged { point: manifest.point, what });
@@ -70,7 +70,7 @@ pub(crate) fn measure(
     let disk = Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))?;
     let leaves = folder.open(leaves_file, false).map_err(BackupError::folder("opening", &leaves_name))?;
     manifest.leaves_bytes = leaves.len().map_err(BackupError::folder("reading", &leaves_name))?;
-    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, &error))?;
+    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, error))?;
     manifest.root = root(sidecar.sum(), manifest.virtual_bytes);
     let hash = skeleton(folder, disk_file, &disk, &sidecar, manifest.point, &|| false)?;
     manifest.skeleton = hash.to_hex().to_string();

@@ -22,6 +22,7 @@ use lunway_vhdx::{Chain, DiscardMode, DiskError, Source};
 
 use crate::error::{BackupError, Result};
 use crate::folder::Open;
+use crate::heal::Lost;
 use crate::history::{History, damaged};
 use crate::journal::Counted;
 use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range};
@@ -68,6 +69,8 @@ pub(crate) struct Work {
     acts: [Act; LEAVES],
     base: [Leaf; LEAVES],
     have: [Have; LEAVES],
+    /// Leaves that are held whatever they are, since the point that shows them has lost them; a bit each.
+    lost: u16,
 }
 
 /// The state of a point that is written, shared by the threads.
@@ -79,6 +82,8 @@ pub(crate) struct Shipment {
     pub(crate) size: u64,
     /// Of the parent.
     pub(crate) history: History,
+    /// Leaves of the parent's points that are damaged for good.
+    pub(crate) lost: Lost,
     /// What earlier passes are known to have left.
     pub(crate) have: Option<Sidecar>,
     /// Units of which earlier passes may have left anything.
@@ -110,7 +115,7 @@ impl Shipment {
 
     fn next_have(&self, unit: u32) -> Result<Option<u32>> {
         match &self.have {
-            Some(have) => have.next(unit).map_err(|error| damaged(self.point, &error)),
+            Some(have) => have.next(unit).map_err(|error| damaged(self.point, error)),
             None => Ok(None),
         }
     }
@@ -145,7 +150,7 @@ impl Shipment {
             return Ok(None);
         }
         let have = have.unwrap_or([Have::Nothing; LEAVES]);
-        let base = self.history.unit(masks.unit)?;
+        let (base, lost) = self.base(masks.unit)?;
         let mut acts = [Act::Pass; LEAVES];
         for (leaf, act) in acts.iter_mut().enumerate() {
             let is = |mask: u16| mask >> leaf & 1 == 1;
@@ -158,13 +163,27 @@ impl Shipment {
                 (false, true) => Act::Read,
                 (_, false) => Act::Zero,
             };
-            let is_there = have[leaf] == Have::Nothing && base[leaf] == Leaf::Zero;
+            let is_there = have[leaf] == Have::Nothing && base[leaf] == Leaf::Zero && !is(lost);
             if *act == Act::Zero && is_there {
                 *act = Act::Pass;
             }
         }
         let idle = acts.iter().all(|act| *act == Act::Pass);
-        Ok((!idle).then_some(Work { unit: masks.unit, acts, base, have }))
+        Ok((!idle).then_some(Work { unit: masks.unit, acts, base, have, lost }))
+    }
+
+    /// What the parent shows of a unit, and which of that is damaged for good.
+    fn base(&self, unit: u32) -> Result<([Leaf; LEAVES], u16)> {
+        let base = self.history.unit_with_layers(unit)?;
+        let is_lost = |leaf: &usize| {
+            let layer = base[*leaf].1.and_then(|layer| self.history.layers().get(layer));
+            layer.is_some_and(|layer| self.lost.contains(&(layer.point, unit, *leaf as u8)))
+        };
+        let lost = match self.lost.is_empty() {
+            true => 0,
+            false => (0..LEAVES).filter(is_lost).fold(0, |bits, leaf| bits | 1 << leaf),
+        };
+        Ok((base.map(|(state, _)| state), lost))
     }
 
     /// What earlier passes have left of a unit; `None`: nothing.
@@ -187,7 +206,7 @@ impl Shipment {
             return Ok(have.contains(&Have::Unknown).then_some(have));
         }
         let Some(have) = &self.have else { return Ok(None) };
-        let left = have.unit(unit).map_err(|error| damaged(self.point, &error))?;
+        let left = have.unit(unit).map_err(|error| damaged(self.point, error))?;
         Ok(left.map(|left| std::array::from_fn(|leaf| left.get(leaf).map_or(Have::Nothing, Have::This))))
     }
 
@@ -221,7 +240,7 @@ impl Shipment {
                 (Act::Read, _) => Leaf::of(part(&range)),
             };
             let have = work.have[leaf];
-            if have == Have::Nothing && state == work.base[leaf] {
+            if have == Have::Nothing && state == work.base[leaf] && work.lost >> leaf & 1 == 0 {
                 continue;
             }
             held.set(leaf, state);
@@ -265,10 +284,16 @@ impl Shipment {
         BackupError::disk(&self.disk_name)
     }
 
-    /// Whether the source's unit is what the parent shows; `data` is all of it. Blocks.
-    pub(crate) fn is_as_before(&self, unit: u32, data: &[u8]) -> Result<bool> {
-        let base = self.history.unit(unit)?;
-        Ok(data.chunks(LEAF as usize).zip(base).all(|(bytes, base)| Leaf::of(bytes) == base))
+    /// Whether leaves of the source's unit are what the parent shows; `data` is all of the unit. Blocks.
+    ///
+    /// `asked` has a bit for each leaf that is compared; with `held_only` those are left out that no point holds.
+    pub(crate) fn is_as_before(&self, unit: u32, data: &[u8], asked: u16, held_only: bool) -> Result<bool> {
+        let base = self.history.unit_with_layers(unit)?;
+        let mut leaves = data.chunks(LEAF as usize).zip(base).enumerate();
+        Ok(leaves.all(|(leaf, (bytes, (state, layer)))| {
+            let is_compared = asked >> leaf & 1 == 1 && (layer.is_some() || !held_only);
+            !is_compared || Leaf::of(bytes) == state
+        }))
     }
 }
 

@@ -5,7 +5,6 @@
 //! number (8 bytes, little-endian) and its bytes are hashed, in the order of the file. So every byte of a file is in a
 //! leaf's hash or in this one, and a flipped bit in a header, a table or a gap is found as one in data is.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use lunway_vhdx::{Chain, Source};
@@ -14,12 +13,12 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::history::damaged;
 use crate::leaf::{LEAF, LEAVES, UNIT, is_zero, leaf_range};
-use crate::manifest::PointId;
+use crate::manifest::{FILE_MAX, PointId};
 use crate::sidecar::Sidecar;
 
 /// The hash of all bytes of a file that are not leaves of `sidecar`. Blocks.
 ///
-/// Memory: a mask of leaves for each mebibyte of the file that holds some.
+/// Memory: two bytes for each mebibyte of the file.
 pub(crate) fn skeleton(
     folder: &dyn Folder,
     file: &str,
@@ -29,9 +28,14 @@ pub(crate) fn skeleton(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<blake3::Hash> {
     let name = folder.show(file);
-    let leaves = leaves(disk, &name, sidecar, point)?;
     let storage = disk.disks()[0].storage();
     let reading = || BackupError::folder("reading", &name);
+    let file_len = storage.len().map_err(reading())?;
+    if file_len > FILE_MAX {
+        let what = format!("{name} has {file_len} bytes, which no file of a point has");
+        return Err(BackupError::Damaged { point, what });
+    }
+    let places = places(disk, &name, file_len, sidecar, point)?;
     let mut hasher = blake3::Hasher::new();
     let mut buf = vec![0; UNIT as usize];
     let mut done = 0;
@@ -39,22 +43,16 @@ pub(crate) fn skeleton(
         // Whole pieces, however the host's ranges lie.
         let end = (offset + len).div_ceil(LEAF) * LEAF;
         let mut at = done.max(offset / LEAF * LEAF);
-        let file_len = storage.len().map_err(reading())?;
         while at < end.min(file_len) {
             if is_cancelled() {
                 return Err(BackupError::Cancelled);
             }
             let now = (UNIT - at % UNIT).min(end - at).min(file_len - at);
-            let masked = leaves.get(&(at / UNIT)).map_or(&[][..], Vec::as_slice);
             // What is all leaves is not read.
-            if !covers(masked, at % UNIT..at % UNIT + now) {
+            if !places.covers(&(at..at + now)) {
                 let bytes = &mut buf[..now as usize];
                 storage.read_at(at, bytes).map_err(reading())?;
-                for leaf in masked {
-                    let from = leaf.start.clamp(at % UNIT, at % UNIT + now) - at % UNIT;
-                    let to = leaf.end.clamp(at % UNIT, at % UNIT + now) - at % UNIT;
-                    bytes[from as usize..to as usize].fill(0);
-                }
+                places.mask(at, bytes);
                 for (number, piece) in bytes.chunks(LEAF as usize).enumerate() {
                     if !is_zero(piece) {
                         hasher.update(&(at / LEAF + number as u64).to_le_bytes()).update(piece);
@@ -68,16 +66,69 @@ pub(crate) fn skeleton(
     Ok(hasher.finalize())
 }
 
-/// Bytes of leaves in the file, by the mebibyte, in order and joined.
-fn leaves(
-    disk: &Chain<Open>,
-    name: &str,
-    sidecar: &Sidecar,
-    point: PointId,
-) -> Result<HashMap<u64, Vec<Range<u64>>>> {
-    let mut leaves: HashMap<u64, Vec<Range<u64>>> = HashMap::new();
+/// Places of leaves in a file: a bit for each of its pieces of 64 KiB, so that a file of 64 TiB takes 128 MiB.
+///
+/// Blocks of these files are units, which lie at multiples of 1 MiB, so that a leaf is one whole piece of the file. The
+/// last leaf of a disk may be shorter, and what is damaged may lie anywhere: such ranges are listed, up to
+/// [`ODD_MAX`].
+struct Places {
+    /// By the mebibyte of the file.
+    pieces: Vec<u16>,
+    /// Others, in no order.
+    odd: Vec<Range<u64>>,
+}
+
+/// Most ranges that are not whole pieces: a sound file has one.
+const ODD_MAX: usize = 1024;
+
+impl Places {
+    fn of_file(len: u64) -> Self {
+        Self { pieces: vec![0; len.div_ceil(UNIT) as usize], odd: Vec::new() }
+    }
+
+    /// `false`: there are too many, or this one is behind the end.
+    fn add(&mut self, range: Range<u64>) -> bool {
+        let is_whole = range.start % LEAF == 0 && range.end - range.start == LEAF;
+        match self.pieces.get_mut((range.start / UNIT) as usize) {
+            None => false,
+            Some(pieces) if is_whole => {
+                *pieces |= 1 << (range.start % UNIT / LEAF);
+                true
+            }
+            Some(_) => {
+                self.odd.push(range);
+                self.odd.len() <= ODD_MAX
+            }
+        }
+    }
+
+    /// Whether all of a range within one mebibyte is leaves in whole pieces, so that nothing of it is hashed.
+    fn covers(&self, range: &Range<u64>) -> bool {
+        let pieces = self.pieces.get((range.start / UNIT) as usize).copied().unwrap_or(0);
+        let within = range.start % UNIT / LEAF..(range.end - range.start / UNIT * UNIT).div_ceil(LEAF);
+        within.into_iter().all(|piece| pieces >> piece & 1 == 1)
+    }
+
+    /// Makes zeroes of what is leaves in `bytes`, which lie at `at` and within one mebibyte.
+    fn mask(&self, at: u64, bytes: &mut [u8]) {
+        let end = at + bytes.len() as u64;
+        let base = at / UNIT * UNIT;
+        let pieces = self.pieces.get((at / UNIT) as usize).copied().unwrap_or(0);
+        let whole = (0..LEAVES as u64).filter(|piece| pieces >> piece & 1 == 1);
+        let whole = whole.map(|piece| base + piece * LEAF..base + (piece + 1) * LEAF);
+        for leaf in whole.chain(self.odd.iter().cloned()) {
+            let (from, to) = (leaf.start.clamp(at, end), leaf.end.clamp(at, end));
+            bytes[(from - at) as usize..(to - at) as usize].fill(0);
+        }
+    }
+}
+
+/// The places of all leaves that a point holds in its file.
+fn places(disk: &Chain<Open>, name: &str, len: u64, sidecar: &Sidecar, point: PointId) -> Result<Places> {
+    let mut places = Places::of_file(len);
+    let mut fits = true;
     for index in 0..sidecar.segments().len() {
-        let segment = sidecar.segment(index).map_err(|error| damaged(point, &error))?;
+        let segment = sidecar.segment(index).map_err(|error| damaged(point, error))?;
         for unit in segment.iter() {
             for leaf in (0..LEAVES).filter(|leaf| unit.changed >> leaf & 1 == 1) {
                 let range = leaf_range(unit.unit, leaf, disk.size());
@@ -85,22 +136,43 @@ fn leaves(
                     continue;
                 }
                 let mapped = disk.map(range.start, range.end - range.start, |segment| {
-                    let Source::File(at) = segment.source else { return };
-                    let list = leaves.entry(at / UNIT).or_default();
-                    let new = at % UNIT..at % UNIT + segment.len;
-                    match list.last_mut() {
-                        Some(last) if last.end == new.start => last.end = new.end,
-                        _ => list.push(new),
+                    if let Source::File(at) = segment.source {
+                        fits &= places.add(at..at + segment.len);
                     }
                 });
                 mapped.map_err(BackupError::disk(name))?;
+                if !fits {
+                    let what = format!("{name}: its data do not lie where they were written");
+                    return Err(BackupError::Damaged { point, what });
+                }
             }
         }
     }
-    Ok(leaves)
+    Ok(places)
 }
 
-/// Whether ranges in order and joined hold all of another.
-fn covers(list: &[Range<u64>], range: Range<u64>) -> bool {
-    list.iter().any(|held| held.start <= range.start && range.end <= held.end)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_take_two_bytes_for_a_mebibyte_and_mask_what_they_were_given() {
+        let mut places = Places::of_file(100 * UNIT);
+        assert!((3..90 * LEAVES as u64).all(|piece| places.add(piece * LEAF..(piece + 1) * LEAF)));
+        assert!(places.add(95 * UNIT + 512..95 * UNIT + 1024));
+        let held = places.pieces.capacity() * size_of::<u16>() + places.odd.len() * size_of::<Range<u64>>();
+        assert!(held <= 2 * 100 + 16, "{held} bytes");
+        assert!(places.covers(&(5 * UNIT..6 * UNIT)) && places.covers(&(3 * LEAF..UNIT)));
+        assert!(!places.covers(&(2 * LEAF..UNIT)) && !places.covers(&(95 * UNIT..96 * UNIT)));
+        let mut bytes = vec![1; UNIT as usize];
+        places.mask(95 * UNIT, &mut bytes);
+        let zeroes: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == 0).collect();
+        assert_eq!((zeroes.first(), zeroes.len()), (Some(&512), 512));
+        let mut bytes = vec![1; UNIT as usize];
+        places.mask(0, &mut bytes);
+        assert_eq!(bytes.iter().position(|byte| *byte == 0), Some(3 * LEAF as usize));
+        assert!(!places.add(100 * UNIT..100 * UNIT + LEAF), "behind the end");
+        assert!((0..ODD_MAX as u64 - 1).all(|number| places.add(number * 512..number * 512 + 512)));
+        assert!(!places.add(0..512), "too many");
+    }
 }

@@ -1,10 +1,12 @@
 //! Verification: whether a destination holds what was sent, and whom it concerns where it does not.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
 
-use lunway_vhdx::Chain;
-use lunway_vhdx::check::check;
+use lunway_vhdx::{Chain, DiskError};
 
+use crate::access::{Patient, checked, is_of_the_file};
 use crate::catalogue::{Catalogue, open_disk};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
@@ -12,7 +14,7 @@ use crate::history::open_sidecar;
 use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
 use crate::manifest::{Manifest, PointId};
 use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
-use crate::sidecar::Sidecar;
+use crate::sidecar::{Sidecar, SidecarError};
 use crate::skeleton::skeleton;
 
 /// What is verified.
@@ -24,6 +26,8 @@ pub struct Verification {
     pub sample_permille: Option<u16>,
     /// Chooses the sample.
     pub seed: u64,
+    /// For how long what cannot be read is tried again before the verification ends with that error.
+    pub patience: Duration,
 }
 
 /// Something that is damaged.
@@ -65,7 +69,8 @@ struct Verifier<'a> {
 ///
 /// # Errors
 ///
-/// Where the folder cannot be read. What is damaged is in the report.
+/// Where the folder, or a file that is there, cannot be read: that is no damage, and nothing is known of what follows.
+/// What is damaged is in the report.
 pub fn verify(
     folder: &dyn Folder,
     catalogue: &Catalogue,
@@ -73,8 +78,9 @@ pub fn verify(
     is_cancelled: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
+    let patient = Patient { inner: folder, patience: verification.patience };
     let mut verifier = Verifier {
-        folder,
+        folder: &patient,
         catalogue,
         verification,
         report: Report::default(),
@@ -86,7 +92,7 @@ pub fn verify(
         None => catalogue.points().iter().map(|point| &point.manifest).collect(),
     };
     if verification.point.is_none() {
-        verifier.manifests();
+        verifier.manifests()?;
     }
     let total: u64 = points.iter().map(|manifest| manifest.file_bytes).sum();
     let mut done = 0;
@@ -112,7 +118,7 @@ impl Report {
     ///
     /// Where they cannot be written.
     pub fn note(&self, folder: &dyn Folder, verification: &Verification) -> Result<()> {
-        let mut notes = Notes::load(folder);
+        let mut notes = Notes::load(folder)?;
         if verification.sample_permille.is_none() && verification.point.is_none() {
             notes = Notes::default();
         }
@@ -129,18 +135,17 @@ impl Report {
 }
 
 impl Verifier<'_> {
-    fn manifests(&mut self) {
-        for point in self.catalogue.points() {
-            if let Some(problem) = &point.copy_problem {
-                self.report.remarks.push(format!(
-                    "point {}: {problem}; the other copy is whole, the next run writes it again",
-                    point.manifest.point
-                ));
-            }
+    fn manifests(&mut self) -> Result<()> {
+        for (manifest, problem) in self.catalogue.copy_problems(self.folder)? {
+            self.report.remarks.push(format!(
+                "point {}: {problem}; the other copy is whole, the next run writes it again",
+                manifest.point
+            ));
         }
         for (point, what) in self.catalogue.unreadable() {
             self.add(*point, what.clone());
         }
+        Ok(())
     }
 
     /// Something of a point is damaged that concerns all that lie on it.
@@ -156,6 +161,11 @@ impl Verifier<'_> {
                 self.add(point, what);
                 Ok(())
             }
+            // A file that became shorter, or has gone, while it was read.
+            Err(BackupError::Folder { what, name, source }) if is_of_the_file(source.kind()) => {
+                self.add(manifest.point, format!("{what} {name}: {source}"));
+                Ok(())
+            }
             other => other,
         }
     }
@@ -165,7 +175,7 @@ impl Verifier<'_> {
         let name = self.folder.show(&file);
         let damaged = |what: String| BackupError::Damaged { point: manifest.point, what };
         let disk = open_disk(self.folder, manifest)?;
-        let checked = check(disk.storage());
+        let checked = checked(disk.storage(), &name)?;
         if let Some(finding) = checked.findings.first().filter(|_| checked.is_damaged()) {
             return Err(damaged(format!("{name}: {} at byte {}", finding.problem, finding.offset)));
         }
@@ -224,7 +234,7 @@ impl Verifier<'_> {
         let mut random = self.verification.seed | 1;
         for index in 0..sidecar.segments().len() {
             let units =
-                sidecar.segment(index).map_err(|error| crate::history::damaged(manifest.point, &error))?;
+                sidecar.segment(index).map_err(|error| crate::history::damaged(manifest.point, error))?;
             for unit in units.iter() {
                 if (self.is_cancelled)() {
                     return Err(BackupError::Refused("interrupted: nothing was found until then".into()));
@@ -236,13 +246,13 @@ impl Verifier<'_> {
                     passed = Some(unit.clone());
                     continue;
                 }
-                done += self.unit(manifest, disk, unit, &mut found);
+                done += self.unit(manifest, disk, unit, &mut found)?;
                 progress(done);
             }
         }
         // A sample of a point that holds anything is never empty.
         if let Some(unit) = passed.filter(|_| done == 0) {
-            done = self.unit(manifest, disk, &unit, &mut found);
+            done = self.unit(manifest, disk, &unit, &mut found)?;
         }
         self.report.bytes += done;
         if found.len() > LEAVES_NOTED_MAX {
@@ -251,7 +261,7 @@ impl Verifier<'_> {
         }
         for (unit, leaf) in found {
             let offset = leaf_range(unit, usize::from(leaf), manifest.virtual_bytes).start;
-            let concerned = self.showing(manifest.point, unit, usize::from(leaf));
+            let concerned = self.showing(manifest.point, unit, usize::from(leaf))?;
             let what = format!("point {}: its data at offset {offset} are not what was sent", manifest.point);
             let damage = Damage::Leaf { point: manifest.point, unit, leaf };
             self.report.findings.push(Finding { damage, what, concerned });
@@ -266,7 +276,7 @@ impl Verifier<'_> {
         disk: &Chain<Open>,
         unit: &UnitLeaves,
         found: &mut Vec<(u32, u8)>,
-    ) -> u64 {
+    ) -> Result<u64> {
         let mut buf = [0; LEAF as usize];
         let mut done = 0;
         for leaf in 0..LEAVES {
@@ -275,30 +285,46 @@ impl Verifier<'_> {
             let bytes = &mut buf[..(range.end - range.start) as usize];
             // A sector that the file does not have is as wrong as one that it has wrongly.
             let read = disk.read_at(range.start, bytes);
+            if let Err(error @ DiskError::Storage { kind, .. }) = &read
+                && !is_of_the_file(*kind)
+            {
+                let name = self.folder.show(&manifest.disk_name());
+                return Err(BackupError::disk(&name)(error.clone()));
+            }
             if range.is_empty() || read.is_err() || Leaf::of(bytes) != state {
                 found.push((unit.unit, leaf as u8));
             }
             done += range.end - range.start;
         }
-        done
+        Ok(done)
     }
 
     /// Points that show the leaf of a point: itself, and those on it down to where another holds that leaf.
-    fn showing(&mut self, point: PointId, unit: u32, leaf: usize) -> Vec<PointId> {
+    fn showing(&mut self, point: PointId, unit: u32, leaf: usize) -> Result<Vec<PointId>> {
         let mut showing = vec![point];
         let catalogue = self.catalogue;
         for above in catalogue.points().iter().map(|point| &point.manifest) {
             if !above.parent.is_some_and(|parent| showing.contains(&parent)) {
                 continue;
             }
-            let folder = self.folder;
-            let sidecar =
-                self.sidecars.entry(above.point).or_insert_with(|| open_sidecar(folder, above).ok());
-            let held = sidecar.as_ref().and_then(|sidecar| sidecar.unit(unit).ok()).flatten();
+            let sidecar = match self.sidecars.entry(above.point) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(match open_sidecar(self.folder, above) {
+                    Ok(sidecar) => Some(sidecar),
+                    Err(BackupError::Damaged { .. }) => None,
+                    Err(error) => return Err(error),
+                }),
+            };
+            let held = match sidecar.as_ref().map(|sidecar| sidecar.unit(unit)) {
+                Some(Err(SidecarError::Io(error))) if !is_of_the_file(error.kind()) => {
+                    return Err(crate::history::damaged(above.point, SidecarError::Io(error)));
+                }
+                held => held.and_then(std::result::Result::ok).flatten(),
+            };
             if held.and_then(|held| held.get(leaf)).is_none() {
                 showing.push(above.point);
             }
         }
-        showing
+        Ok(showing)
     }
 }

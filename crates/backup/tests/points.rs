@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lunway_backup::{
-    Catalogue, Folder, HostFolder, Lease, PointId, Retention, Target, Verification, prune, verify,
+    Catalogue, Folder, HostFolder, Lease, Order, PointId, Retention, Target, Verification, prune, restore,
+    verify,
 };
+use lunway_copy::Skipped;
 use lunway_memory::RamDisk;
 use support::{
     How, MIB, Random, Source, amount, assert_same, back_up, contents, guids, holder, restore_onto, restored,
@@ -117,6 +119,119 @@ fn a_tracker_that_forgets_a_change_is_caught_by_the_sample() {
     let outcome = source.back_up(&folder, true, 2).unwrap();
     assert!(outcome.manifest.why.contains("not believed"), "{}", outcome.manifest.why);
     assert_same(&restored(&folder, outcome.manifest.point).unwrap(), &source.model, "the point");
+}
+
+#[test]
+fn a_range_of_a_point_is_restored_from_the_beginning_of_a_device() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut random = Random::new(11);
+    let mut source = Source::new(SIZE);
+    source.change(&mut random, 30);
+    source.back_up(&folder, false, 1).unwrap();
+    source.change(&mut random, 5);
+    let point = source.back_up(&folder, true, 2).unwrap().manifest.point;
+    let catalogue = Catalogue::load(&*folder).unwrap();
+    for number in 0..60 {
+        let start = random.next() % (SIZE / 512) * 512;
+        let end = (start + 512 + random.next() % (SIZE / 512) * 512).min(SIZE);
+        let context = format!("{start}..{end}");
+        let target = [Target::Blank, Target::Unknown, Target::Damaged][number % 3];
+        let mut other = Source::new(end - start + 1024);
+        if target != Target::Blank {
+            other.change(&mut random, 10);
+        }
+        let before = contents(&other.disk);
+        let order = Order { point, range: Some(start..end), target };
+        support::block_on(restore(&folder, &catalogue, order, &other.disk, &|| false, &mut |_| ())).unwrap();
+        let found = contents(&other.disk);
+        let len = (end - start) as usize;
+        assert_same(&found[..len], &source.model[start as usize..end as usize], &context);
+        assert_same(&found[len..], &before[len..], &format!("{context}: behind it"));
+    }
+    let behind = Order { point, range: Some(SIZE - 512..SIZE + 512), target: Target::Blank };
+    let disk = RamDisk::new(MIB, 512).unwrap();
+    let refused = support::block_on(restore(&folder, &catalogue, behind, &disk, &|| false, &mut |_| ()));
+    assert!(refused.unwrap_err().to_string().contains("not on the disk"));
+}
+
+#[test]
+fn what_was_left_out_is_no_reason_to_distrust_the_tracker() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut source = Source::new(4 * MIB);
+    // Each unit has data that is needed, and data that nobody needs: files that were removed.
+    let mut skipped = Skipped::default();
+    for unit in 0..4 {
+        source.write(unit * MIB, &[5; 4096]);
+        source.write(unit * MIB + 4 * support::LEAF, &[6; 8192]);
+        skipped.insert(unit * MIB + 4 * support::LEAF..(unit + 1) * MIB);
+    }
+    let run = |source: &mut Source, skipped: &Skipped, seed| {
+        let how =
+            How { skipped, ..How::new(if seed == 1 { source.unknown() } else { source.known() }, seed) };
+        back_up(&folder, &source.disk, source.epoch, how).unwrap().manifest
+    };
+    let first = run(&mut source, &skipped, 1);
+    assert!(!first.skipped.is_empty());
+    for seed in 2..5 {
+        // What is written to free space is not backed up, and differs from then on.
+        source.write(MIB + 5 * support::LEAF, &[seed as u8; 512]);
+        let next = run(&mut source, &skipped, seed);
+        assert!(!next.why.contains("not believed"), "{}", next.why);
+        assert!(next.read_bytes <= support::LEAF, "{next:?}");
+    }
+    // Free space that is given to a file without being written: it is not known to be anything.
+    let next = run(&mut source, &Skipped::default(), 5);
+    assert!(!next.why.contains("unit") && next.read_bytes <= support::LEAF, "{next:?}");
+    // What is needed is still compared.
+    for unit in 0..4 {
+        source.write(unit * MIB, &[8; 512]);
+    }
+    source.changed.clear();
+    let next = run(&mut source, &skipped, 6);
+    assert!(next.why.contains("not believed"), "{}", next.why);
+}
+
+#[test]
+fn points_are_merged_when_there_are_enough_of_them() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut source = Source::new(MIB);
+    let mut model = BTreeMap::new();
+    let mut merges = Vec::new();
+    for night in 1..13 {
+        source.write(night * 4096, &[night as u8; 4096]);
+        let point = source.back_up(&folder, true, night).unwrap().manifest.point;
+        model.insert(point, source.model.clone());
+        let retention = Retention { last: 2, merge_after: 4, ..Retention::default() };
+        let lease = Lease::take(&*folder, holder(night), &|| false).unwrap();
+        let steps = prune(&*folder, &lease, &guids(night), &retention, &mut |_, _, _| true).unwrap();
+        merges.push(steps.len());
+        let catalogue = Catalogue::load(&*folder).unwrap();
+        model.retain(|point, _| catalogue.get(*point).is_some());
+    }
+    assert_eq!(merges, [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0], "each fourth night from the sixth on");
+    check_all(&folder, &model, "at the end");
+}
+
+#[test]
+fn a_generation_is_never_given_twice() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut source = Source::new(MIB);
+    source.change(&mut Random::new(1), 3);
+    source.back_up(&folder, false, 1).unwrap();
+    let second = source.back_up(&folder, false, 2).unwrap().manifest;
+    // Neither copy of the newest manifest can be read.
+    for name in
+        folder.names().unwrap().iter().filter(|name| name.starts_with("000002") && name.ends_with("json"))
+    {
+        folder.set_read_only(name, false).unwrap();
+        folder.open(name, true).unwrap().write_at(100, b"????").unwrap();
+    }
+    let third = source.back_up(&folder, false, 3).unwrap().manifest;
+    assert_eq!((second.generation, third.generation), (2, 3));
 }
 
 #[test]

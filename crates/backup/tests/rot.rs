@@ -174,3 +174,56 @@ fn a_damaged_leaf_names_the_points_that_show_it_and_is_healed_from_the_source() 
     assert_eq!(report.findings.len(), 1);
     assert!(!report.findings[0].concerned.contains(&outcome.manifest.point), "{report:?}");
 }
+
+#[test]
+fn a_leaf_that_its_file_does_not_show_any_more_is_held_by_the_next_point_and_by_no_later_one() {
+    let mut source = Source::new(MIB);
+    let (directory, points) = chain(&mut source);
+    let folder = folder(&directory);
+    // The third point's block in its table: what was partially present is the parent's again.
+    let name =
+        directory.names().into_iter().find(|name| name.starts_with("000003") && name.ends_with(".vhdx"));
+    let name = name.unwrap();
+    let bytes = directory.bytes(&name).unwrap();
+    // The first entry of the block table (MS-VHDX 2.5): state 7, partially present.
+    let entry = |at: &usize| bytes[*at] == 7 && bytes[at + 1..at + 8].iter().any(|byte| *byte != 0);
+    let table = (1 << 20..bytes.len()).step_by(1 << 20).find(entry).expect("a block table");
+    directory.flip(&name, table as u64, 7);
+    let sample = Verification { sample_permille: Some(1000), ..Verification::default() };
+    let look = || {
+        let catalogue = Catalogue::load(&*folder).unwrap();
+        let report = verify(&*folder, &catalogue, sample, &|| false, &mut |_, _| ()).unwrap();
+        report.note(&*folder, &sample).unwrap();
+        report
+    };
+    let report = look();
+    let is_the_leaf = |found: &lunway_backup::Finding| matches!(found.damage, Damage::Leaf { point, .. } if point == points[2]);
+    assert!(report.findings.len() == 1 && is_the_leaf(&report.findings[0]), "{report:?}");
+    let outcome = source.back_up(&folder, true, 8).unwrap();
+    let note = outcome.notes.iter().find(|note| note.contains("stays damaged")).expect("a note");
+    assert!(note.contains("no place") && !note.contains("source does not have"), "{note}");
+    assert_eq!(outcome.manifest.kind, Kind::Increment, "{}", outcome.manifest.why);
+    assert_same(&restored(&folder, outcome.manifest.point).unwrap(), &source.model, "the next point");
+    let report = look();
+    assert!(!report.findings[0].concerned.contains(&outcome.manifest.point), "{report:?}");
+    let later = source.back_up(&folder, true, 9).unwrap().manifest;
+    assert_eq!(later.sent_bytes, 0, "{later:?}");
+    assert_same(&restored(&folder, later.point).unwrap(), &source.model, "a later point");
+}
+
+#[test]
+fn a_damaged_leaf_of_a_point_whose_file_is_gone_does_not_stop_the_next_run() {
+    let mut source = Source::new(MIB);
+    let (directory, points) = chain(&mut source);
+    let there = folder(&directory);
+    let name =
+        directory.names().into_iter().find(|name| name.starts_with("000002") && name.ends_with(".vhdx"));
+    let name = name.unwrap();
+    let bytes = directory.bytes(&name).unwrap();
+    let at = bytes.windows(1024).position(|window| window == [2; 1024]).unwrap() as u64;
+    directory.flip(&name, at, 1);
+    verified(&directory);
+    there.remove(&name).unwrap();
+    let next = source.back_up(&there, false, 8).unwrap().manifest;
+    assert_eq!(next.kind, Kind::Full, "{} {points:?}", next.why);
+}

@@ -56,7 +56,13 @@ fn guids() -> Guids {
 }
 
 fn lease(folder: &dyn Folder) -> Option<Lease<'_>> {
-    let holder = lunway_backup::Holder { machine: "m".into(), host: "h".into(), process: 1, nonce: 1 };
+    let holder = lunway_backup::Holder {
+        machine: "m".into(),
+        lasting: String::new(),
+        host: "h".into(),
+        process: 1,
+        nonce: 1,
+    };
     Lease::take(folder, holder, &|| true).ok()
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test takes a part of it")]
 
 pub(crate) mod crashing;
+pub(crate) mod failing;
 #[path = "../../../scsi/tests/model/random.rs"]
 pub(crate) mod random;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use lunway_backup::{
     BackupError, Catalogue, Change, Changed, ChangedRange, Folder, Guids, Holder, Lease, Level, Manifest,
-    Outcome, PointId, Request, Target, restore, run,
+    Order, Outcome, PointId, Request, Target, restore, run,
 };
 use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
 use lunway_copy::Skipped;
@@ -42,7 +43,7 @@ pub(crate) fn guids(seed: u64) -> Guids {
 }
 
 pub(crate) fn holder(nonce: u64) -> Holder {
-    Holder { machine: "test".into(), host: "test".into(), process: 1, nonce }
+    Holder { machine: "test".into(), lasting: "test".into(), host: "test".into(), process: 1, nonce }
 }
 
 /// A disk, what it holds, and what changed since the last point.
@@ -190,7 +191,8 @@ pub(crate) fn restore_onto(
     target: Target,
 ) -> Result<lunway_backup::Restored, BackupError> {
     let catalogue = Catalogue::load(&**folder)?;
-    block_on(restore(folder, &catalogue, point, disk, target, &|| false, &mut |_| ()))
+    let order = Order { point, range: None, target };
+    block_on(restore(folder, &catalogue, order, disk, &|| false, &mut |_| ()))
 }
 
 /// All bytes of a point, as a restore onto a new disk gives them.

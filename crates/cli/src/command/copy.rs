@@ -399,8 +399,8 @@ pub(super) fn refuse_users(source: &DeviceSpec) -> Result<(), Failure> {
 }
 
 /// Refuses a file whose end is less than a sector: a device has only whole ones, and the rest would be lost silently.
-fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
-    let DeviceSpec::File { path, .. } = source else { return Ok(()) };
+pub(super) fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
+    let DeviceSpec::File { path, .. } = source.leaf() else { return Ok(()) };
     match path.metadata() {
         Ok(file) if file.is_file() && file.len() > size => Err(Failure::failed(anyhow!(
             "{} has {} bytes, and the last {} of them are no whole sector and would be left out: lengthen it first, as with \

@@ -1,11 +1,13 @@
 //! `lunway backup list` and `status`.
 
+use std::collections::HashSet;
+
 use clap::Args;
 use lunway_backup::{Catalogue, Folder, Manifest, Moment, Notes};
 use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
-use super::{Destination, catalogue, points};
+use super::{Destination, catalogue, failed, points};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -42,7 +44,7 @@ fn time(manifest: &Manifest) -> String {
 }
 
 /// What is known of a point, by the notes and by the names of the files that are there.
-fn state(manifest: &Manifest, notes: &Notes, names: &[String]) -> &'static str {
+fn state(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> &'static str {
     let lacks = |name: &String| !names.contains(name);
     let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);
     if is_incomplete || notes.damage.iter().any(|damage| damage.point() == manifest.point) {
@@ -54,7 +56,7 @@ fn state(manifest: &Manifest, notes: &Notes, names: &[String]) -> &'static str {
     }
 }
 
-fn point_json(manifest: &Manifest, notes: &Notes, names: &[String]) -> Value {
+fn point_json(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Value {
     json!({
         "point": manifest.point.to_string(),
         "generation": manifest.generation,
@@ -83,8 +85,8 @@ fn warn(catalogue: &Catalogue) {
 impl List {
     pub(super) fn run(self) -> Result<(), Failure> {
         let folder = self.destination.open()?;
-        let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder));
-        let names = folder.names().map_err(Failure::failed)?;
+        let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder).map_err(failed)?);
+        let names: HashSet<String> = folder.names().map_err(Failure::failed)?.into_iter().collect();
         warn(&catalogue);
         let points = catalogue.points().iter().map(|point| &point.manifest);
         if self.json {
@@ -116,8 +118,8 @@ impl List {
 impl Status {
     pub(super) fn run(self) -> Result<(), Failure> {
         let folder = self.destination.open()?;
-        let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder));
-        let names = folder.names().map_err(Failure::failed)?;
+        let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder).map_err(failed)?);
+        let names: HashSet<String> = folder.names().map_err(Failure::failed)?.into_iter().collect();
         // The first run may still be under way, or have been stopped.
         if catalogue.incomplete() == 0 {
             points(&folder)?;

@@ -108,6 +108,7 @@ fn holder() -> Result<Holder, Failure> {
     let nonce = random_guids().context("asking for random numbers")?.next().to_digits() as u64;
     Ok(Holder {
         machine: read("/proc/sys/kernel/random/boot_id"),
+        lasting: read("/etc/machine-id"),
         host: read("/proc/sys/kernel/hostname"),
         process: process::id(),
         nonce,

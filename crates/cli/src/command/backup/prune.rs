@@ -1,5 +1,7 @@
 //! `lunway backup prune`.
 
+use std::num::NonZeroUsize;
+
 use clap::Args;
 use lunway_backup::{Lease, Notes, PointId, Retention, Step, prune};
 use serde_json::{Value, json};
@@ -39,6 +41,10 @@ pub(super) struct Prune {
     /// Keep the newest point of each of so many years
     #[arg(long, value_name = "N")]
     keep_yearly: Option<usize>,
+    /// Merge points into a newer one only if at least this many are removed at once: each merge writes the data of all
+    /// of them again
+    #[arg(long, value_name = "N", default_value = "1")]
+    merge_after: NonZeroUsize,
     /// Remove points although known damage cannot be repaired
     #[arg(long)]
     despite_damage: bool,
@@ -59,6 +65,7 @@ impl Prune {
             weekly: self.keep_weekly.unwrap_or(0),
             monthly: self.keep_monthly.unwrap_or(0),
             yearly: self.keep_yearly.unwrap_or(0),
+            merge_after: self.merge_after.get(),
             despite_damage: self.despite_damage,
         };
         let Retention { last, hourly, daily, weekly, monthly, yearly, .. } = retention;
@@ -68,7 +75,7 @@ impl Prune {
         let folder = self.destination.open()?;
         let catalogue = points(&folder)?;
         if self.dry_run {
-            let steps = retention.steps(&catalogue, &Notes::load(&*folder));
+            let steps = retention.steps(&catalogue, &Notes::load(&*folder).map_err(failed)?);
             return self.print(&steps, catalogue.points().len());
         }
         let cancel = interrupt::watch();

@@ -1,13 +1,14 @@
 //! `lunway backup restore`.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_backup::{Folder, Restored, Target, restore};
+use lunway_backup::{Folder, Manifest, Order, Restored, Target, restore};
 use lunway_bench::{Region, holds_data};
-use lunway_block::size::HumanSize;
+use lunway_block::size::{HumanSize, parse_size};
 use lunway_copy::{Before, of_paths};
 use lunway_device::OpenOptions;
 use serde_json::json;
@@ -23,13 +24,14 @@ use crate::{interrupt, progress, terminal};
 /// Restore a point onto a device, or into a new file.
 ///
 /// All data is compared with its hash before it is written. A file that does not exist is created, as raw or VHDX
-/// depending on its name, and is called OUT.partial until it is complete. An existing device must be large enough; if
-/// it holds data, --overwrite is required.
+/// depending on its name, and is called OUT.partial until it is complete; --resume continues it. An existing device must
+/// be large enough; if it holds data, --overwrite is required.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway backup restore /mnt/share/server1 restored.vhdx
   lunway backup restore /mnt/share/server1 /dev/sdb --point 3f2a --overwrite
+  lunway backup restore /mnt/share/server1 boot.img --length 1M
   # Write only what differs, onto the disk that was damaged:
   lunway backup restore /mnt/share/server1 disk.img --delta --overwrite")]
 pub(super) struct Restore {
@@ -47,6 +49,15 @@ pub(super) struct Restore {
     /// Read the device, and write only what differs from the point
     #[arg(long, requires = "overwrite")]
     delta: bool,
+    /// Complete an interrupted restore of the same point: write only what differs
+    #[arg(long, conflicts_with = "overwrite")]
+    resume: bool,
+    /// Restore only the bytes from this offset of the disk on; they are the first of OUT
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    offset: u64,
+    /// Restore only this many bytes
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    length: Option<u64>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -62,9 +73,10 @@ impl Restore {
         let folder: Arc<dyn Folder> = own;
         let catalogue = catalogue(&*folder)?;
         let manifest = catalogue.find(&self.point).map_err(failed)?;
-        let (size, sector) = (manifest.virtual_bytes, manifest.sector_bytes);
-        // A file that an interrupted restore has left is gone on with.
-        let how = How { overwrite: self.overwrite, resume: !self.overwrite, ..How::default() };
+        let sector = manifest.sector_bytes;
+        let range = self.range(manifest)?;
+        let size = range.end - range.start;
+        let how = How { overwrite: self.overwrite, resume: self.resume, ..How::default() };
         let copy = Copy::to_disk(String::new(), self.out.clone(), NewDisk::default(), None, how, self.json);
         let into = copy.destination(&spec, size, sector)?;
         let waiter = Waiter::new()?;
@@ -93,20 +105,46 @@ impl Restore {
             let bar = progress::bytes("restoring", size);
             let is_cancelled = || cancel.is_cancelled();
             let mut told = |done| bar.set_position(done);
-            let restored =
-                restore(&folder, &catalogue, manifest.point, device, target, &is_cancelled, &mut told).await;
+            let order = Order { point: manifest.point, range: Some(range), target };
+            let restored = restore(&folder, &catalogue, order, device, &is_cancelled, &mut told).await;
             bar.finish_and_clear();
             Ok(restored?)
         });
         let closed = waiter.wait(opened.close()).context("closing the device");
         let restored = result
             .and_then(|restored| closed.map(|()| restored))
-            .with_context(|| format!("restoring point {} to {spec}", manifest.point))
+            .with_context(|| match &into.complete {
+                Some(complete) => format!(
+                    "restoring point {} to {spec}: {} is incomplete; --resume continues it",
+                    manifest.point,
+                    partial(complete).display()
+                ),
+                None => format!("restoring point {} to {spec}", manifest.point),
+            })
             .map_err(Failure::Failed)?;
         if let Some(complete) = &into.complete {
             rename(&partial(complete), complete)?;
         }
         self.print(&restored, &manifest.point.to_string(), (size, behind), begun.elapsed().as_secs_f64())
+    }
+
+    /// The bytes of the disk that are restored.
+    fn range(&self, manifest: &Manifest) -> Result<Range<u64>, Failure> {
+        let (size, sector) = (manifest.virtual_bytes, u64::from(manifest.sector_bytes));
+        let length = self.length.unwrap_or(size.saturating_sub(self.offset));
+        let end = self.offset.checked_add(length).filter(|end| *end <= size && length > 0);
+        let is_whole = |bytes: u64| bytes.is_multiple_of(sector);
+        match end {
+            Some(end) if is_whole(self.offset) && is_whole(end) => Ok(self.offset..end),
+            Some(_) => Err(Failure::Usage(format!(
+                "--offset {} and --length {length} are not whole sectors of {sector} bytes",
+                self.offset
+            ))),
+            None => Err(Failure::Usage(format!(
+                "--offset {} and --length {length} lead beyond the disk of point {}, which has {size} bytes",
+                self.offset, manifest.point
+            ))),
+        }
     }
 
     fn print(

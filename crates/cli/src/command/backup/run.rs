@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::served::{self, Frozen};
 use super::{Destination, failed, guids, holder};
-use crate::command::copy::refuse_users;
+use crate::command::copy::{refuse_users, whole};
 use crate::command::disk::skipped;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::LunName;
@@ -127,6 +127,10 @@ impl Run {
         let waiter = Waiter::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let opened = waiter.wait(device::open(&spec, &options))?;
+        if let Err(refused) = whole(&spec, opened.device.geometry().size) {
+            waiter.wait(opened.close_or_log());
+            return Err(refused);
+        }
         let source = Source {
             device: &*opened.device,
             name: source_name(&spec),

@@ -157,7 +157,7 @@ fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Re
     release_old(daemon, lun, folder)?;
     let random = random_guids().context("asking for random numbers")?.next().to_digits();
     let id = EpochId(random.to_be_bytes()).to_string();
-    let mut epochs = Epochs::load(folder);
+    let mut epochs = Epochs::load(folder).map_err(failed)?;
     epochs.closed.push(id.clone());
     epochs.store(folder).map_err(failed)?;
     Ok(id)
@@ -167,7 +167,7 @@ fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Re
 fn release_old(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Result<(), Failure> {
     let catalogue = Catalogue::load(folder).map_err(failed)?;
     let newest = catalogue.newest().and_then(|newest| newest.epoch.clone());
-    let mut epochs = Epochs::load(folder);
+    let mut epochs = Epochs::load(folder).map_err(failed)?;
     let before = epochs.clone();
     for epoch in &before.closed {
         if Some(epoch) == newest.as_ref() || epoch.parse::<EpochId>().is_err() {

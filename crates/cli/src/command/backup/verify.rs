@@ -1,5 +1,7 @@
 //! `lunway backup verify`.
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{Folder, Lease, Report, Verification, verify};
@@ -9,6 +11,9 @@ use serde_json::json;
 use super::{Destination, failed, holder, points};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
+
+/// For how long what cannot be read is tried again: what a share takes to come back after its server was restarted.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Check that the backups at a destination are intact.
 ///
@@ -52,7 +57,8 @@ impl Verify {
             None => None,
         };
         let holder = holder()?;
-        let verification = Verification { point, sample_permille: self.sample, seed: holder.nonce };
+        let verification =
+            Verification { point, sample_permille: self.sample, seed: holder.nonce, patience: PATIENCE };
         let cancel = interrupt::watch();
         let bar = progress::bytes("verifying", 1);
         let report =

@@ -1,0 +1,136 @@
+//! Mounts: points that are read where they lie, for as long as that takes.
+//!
+//! A reader that serves a point for hours keeps its files open. A prune would replace or remove them under it, which
+//! servers of shares answer with stale handles or refuse in the middle. So a mount leaves a file, `mount-ID`, that its
+//! process locks and beats in as in a [lease](crate::Lease), and a prune refuses while one is alive. Runs only add
+//! files, and are not stopped.
+
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, Lock};
+use crate::lease::{self, Holder};
+
+const NAME: &str = "mount-";
+/// The end of the name of the file that takes a mount's writes.
+const THROWAWAY: &str = ".vhdx.throwaway";
+
+/// A point that is mounted: a prune waits for its end. It ends when this is dropped.
+pub struct Mount<'a> {
+    folder: &'a dyn Folder,
+    name: String,
+    _lock: Option<Lock>,
+    end: Option<mpsc::Sender<()>>,
+    beats: Option<JoinHandle<()>>,
+}
+
+/// Digits of the name of a mount's file; `None`: it is none.
+fn id(name: &str) -> Option<&str> {
+    let id = name.strip_prefix(NAME)?;
+    let is_id = id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then_some(id)
+}
+
+impl<'a> Mount<'a> {
+    /// Says that points of a folder are about to be read, before they are looked up.
+    ///
+    /// # Errors
+    ///
+    /// Where the file cannot be made: on a share that is read-only for this machine, nobody can be told.
+    pub fn begin(folder: &'a dyn Folder, holder: &Holder) -> Result<Self> {
+        let name = format!("{NAME}{:016x}", holder.nonce);
+        let writing = || BackupError::folder("writing", &folder.show(&name));
+        let file = folder.create(&name).map_err(writing())?;
+        let lock = folder.lock(&name).unwrap_or_default();
+        lease::write(&file, holder).map_err(writing())?;
+        let (end, ended) = mpsc::channel();
+        let beats = thread::Builder::new().name("backup-mount".into());
+        let beats = beats.spawn(move || lease::beat(&file, &ended)).ok();
+        Ok(Self { folder, name, _lock: lock, end: Some(end), beats })
+    }
+
+    /// Name of the file that takes the writes of this mount; it is removed with the mount.
+    pub fn throwaway(&self) -> String {
+        format!("{}{THROWAWAY}", self.name)
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(beats) = self.beats.take() {
+            let _ = beats.join();
+        }
+        let _ = self.folder.remove(&self.throwaway());
+        let _ = self.folder.remove(&self.name);
+    }
+}
+
+/// Refuses a change of files that a mount may read. What mounts of processes that have ended left is removed. Blocks as
+/// [`Lease::take`](crate::Lease::take) does.
+///
+/// # Errors
+///
+/// [`BackupError::InUse`].
+pub(crate) fn refuse_mounts(folder: &dyn Folder, us: &Holder, is_cancelled: &dyn Fn() -> bool) -> Result<()> {
+    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    for name in names.iter().filter(|name| id(name).is_some()) {
+        match lease::wait_until_stale(folder, name, us, is_cancelled) {
+            Ok(_) => {}
+            Err(BackupError::InUse { holder }) => {
+                return Err(BackupError::InUse {
+                    holder: format!("{holder}, which has mounted a point of it"),
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        let removing = || BackupError::folder("removing", &folder.show(name));
+        folder.remove(&format!("{name}{THROWAWAY}")).map_err(removing())?;
+        folder.remove(name).map_err(removing())?;
+    }
+    // Of a mount whose own file was removed.
+    for name in names.iter().filter(|name| name.ends_with(THROWAWAY) && name.starts_with(NAME)) {
+        let mount = name.strip_suffix(THROWAWAY).unwrap_or_default();
+        if id(mount).is_some() && !names.iter().any(|name| name == mount) {
+            folder.remove(name).map_err(BackupError::folder("removing", &folder.show(name)))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::HostFolder;
+
+    fn holder(nonce: u64) -> Holder {
+        Holder { machine: "m".into(), lasting: "m".into(), host: "h".into(), process: 7, nonce }
+    }
+
+    #[test]
+    fn a_living_mount_is_named_and_what_a_killed_one_left_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let look = || refuse_mounts(&folder, &holder(9), &|| false);
+        look().unwrap();
+        let mut mount = Mount::begin(&folder, &holder(1)).unwrap();
+        folder.create(&mount.throwaway()).unwrap();
+        let said = look().unwrap_err().to_string();
+        assert!(said.contains("process 7 on h, which has mounted a point"), "{said}");
+        // What a kill leaves: the files, and no lock.
+        mount._lock = None;
+        look().unwrap();
+        assert_eq!(folder.names().unwrap(), Vec::<String>::new());
+        let mount = Mount::begin(&folder, &holder(2)).unwrap();
+        folder.create(&mount.throwaway()).unwrap();
+        drop(mount);
+        assert_eq!(folder.names().unwrap(), Vec::<String>::new());
+        // Files of others are not touched.
+        for name in ["mount-1.vhdx.throwaway", "mount-notes", "x.vhdx.throwaway"] {
+            folder.create(name).unwrap();
+        }
+        look().unwrap();
+        assert_eq!(folder.names().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,241 @@
+//! `lunway backup mount` and `restore` onto all kinds of devices: QEMU and libnbd read and write a point at the end of a
+//! chain of 64 files; VHDX files, LUNs and ranges are restored; prunes wait for mounts.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{PATIENCE, Served, assert_same_bytes, finish, image, lunway, succeed, wait};
+
+/// Bytes of the disk.
+const SIZE: u64 = 24 << 20;
+
+/// A folder with a disk and a destination.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(place.path("dest")).unwrap();
+        image(Path::new(&place.path("disk")), SIZE, 6 << 20);
+        place
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn change(&self, offset: u64, byte: u8) {
+        let disk = fs::File::options().write(true).open(self.path("disk")).unwrap();
+        disk.write_all_at(&[byte; 5000], offset).unwrap();
+    }
+
+    fn run(&self) -> Value {
+        let run = succeed(lunway(&["backup", "run", &self.path("disk"), &self.path("dest"), "--json"]));
+        serde_json::from_str(&run).unwrap()
+    }
+
+    /// What is in the destination beside points.
+    fn left(&self) -> Vec<String> {
+        let names = fs::read_dir(self.path("dest")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.starts_with("0000") && name != "checks.json").collect()
+    }
+
+    fn restore(&self, out: &str, more: &[&str]) -> Command {
+        lunway(&[&["backup", "restore", &self.path("dest"), out], more].concat())
+    }
+}
+
+/// `lunway backup mount`, and the URI that it serves; killed when dropped.
+struct Mounted {
+    child: Child,
+    uri: String,
+}
+
+impl Mounted {
+    fn start(place: &Place, more: &[&str]) -> Self {
+        let socket = format!("unix:{}", place.path("nbd.sock"));
+        let words = ["backup", "mount", &place.path("dest"), "--nbd", &socket, "--json"];
+        let mut command = lunway(&[&words, more].concat());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let served: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no mount: {line}"));
+        Self { child, uri: served["nbd"].as_str().unwrap().to_owned() }
+    }
+
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(wait(&mut self.child, PATIENCE).is_some_and(|status| status.success()));
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A foreign program that must succeed: what it printed.
+fn run(program: &Path, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{words:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+#[test]
+fn a_point_64_files_deep_is_read_and_written_over_nbd_and_stays_what_it_was() {
+    let place = Place::new();
+    for number in 0..64_u64 {
+        place.change(number * 300_007 / 512 * 512, number as u8 + 1);
+        let done = place.run();
+        assert_eq!(done["kind"], if number == 0 { "full" } else { "increment" }, "{done}");
+    }
+    let (Some(qemu_io), Some(qemu_img), Some(nbdinfo)) = (
+        lunway_foreign::program("qemu-io"),
+        lunway_foreign::program("qemu-img"),
+        lunway_foreign::program("nbdinfo"),
+    ) else {
+        return;
+    };
+    let begun = Instant::now();
+    let mounted = Mounted::start(&place, &[]);
+    let ready = begun.elapsed();
+    run(&qemu_io, &["-r", "-f", "raw", "-c", "read 0 4k", &mounted.uri]);
+    println!("64 files: served after {ready:?}, the first 4 KiB read by qemu-io after {:?}", begun.elapsed());
+    let info = run(&nbdinfo, &[&mounted.uri]);
+    assert!(info.contains(&format!("export-size: {SIZE}")) && info.contains("is_read_only: true"), "{info}");
+    run(&qemu_img, &["compare", "-f", "raw", "-F", "raw", &mounted.uri, &place.path("disk")]);
+    let writes = ["-f", "raw", "-c", "write 0 4k", &mounted.uri];
+    let refused = Command::new(&qemu_io).args(writes).stdin(Stdio::null()).output().unwrap();
+    assert!(!refused.status.success(), "{refused:?}");
+    // A prune waits for it, and says for what; a run does not.
+    let prune = ["backup", "prune", &place.path("dest"), "--keep-last", "1"];
+    let refused = finish(lunway(&prune), PATIENCE);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let process = format!("process {}", mounted.child.id());
+    assert!(!refused.status.success() && said.contains(&process) && said.contains("mounted"), "{said}");
+    mounted.end();
+    assert_eq!(place.left(), Vec::<String>::new());
+
+    let mounted = Mounted::start(&place, &["--writable"]);
+    let words =
+        ["-f", "raw", "-c", "write -P 0x5a 1M 3M", "-c", "discard 8M 1M", "-c", "flush", &mounted.uri];
+    run(&qemu_io, &words);
+    run(&qemu_io, &["-f", "raw", "-c", "read -P 0x5a 1M 3M", "-c", "read -P 0 8M 1M", &mounted.uri]);
+    mounted.end();
+    assert_eq!(place.left(), Vec::<String>::new());
+    succeed(place.restore(&place.path("out"), &[]));
+    assert_same_bytes(Path::new(&place.path("out")), Path::new(&place.path("disk")));
+    succeed(lunway(&["backup", "verify", &place.path("dest")]));
+
+    // What a killed one leaves is removed by the next prune.
+    let mut killed = Mounted::start(&place, &["--writable"]);
+    run(&qemu_io, &["-f", "raw", "-c", "write -P 0x5a 1M 64k", &killed.uri]);
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    assert_eq!(place.left().len(), 2, "{:?}", place.left());
+    succeed(lunway(&prune));
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_point_is_restored_into_a_new_vhdx_file_and_onto_a_lun() {
+    let place = Place::new();
+    place.run();
+    place.change(3 << 20, 7);
+    place.run();
+    let [disk, vhdx, raw] = ["disk", "new.vhdx", "raw"].map(|name| place.path(name));
+    succeed(place.restore(&vhdx, &[]));
+    succeed(lunway(&["copy", &vhdx, &raw, "--verify"]));
+    assert_same_bytes(Path::new(&raw), Path::new(&disk));
+    if let Some(qemu_img) = lunway_foreign::program("qemu-img") {
+        run(&qemu_img, &["compare", "-f", "vhdx", "-F", "raw", &vhdx, &disk]);
+    }
+    let served = Served::start(&["--lun", "0=ram:24M"]);
+    succeed(place.restore(&served.url(0), &[]));
+    fs::remove_file(&raw).unwrap();
+    succeed(lunway(&["copy", &served.url(0), &raw]));
+    assert_same_bytes(Path::new(&raw), Path::new(&disk));
+    // It holds data now.
+    let refused = finish(place.restore(&served.url(0), &[]), PATIENCE);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--overwrite"), "{refused:?}");
+}
+
+#[test]
+fn a_range_of_a_point_is_restored_into_a_file() {
+    let place = Place::new();
+    place.change(5 << 20, 9);
+    place.run();
+    let out = place.path("out");
+    succeed(place.restore(&out, &["--offset", "5242368", "--length", "70K"]));
+    let disk = fs::read(place.path("disk")).unwrap();
+    assert_eq!(fs::read(&out).unwrap(), disk[5_242_368..5_242_368 + (70 << 10)]);
+    succeed(place.restore(&place.path("end"), &["--offset", "23M"]));
+    assert_eq!(fs::read(place.path("end")).unwrap(), disk[23 << 20..]);
+    for more in [["--offset", "100", "--length", "512"], ["--offset", "23M", "--length", "2M"]] {
+        let refused = finish(place.restore(&place.path("none"), &more), PATIENCE);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(!Path::new(&place.path("none")).exists() && !Path::new(&place.path("none.partial")).exists());
+    }
+}
+
+/// Flips a byte of the data of a point's file.
+fn flip(place: &Place, pattern: u8) {
+    let names = fs::read_dir(place.path("dest")).unwrap().map(|entry| entry.unwrap().path());
+    let file = names.into_iter().find(|name| name.extension().is_some_and(|end| end == "vhdx")).unwrap();
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let bytes = fs::read(&file).unwrap();
+    let at = bytes.windows(4000).position(|window| window == [pattern; 4000]).unwrap();
+    let disk = fs::File::options().write(true).open(&file).unwrap();
+    disk.write_all_at(&[bytes[at - 1] ^ 1], at as u64 - 1).unwrap();
+}
+
+#[test]
+fn a_restore_that_stopped_says_how_to_go_on_and_touches_no_other_copy() {
+    let place = Place::new();
+    place.change(3 << 20 | 4096, 7);
+    place.run();
+    let out = place.path("out");
+    let partial = format!("{out}.partial");
+    flip(&place, 7);
+    let stopped = finish(place.restore(&out, &[]), PATIENCE);
+    let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert!(!stopped.status.success() && said.contains("not what was sent"), "{said}");
+    assert!(said.contains(&format!("{partial} is incomplete; --resume continues it")), "{said}");
+    flip(&place, 7);
+    // It may be another copy's.
+    let refused = finish(place.restore(&out, &[]), PATIENCE);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("--resume") && said.contains("--overwrite"), "{said}");
+    succeed(place.restore(&out, &["--resume"]));
+    assert_same_bytes(Path::new(&out), Path::new(&place.path("disk")));
+}
+
+#[test]
+fn a_file_whose_end_is_no_whole_sector_is_not_backed_up_without_it() {
+    let place = Place::new();
+    let disk = place.path("disk");
+    fs::File::options().write(true).open(&disk).unwrap().set_len(SIZE + 100).unwrap();
+    for source in [disk.clone(), format!("raw:{disk}"), format!("readonly:delay:0ms:{disk}")] {
+        let refused = finish(lunway(&["backup", "run", &source, &place.path("dest")]), PATIENCE);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("the last 100 of them"), "{source}: {said}");
+        let refused = finish(lunway(&["copy", &source, &place.path("copy")]), PATIENCE);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("the last 100 of them"), "{source}: {said}");
+    }
+    assert_eq!(place.left(), Vec::<String>::new());
+}
