@@ -1,7 +1,10 @@
 //! Commands that freeze and thaw the guest of a disk.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -9,6 +12,7 @@ use clap::Args;
 use lunway_block::duration::parse_duration;
 
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// How often it is seen whether a command has ended.
 const COMMAND_POLL: Duration = Duration::from_millis(20);
@@ -33,20 +37,45 @@ impl Freezing {
         self.freeze.is_some()
     }
 
-    /// Does something while the guest is frozen, with the time that is left; `None`: nothing is frozen. The guest is
-    /// thawed whatever comes of it.
+    /// Does something while the guest is frozen, with the time that is left; `None`: nothing is frozen. What comes of
+    /// it after the deadline is undone.
+    ///
+    /// The guest is thawed whatever comes of it: when the work has ended, at the deadline while it still hangs, and
+    /// before a second Ctrl-C ends the process. The first one is waited out.
     pub(crate) fn around<T>(
         &self,
         work: impl FnOnce(Option<Duration>) -> Result<T, Failure>,
+        undo: impl FnOnce(T),
     ) -> Result<T, Failure> {
         let (Some(freeze), Some(thaw)) = (&self.freeze, &self.thaw) else { return work(None) };
         let limit = self.deadline;
         let begun = Instant::now();
-        let done = carry_out(freeze, limit).and_then(|()| work(Some(limit.saturating_sub(begun.elapsed()))));
-        // Whatever came before: a guest that stays frozen is the worst.
-        let thawed = carry_out(thaw, limit);
+        let cancel = interrupt::watch();
+        let frozen = Frozen::begin(thaw.clone(), limit);
+        let done = carry_out(freeze, limit, Group::Ours).and_then(|()| {
+            if cancel.is_cancelled() {
+                return Err(Failure::failed(anyhow!(
+                    "interrupted while the guest was frozen; it was thawed"
+                )));
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            frozen.thaw_after(left);
+            work(Some(left))
+        });
+        let (was_late, thawed) = frozen.end();
         match (done, thawed) {
+            (Ok(late), Ok(())) if was_late => {
+                undo(late);
+                Err(Failure::failed(anyhow!(
+                    "the guest was thawed at the deadline of {} s, before this was done: nothing is kept",
+                    limit.as_secs_f64()
+                )))
+            }
             (Ok(done), Ok(())) => Ok(done),
+            (Ok(done), Err(error)) if was_late => {
+                undo(done);
+                Err(error)
+            }
             (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
             (Err(error), Err(thawing)) => {
                 // One sentence each: what went wrong first, and that the guest may be frozen still.
@@ -57,10 +86,88 @@ impl Freezing {
     }
 }
 
+/// The thaw that is owed to a guest, until it was run. One at a time: a process freezes one guest.
+static OWED: Mutex<Option<Owed>> = Mutex::new(None);
+
+struct Owed {
+    command: String,
+    limit: Duration,
+}
+
+/// What came of a thaw; `None`: none was owed any more.
+type Thawed = Option<Result<(), Failure>>;
+
+/// Runs the thaw that is owed, if one is; a caller that comes second waits until it has run.
+pub(crate) fn thaw_owed() -> Thawed {
+    let mut owed = OWED.lock().unwrap_or_else(PoisonError::into_inner);
+    let Owed { command, limit } = owed.take()?;
+    Some(carry_out(&command, limit, Group::Own))
+}
+
+/// A guest that is, or is being, frozen.
+struct Frozen {
+    /// Of the thread that thaws at the deadline: its end, and what came of it.
+    late: Mutex<Option<(mpsc::Sender<()>, JoinHandle<Thawed>)>>,
+}
+
+impl Frozen {
+    /// From now on the thaw is owed.
+    fn begin(command: String, limit: Duration) -> Self {
+        *OWED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Owed { command, limit });
+        Self { late: Mutex::new(None) }
+    }
+
+    /// Thaws after `left`, unless that was done before.
+    fn thaw_after(&self, left: Duration) {
+        let (end, ended) = mpsc::channel();
+        let waits = move || match ended.recv_timeout(left) {
+            Err(RecvTimeoutError::Timeout) => thaw_owed(),
+            _ => None,
+        };
+        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, thread::spawn(waits)));
+    }
+
+    /// Thaws now, unless that was done before: whether it was, and what came of it.
+    fn end(self) -> (bool, Result<(), Failure>) {
+        let now = thaw_owed();
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let late = late.and_then(|(end, thread)| {
+            drop(end);
+            thread.join().unwrap_or_default()
+        });
+        match (now, late) {
+            (Some(now), _) => (false, now),
+            (None, late) => (true, late.unwrap_or(Ok(()))),
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // Work that panicked: a guest that stays frozen is the worst.
+        if let Some(Err(error)) = thaw_owed() {
+            error.report();
+        }
+    }
+}
+
+/// The process group of a command: Ctrl-C goes to all processes of ours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// Ctrl-C ends it.
+    Ours,
+    /// Ctrl-C does not reach it.
+    Own,
+}
+
 /// Runs a command of the user's, for as long as `limit`.
-fn carry_out(command: &str, limit: Duration) -> Result<(), Failure> {
-    let child = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).spawn();
-    let mut child = child.with_context(|| format!("cannot run `{command}`"))?;
+fn carry_out(command: &str, limit: Duration, group: Group) -> Result<(), Failure> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null());
+    if group == Group::Own {
+        shell.process_group(0);
+    }
+    let mut child = shell.spawn().with_context(|| format!("cannot run `{command}`"))?;
     let status = wait_for(&mut child, limit).with_context(|| format!("cannot wait for `{command}`"))?;
     match status {
         Some(status) if status.success() => Ok(()),

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::process;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_bench::Cancel;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::screen;
+use crate::{freezing, screen};
 
 /// What a second Ctrl-C ends the process with: what shells use for SIGINT.
 const KILLED_BY_INTERRUPT: i32 = 130;
@@ -75,15 +76,22 @@ pub(crate) fn watch() -> Cancel {
 ///
 /// A thread of its own waits for the signals, because the runtime's may be busy with I/O that is always ready.
 pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
+    let (begin, begun) = mpsc::channel();
     thread::spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             let Ok(mut requests) = Requests::new() else { return };
+            let _ = begin.send(());
             requests.next().await;
             ask();
             requests.next().await;
             screen::leave();
+            if let Some(Err(error)) = freezing::thaw_owed() {
+                error.report();
+            }
             process::exit(KILLED_BY_INTERRUPT);
         });
     });
+    // From here on no request ends the process: what the caller begins now is ended in order.
+    let _ = begun.recv();
 }

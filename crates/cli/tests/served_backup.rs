@@ -260,6 +260,71 @@ fn a_frozen_guest_is_thawed_whatever_comes_and_the_point_says_so() {
     assert!(fs::read_to_string(folder.join("said")).unwrap().ends_with("t\nt\n"));
 }
 
+fn hooks(folder: &Path) -> String {
+    fs::read_to_string(folder.join("said")).unwrap_or_default()
+}
+
+/// A guest was left frozen by a Ctrl-C between freeze and thaw.
+#[test]
+fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
+    let folder = folder();
+    let folder = folder.path();
+    let daemon = Daemon::start(folder);
+    let one = format!("{IQN}/0");
+    let freeze = ["--freeze", "echo f >> said; sleep 1", "--thaw", "sleep 0.2; echo t >> said"];
+    let create = [&["snapshot", "create", &one], &freeze[..]].concat();
+    let compact = [&["lun", "compact", IQN, "0"], &freeze[..]].concat();
+    let source = format!("lun:{IQN}/0");
+    let run = [&["backup", "run", &source, "one"], &freeze[..]].concat();
+    for words in [create, compact, run.clone()] {
+        let _ = fs::remove_file(folder.join("said"));
+        let running = Running::start(command(folder, &words));
+        support::until(|| hooks(folder) == "f\n");
+        running.signal(Signal::TERM);
+        let output = running.end(PATIENCE);
+        assert_eq!(hooks(folder), "f\nt\n", "{words:?}: {output:?}");
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("it was thawed"), "{words:?}: {said}");
+    }
+    // The daemon hangs, and the second request ends the command at once: not before the thaw.
+    let _ = fs::remove_file(folder.join("said"));
+    let running = Running::start(command(folder, &run));
+    support::until(|| hooks(folder) == "f\n");
+    kill_process(Pid::from_child(&daemon.child), Signal::STOP).unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    running.signal(Signal::TERM);
+    thread::sleep(Duration::from_millis(700));
+    running.signal(Signal::TERM);
+    let output = running.end(PATIENCE);
+    kill_process(Pid::from_child(&daemon.child), Signal::CONT).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(hooks(folder), "f\nt\n");
+}
+
+/// The time that was left was not passed on, and a daemon that hung kept the guest frozen for two minutes.
+#[test]
+fn the_guest_is_thawed_at_the_deadline_while_the_daemon_hangs_and_no_snapshot_is_left() {
+    let folder = folder();
+    let folder = folder.path();
+    let daemon = Daemon::start(folder);
+    let one = format!("{IQN}/0");
+    let freeze = ["--freeze", "echo f >> said", "--thaw", "echo t >> said", "--deadline", "2s"];
+    kill_process(Pid::from_child(&daemon.child), Signal::STOP).unwrap();
+    let words = [&["snapshot", "create", &one], &freeze[..]].concat();
+    let running = Running::start(command(folder, &words));
+    let begun = Instant::now();
+    support::until(|| hooks(folder) == "f\nt\n");
+    let thawed = begun.elapsed();
+    assert!(thawed < Duration::from_secs(20), "{thawed:?}");
+    kill_process(Pid::from_child(&daemon.child), Signal::CONT).unwrap();
+    let output = running.end(PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("2 s"), "{said}");
+    assert_eq!(hooks(folder), "f\nt\n", "thawed once");
+    wait_until_no_snapshot(folder);
+}
+
 #[test]
 fn every_point_is_the_disk_of_one_instant_while_initiators_write() {
     let folder = folder();

@@ -1,15 +1,18 @@
 //! Snapshots of logical units.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use axum::routing::{delete, get, post};
 use lunway_target::{SnapshotOrder, SnapshotSummary};
 use lunway_track::EpochId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::timeout;
 
 use super::target::name;
 use crate::error::ApiError;
@@ -38,6 +41,10 @@ struct Orders {
     /// Delete each snapshot when its last reader has disconnected, or if none has connected within a minute.
     #[serde(default)]
     while_read: bool,
+    /// Milliseconds after which the request fails and leaves no snapshot: for clients that hold the guest frozen
+    /// meanwhile. Null: as long as it takes.
+    #[serde(default)]
+    deadline_ms: Option<u64>,
 }
 
 /// A logical unit for a snapshot.
@@ -125,7 +132,7 @@ async fn one(
 
 async fn create(
     State(manager): State<Arc<Manager>>,
-    Body(Orders { luns, area, while_read }): Body<Orders>,
+    Body(Orders { luns, area, while_read, deadline_ms }): Body<Orders>,
 ) -> Result<Json<Snapshots>, ApiError> {
     if luns.is_empty() || luns.len() > LUNS_MAX {
         return Err(ApiError::bad_request(format!("luns: from 1 to {LUNS_MAX} are possible")));
@@ -145,29 +152,70 @@ async fn create(
         }
         orders.push(order);
     }
-    let made = manager
-        .to_its_end({
-            let manager = Manager::clone(&manager);
-            async move {
-                let made = manager.server.create_snapshots(orders, area).await.map_err(refused)?;
-                let names: Vec<_> = made.into_iter().map(|made| made.name).collect();
-                for name in &names {
-                    if let Err(error) = manager.exports.begin(&manager.server, name, while_read).await {
-                        for name in &names {
-                            let _ = manager.server.delete_snapshot(name).await;
-                            manager.exports.end(name);
-                        }
-                        return Err(error);
-                    }
-                }
-                Ok(names)
-            }
-        })
-        .await?;
+    let making = {
+        let manager = Manager::clone(&manager);
+        tokio::spawn(async move { make(&manager, orders, area, while_read).await })
+    };
+    let made = in_time(&manager, making, deadline_ms.map(Duration::from_millis)).await?;
     let all = answers(&manager).await;
     Ok(Json(Snapshots {
         snapshots: all.into_iter().filter(|answer| made.contains(&answer.snapshot.name)).collect(),
     }))
+}
+
+/// Makes snapshots, and what they are read by: all of them, or none.
+async fn make(
+    manager: &Manager,
+    orders: Vec<SnapshotOrder>,
+    area: u64,
+    while_read: bool,
+) -> Result<Vec<String>, ApiError> {
+    let this = Manager::clone(manager);
+    let made = manager.to_its_end(async move {
+        let made = this.server.create_snapshots(orders, area).await.map_err(refused)?;
+        let names: Vec<_> = made.into_iter().map(|made| made.name).collect();
+        for name in &names {
+            if let Err(error) = this.exports.begin(&this.server, name, while_read).await {
+                delete_all(&this, &names).await;
+                return Err(error);
+            }
+        }
+        Ok(names)
+    });
+    made.await
+}
+
+async fn delete_all(manager: &Manager, names: &[String]) {
+    for name in names {
+        let _ = manager.server.delete_snapshot(name).await;
+        manager.exports.end(name);
+    }
+}
+
+/// Waits for snapshots until a deadline. Those that are made later are deleted when they are.
+async fn in_time(
+    manager: &Manager,
+    mut making: JoinHandle<Result<Vec<String>, ApiError>>,
+    deadline: Option<Duration>,
+) -> Result<Vec<String>, ApiError> {
+    let broke_off = |error: JoinError| Err(ApiError::internal(format!("the change broke off: {error}")));
+    let Some(deadline) = deadline else { return making.await.unwrap_or_else(broke_off) };
+    if let Ok(made) = timeout(deadline, &mut making).await {
+        return made.unwrap_or_else(broke_off);
+    }
+    let manager = Manager::clone(manager);
+    tokio::spawn(async move {
+        if let Ok(Ok(late)) = making.await {
+            delete_all(&manager, &late).await;
+        }
+    });
+    Err(ApiError::new(
+        StatusCode::GATEWAY_TIMEOUT,
+        format!(
+            "no snapshot was made within {} s: a device of these logical units does not answer, or is slow",
+            deadline.as_secs_f64()
+        ),
+    ))
 }
 
 /// 12 hexadecimal digits: short enough for the path of a socket, and random.

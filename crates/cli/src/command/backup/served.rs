@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::failed;
 use crate::command::manage::DaemonAddress;
-use crate::command::manage::snapshot::LunName;
+use crate::command::manage::snapshot::{self, LunName};
 use crate::device::Waiter;
 use crate::failure::Failure;
 use crate::freezing::Freezing;
@@ -72,7 +72,7 @@ impl<'a> Frozen<'a> {
         let order = json!({ "target": lun.target, "lun": lun.lun, "epoch": epoch });
         let orders = json!({ "luns": [order], "area": area, "while_read": true });
         // The snapshot lasts a minute without a reader: what fails here leaves nothing.
-        let made = freezing.around(|_| daemon.ask(Method::POST, "/v1/snapshots", Some(&orders)))?;
+        let made = snapshot::make(daemon, freezing, orders)?;
         let snapshot = &made["snapshots"][0]["snapshot"];
         let socket = made["snapshots"][0]["socket"].as_str().unwrap_or_default();
         let client = waiter.wait(Client::connect(Path::new(socket))).context("reading the snapshot")?;

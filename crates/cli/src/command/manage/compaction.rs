@@ -47,12 +47,15 @@ impl Compacting {
             let method = if self.cancel { Method::DELETE } else { Method::GET };
             return self.print(&self.daemon.ask(method, &path, None)?);
         }
-        let begun = self.freezing.around(|left| {
+        let compact = |left: Option<Duration>| {
             let mut orders = json!({ "rate": self.rate });
             if let Some(left) = left {
                 (orders["frozen"], orders["deadline_s"]) = (json!(true), json!(left.as_secs().max(1)));
             }
             self.daemon.ask(Method::POST, &path, Some(&orders))
+        };
+        let begun = self.freezing.around(compact, |_late| {
+            let _ = self.daemon.ask(Method::DELETE, &path, None);
         })?;
         if self.background { self.print(&begun) } else { self.wait(&path, begun) }
     }

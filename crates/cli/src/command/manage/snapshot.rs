@@ -1,11 +1,13 @@
 //! `lunway snapshot`.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_console::{Method, path_part};
 use serde_json::{Value, json};
 
-use super::{Daemon, rows, text};
+use super::{Daemon, DaemonAddress, rows, text};
 use crate::failure::Failure;
 use crate::freezing::Freezing;
 use crate::terminal;
@@ -93,7 +95,7 @@ impl Snapshot {
                     .map(|LunName { target, lun }| json!({ "target": target, "lun": lun }))
                     .collect();
                 let orders = json!({ "luns": luns, "area": area });
-                let made = freezing.around(|_| daemon.ask(Method::POST, "/v1/snapshots", Some(&orders)))?;
+                let made = make(&daemon.address, &freezing, orders)?;
                 if daemon.json { terminal::print_json(&made) } else { terminal::print(&table(&made)) }
             }
             Verb::List { daemon } => daemon.show("/v1/snapshots", table),
@@ -107,6 +109,22 @@ impl Snapshot {
             }
         }
     }
+}
+
+/// Has snapshots made by a daemon, while the guest is frozen where that is asked for.
+pub(crate) fn make(daemon: &DaemonAddress, freezing: &Freezing, mut orders: Value) -> Result<Value, Failure> {
+    let ask = |left: Option<Duration>| {
+        if let Some(left) = left {
+            orders["deadline_ms"] = json!(left.as_millis() as u64);
+        }
+        daemon.ask(Method::POST, "/v1/snapshots", Some(&orders))
+    };
+    freezing.around(ask, |late| {
+        for row in rows(&late, "snapshots") {
+            let name = text(&row["snapshot"], "name");
+            let _ = daemon.ask(Method::DELETE, &format!("/v1/snapshots/{}", path_part(&name)), None);
+        }
+    })
 }
 
 fn table(answer: &Value) -> String {
