@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use crashing::Crashing;
 use lunway_backup::{
-    Catalogue, Changed, Folder, Guids, Lease, Level, Request, Retention, Target, Verification, prune,
+    Catalogue, Changed, Folder, Guids, Lease, Level, Order, Request, Retention, Target, Verification, prune,
     restore, run as back_up, verify,
 };
 use lunway_block::{BlockDevice as _, Buf, Durability};
@@ -218,7 +218,8 @@ pub(crate) fn exercise(folder: &Arc<dyn Folder>) {
         if point.manifest.virtual_bytes <= RESTORED_MAX
             && let Ok(disk) = RamDisk::new(point.manifest.virtual_bytes.next_multiple_of(512), 512)
         {
-            let _ = block_on(restore(folder, &catalogue, id, &disk, Target::Blank, &|| false, &mut |_| ()));
+            let order = Order { point: id, range: None, target: Target::Blank };
+            let _ = block_on(restore(folder, &catalogue, order, &disk, &|| false, &mut |_| ()));
         }
     }
     let verification = Verification::default();
