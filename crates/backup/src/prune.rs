@@ -126,7 +126,8 @@ impl Retention {
 ///
 /// # Errors
 ///
-/// [`BackupError::InUse`] while a point is mounted. Where a verification has found damage: what is damaged may be all that is left of something.
+/// [`BackupError::InUse`] while a point is mounted. Where a verification has found damage: what is damaged may be all
+/// that is left of something.
 pub fn prune(
     folder: &dyn Folder,
     lease: &Lease<'_>,

@@ -6,14 +6,14 @@ use crate::owner::OwnerKey;
 
 /// Bounded queues of several owners, from which the next item is that of the owner whose turn it is.
 ///
-/// **Turns** are taken at each level of an [`OwnerKey`]: by the outer groups, in each by its inner groups, and in each of
-/// these by its owners; the items of an owner keep their order. So an owner with thousands of items delays another by one
-/// of each turn, and a host with sixty sessions delays another host by one as well.
+/// **Turns** are taken at each level of an [`OwnerKey`]: by the outer groups, in each by its inner groups, and in each
+/// of these by its owners; the items of an owner keep their order. So an owner with thousands of items delays another
+/// by one of each turn, and a host with sixty sessions delays another host by one as well.
 ///
 /// **Bounds.** One may bring more while it has fewer items than there are places left where it stands: an owner of the
-/// `2 * max` of its inner group, an inner group of the `4 * max` of its outer one, an outer group of the `8 * max` of all.
-/// One owner alone has `max` at most, of several each has less, and who has many brings no more until others had their
-/// part (the dynamic thresholds by which switches share their memory, Choudhury and Hahne 1998).
+/// `2 * max` of its inner group, an inner group of the `4 * max` of its outer one, an outer group of the `8 * max` of
+/// all. One owner alone has `max` at most, of several each has less, and who has many brings no more until others had
+/// their part (the dynamic thresholds by which switches share their memory, Choudhury and Hahne 1998).
 #[derive(Debug)]
 pub struct FairQueue<T> {
     all: Node<T>,
@@ -27,8 +27,8 @@ struct Node<T> {
     len: usize,
     /// Of an owner.
     items: VecDeque<T>,
-    /// Of a group: those that have items, in the order of their turns. Searched from the front: they are the sessions of
-    /// one host that wait for one device, or hosts that do.
+    /// Of a group: those that have items, in the order of their turns. Searched from the front: they are the sessions
+    /// of one host that wait for one device, or hosts that do.
     members: VecDeque<(u64, Node<T>)>,
 }
 

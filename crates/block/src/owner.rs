@@ -15,8 +15,8 @@ use std::sync::{Arc, LazyLock};
 /// from the thread that calls it, where the caller has [entered](Self::enter). So layers in between need not know of
 /// owners. Operations without an owner are those of one more, who never leaves.
 ///
-/// **Groups.** Owners that are sessions of one host are one [group](Self::in_groups), and hosts may be groups of a larger
-/// one. Groups take turns as owners do, so that a host gains nothing by more sessions, see
+/// **Groups.** Owners that are sessions of one host are one [group](Self::in_groups), and hosts may be groups of a
+/// larger one. Groups take turns as owners do, so that a host gains nothing by more sessions, see
 /// [`FairQueue`](crate::FairQueue).
 ///
 /// A dropped operation is answered with an error and has had no effect. What has begun is carried out to its end.
@@ -109,8 +109,8 @@ impl Owner {
     }
 }
 
-/// Does work within an operation that others than the operation's owner rely on, such as a copy that a snapshot needs: it
-/// keeps the place of the owner in the turns, and what it has asked of devices is carried out even if that leaves.
+/// Does work within an operation that others than the operation's owner rely on, such as a copy that a snapshot needs:
+/// it keeps the place of the owner in the turns, and what it has asked of devices is carried out even if that leaves.
 pub async fn beyond_owner<T>(work: impl Future<Output = T>) -> T {
     let owner = Owner::current().map(|owner| owner.lasting());
     let mut work = pin!(work);

@@ -1,5 +1,5 @@
-//! `lunway backup mount` and `restore` onto all kinds of devices: QEMU and libnbd read and write a point at the end of a
-//! chain of 64 files; VHDX files, LUNs and ranges are restored; prunes wait for mounts.
+//! `lunway backup mount` and `restore` onto all kinds of devices: QEMU and libnbd read and write a point at the end of
+//! a chain of 64 files; VHDX files, LUNs and ranges are restored; prunes wait for mounts.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

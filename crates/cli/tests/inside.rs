@@ -186,8 +186,8 @@ fn windows_disks_hold_what_is_known_of_them() {
     assert_eq!((lvm[0].2, lvm[2].2), (199_586 * 4096, 0));
     // dosfstools' count: 56,361 of 156,362 clusters of 4 KiB.
     assert_eq!(lvm[1].2, 56_361 * 4096);
-    // Mixed block groups, no free space tree; 15 extents of 98,304 bytes, by `btrfs inspect-internal dump-tree`, of which
-    // one of 4096 lies in the first MiB, which is kept as a whole like the place of the second superblock.
+    // Mixed block groups, no free space tree; 15 extents of 98,304 bytes, by `btrfs inspect-internal dump-tree`, of
+    // which one of 4096 lies in the first MiB, which is kept as a whole like the place of the second superblock.
     let used = (1 << 20) + (64 << 10) + 98_304 - 4096;
     assert_eq!(found("btrfs.vhdx"), [("btrfs".to_owned(), used, (1 << 30) - (1 << 20) - used)]);
 }

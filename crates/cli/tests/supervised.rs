@@ -47,7 +47,8 @@ fn systemd_hears_when_the_daemon_serves_and_when_it_ends() {
     assert_eq!((serving["level"].as_str(), serving["device"].as_str()), (Some("INFO"), Some("ram:1M")));
 }
 
-/// It was shut down with the daemon, and with it systemd's: initiators were refused until the socket unit was restarted.
+/// It was shut down with the daemon, and with it systemd's: initiators were refused until the socket unit was
+/// restarted.
 #[test]
 fn a_socket_from_systemd_takes_connections_when_the_daemon_has_ended() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

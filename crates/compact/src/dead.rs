@@ -168,8 +168,8 @@ impl<S: Storage> Window<'_, S> {
         self.free_in(&block.range).map(|range| range.end - range.start).sum()
     }
 
-    /// The parts of the tree that a block has bytes of: where each begins, how many bytes they are, how many of them are
-    /// free and not kept.
+    /// The parts of the tree that a block has bytes of: where each begins, how many bytes they are, how many of them
+    /// are free and not kept.
     pub(crate) fn shares(&self, block: &Block) -> impl Iterator<Item = (u64, u64, u64)> + use<'_, S> {
         let (start, end) = (block.range.start, block.range.end);
         let first = self.parts.partition_point(|part| part.range.end <= start);

@@ -134,8 +134,8 @@ impl Outcome {
 
     /// A template with the values in the places of `{name}`.
     ///
-    /// Values are names that others have chosen: of files, targets, hosts. The result is pasted into a shell, so each of
-    /// them is quoted where its characters mean something to one. Where sed would read them as well, there is no
+    /// Values are names that others have chosen: of files, targets, hosts. The result is pasted into a shell, so each
+    /// of them is quoted where its characters mean something to one. Where sed would read them as well, there is no
     /// command, but what to do.
     pub(crate) fn filled(&self, template: &str, shell: Shell) -> String {
         let mut text = String::new();

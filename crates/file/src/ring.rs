@@ -55,9 +55,9 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 ///
 /// **Invariants.** An operation with the kernel has a slot; slots are made as they are needed. The submission queue is
 /// emptied by each submission, and when it is full; what the kernel has no memory for stays in it, and a thread sees to
-/// it that it is offered again, so that no caller waits for that. Completions that find no room the kernel keeps until they are asked
-/// for. Only who holds `state` looks at either queue. What is in a slot stays there until its completion has come, and
-/// while a slot is taken there is a collector, which keeps the ring alive.
+/// it that it is offered again, so that no caller waits for that. Completions that find no room the kernel keeps until
+/// they are asked for. Only who holds `state` looks at either queue. What is in a slot stays there until its completion
+/// has come, and while a slot is taken there is a collector, which keeps the ring alive.
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,

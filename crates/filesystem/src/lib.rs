@@ -29,8 +29,8 @@
 //!    There is never more than a bit for each cluster, and that only for FAT, while the volume is examined.
 //!
 //! The map is of the bytes as they lie there. On a disk that a guest is writing, a free block may have its data in the
-//! guest's memory already: such a map is good for a backup, and deadly for discarding. Who discards on a disk that may be
-//! in use calls [`Disk::distrust`](tree::Disk::distrust) first, which believes only volumes whose own marks say that
+//! guest's memory already: such a map is good for a backup, and deadly for discarding. Who discards on a disk that may
+//! be in use calls [`Disk::distrust`](tree::Disk::distrust) first, which believes only volumes whose own marks say that
 //! nobody is changing them ([`Mounted`]).
 //!
 //! # Two steps

@@ -167,11 +167,11 @@ impl Source for View<'_> {
     }
 }
 
-/// A source behind a small cache that may be read so much and no more: what bounds the time that a hostile disk costs. A
-/// reader that goes in circles, or through a tree without end, meets an error that reads like any other.
+/// A source behind a small cache that may be read so much and no more: what bounds the time that a hostile disk costs.
+/// A reader that goes in circles, or through a tree without end, meets an error that reads like any other.
 ///
-/// The cache is part of it because only behind one can be told what a read costs: the readers ask for a field at a time,
-/// and those of fragmented volumes for hundreds of thousands of them.
+/// The cache is part of it because only behind one can be told what a read costs: the readers ask for a field at a
+/// time, and those of fragmented volumes for hundreds of thousands of them.
 pub struct Budget<'a> {
     cached: Cached<'a>,
     left: Cell<u64>,

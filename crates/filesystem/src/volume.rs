@@ -20,8 +20,8 @@ pub struct Identity {
 
 /// Whether a system has a volume mounted and may be changing it, as far as the volume's own marks tell.
 ///
-/// A system that is changing a volume has changes in its memory: data may lie in a block already whose allocation is not
-/// on the disk yet.
+/// A system that is changing a volume has changes in its memory: data may lie in a block already whose allocation is
+/// not on the disk yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mounted {
     /// No: who mounts it marks it before the first change, and the mark is not there. It is unmounted, mounted

@@ -13,14 +13,14 @@ const SPACE_LOGIN: usize = 8 << 10;
 /// data segments do not pass through it, see [`Receiver`].
 const SPACE_FULL_FEATURE: usize = 128 << 10;
 
-/// Data segments from this length on, bytes, do not pass through the space: copying more costs more than the system call
-/// (1 µs) that a full space would save.
+/// Data segments from this length on, bytes, do not pass through the space: copying more costs more than the system
+/// call (1 µs) that a full space would save.
 const LARGE: usize = 32 << 10;
 /// The space that is offered while segments are large: the trailer of one, the header of the next with its digest, and
 /// hardly any of its data.
 const SPACE_BETWEEN_LARGE: usize = (3 + DIGEST_LEN + HEADER_LEN + DIGEST_LEN).next_multiple_of(64);
-/// PDUs without a large segment after which many at a time are taken again: between two there may be a status, an R2T, a
-/// ping.
+/// PDUs without a large segment after which many at a time are taken again: between two there may be a status, an R2T,
+/// a ping.
 const OTHERS_BETWEEN_LARGE: u8 = 4;
 
 /// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.7, §7.8).
@@ -74,8 +74,8 @@ struct Filling {
 /// [`poll_data`](Self::poll_data) give one PDU after another until they return `None`.
 ///
 /// Headers and small data pass through one buffer, so that one read takes many PDUs. What is missing of a data segment
-/// when its header is parsed is read straight to where it belongs, and where large segments follow each other no more of
-/// the next one than its header is taken: a 256 KiB segment is copied once, by the kernel.
+/// when its header is parsed is read straight to where it belongs, and where large segments follow each other no more
+/// of the next one than its header is taken: a 256 KiB segment is copied once, by the kernel.
 pub(crate) struct Receiver {
     space: Vec<u8>,
     start: usize,

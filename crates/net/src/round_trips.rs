@@ -2,10 +2,9 @@
 //!
 //! One TCP connection. A read is a request of 48 bytes (an iSCSI header, RFC 7143 §11.2) and an answer of 48 bytes and
 //! the data; a write the reverse. Neither side looks at a byte: they count. Both sides batch: all that arrived is
-//! answered with one write, and both watch the socket for a moment before they sleep, in receiving and in sending, as our
-//! initiator and target do.
-//! No target that serves the same requests over one connection with one thread on each side can be faster, so a result
-//! close to this one cannot be improved on the protocol's side.
+//! answered with one write, and both watch the socket for a moment before they sleep, in receiving and in sending, as
+//! our initiator and target do. No target that serves the same requests over one connection with one thread on each
+//! side can be faster, so a result close to this one cannot be improved on the protocol's side.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -72,7 +72,8 @@ pub struct Usage {
 /// it was kept meanwhile.
 ///
 /// It [ends](Self::end) once: deleted, or broken by an area that is full, fails, or does not answer within
-/// [`COPY_TIME`]; a disk that is busy is asked again as long. Changes that wait go on at that moment, and readers get the reason as an error.
+/// [`COPY_TIME`]; a disk that is busy is asked again as long. Changes that wait go on at that moment, and readers get
+/// the reason as an error.
 pub struct Fleece {
     geometry: Geometry,
     area_bytes: u64,

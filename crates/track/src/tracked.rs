@@ -518,8 +518,8 @@ impl Tracking {
     }
 
     /// What changed after `since` was closed: see [`Tracker::changes`]. Where that are more than `most` ranges, the
-    /// first of them: at least one more than `most`, of which the last may be longer than it is said, and no more of the
-    /// disk is looked at than that takes.
+    /// first of them: at least one more than `most`, of which the last may be longer than it is said, and no more of
+    /// the disk is looked at than that takes.
     ///
     /// The disk is looked at in windows, and first writes into cold regions are logged between them. A change that is
     /// made meanwhile is in the answer or not.

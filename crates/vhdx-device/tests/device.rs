@@ -223,8 +223,8 @@ async fn a_disk_is_resized_between_operations_and_stays_locked() {
     assert_eq!(device.resize(SIZE).await, Err(BlockError::ReadOnly));
 }
 
-/// The space of blocks behind a smaller end is given back when the new size is durable. Here the host refuses that: of a
-/// file that may only be appended to.
+/// The space of blocks behind a smaller end is given back when the new size is durable. Here the host refuses that: of
+/// a file that may only be appended to.
 #[tokio::test]
 async fn users_hear_of_a_size_that_is_durable_although_the_resize_failed() {
     let Some(chattr) = lunway_foreign::program("chattr") else { return };

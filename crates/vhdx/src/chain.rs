@@ -210,8 +210,8 @@ impl<S: Storage> Chain<S> {
         self.carry_out(&mut plan, copy)
     }
 
-    /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less. Of a long one a part at a time,
-    /// between which others have their turn.
+    /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less. Of a long one a part at a
+    /// time, between which others have their turn.
     ///
     /// A block of which parts are given up until all of it is zero gives its space up as well, if its storage tells
     /// holes from data.

@@ -15,10 +15,11 @@
 //! | PARTIALLY PRESENT | in place, mark | in place, → FULLY PRESENT | zero in place, mark | → ZERO | zero in place, mark | → ZERO |
 //!
 //! "Allocate" makes a FULLY PRESENT block where nothing else is said. Blocks of a fixed disk that are present never
-//! leave that state (note 6 of the standard): unmapping does nothing there, zeroes are written, and their space stays. On a differencing disk
-//! an unmapped block becomes ZERO, which hides the parent for every reader; UNMAPPED would let a reader return what the
-//! parent has. [`DiscardMode::Parent`] makes a whole block NOT PRESENT, where the parent has the same. Where a reader
-//! may return anything (NOT PRESENT, UNDEFINED, UNMAPPED without a parent) this code returns zeroes.
+//! leave that state (note 6 of the standard): unmapping does nothing there, zeroes are written, and their space stays.
+//! On a differencing disk an unmapped block becomes ZERO, which hides the parent for every reader; UNMAPPED would let a
+//! reader return what the parent has. [`DiscardMode::Parent`] makes a whole block NOT PRESENT, where the parent has the
+//! same. Where a reader may return anything (NOT PRESENT, UNDEFINED, UNMAPPED without a parent) this code returns
+//! zeroes.
 //!
 //! A block of which parts were zeroed in place until none of it is left becomes ZERO ([`emptied`]). Not UNMAPPED: that
 //! would let a reader return something else where zeroes were written.

@@ -1,5 +1,6 @@
 //! Power cuts: after every prefix of writes and flushes, with what was not flushed lost, torn or out of order, the file
-//! opens, is sound, and holds every byte that a flush has acknowledged. Commits that fill the log are in `crash_log.rs`.
+//! opens, is sound, and holds every byte that a flush has acknowledged. Commits that fill the log are in
+//! `crash_log.rs`.
 
 mod support;
 

@@ -182,8 +182,8 @@ impl Wide {
     }
 }
 
-/// Two commits of which the second goes around the end of the log onto the first one's: the first one is the newest that
-/// is durable until the second is, and must stay whole.
+/// Two commits of which the second goes around the end of the log onto the first one's: the first one is the newest
+/// that is durable until the second is, and must stay whole.
 #[test]
 fn an_entry_that_goes_around_leaves_those_that_a_crash_needs_without_it() {
     let mut disk = Wide::new(220);

@@ -91,7 +91,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads `docs/rfc7143` and `crates` of the repository at `root`; not `tools`: comments of this crate explain marks.
+    /// Reads `docs/rfc7143` and `crates` of the repository at `root`; not `tools`: comments of this crate explain
+    /// marks.
     pub fn read(root: &Path) -> io::Result<Self> {
         let lists = Lists::read(&root.join("docs/rfc7143"))?;
         let marks = Marks::read(root, Path::new("crates"))?;

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 /// Entries of one list that are kept. Machines with a thousand disks or sessions exist; rules tell of 32 places each.
 const LIST_MAX: usize = 1024;
-/// Entries of all lists within entries of other lists together: partitions, holders and LUNs of a thousand disks and targets.
+/// Entries of all lists within entries of other lists together: partitions, holders and LUNs of a thousand disks and
+/// targets.
 const LISTS_MAX: usize = 32_768;
 /// Bytes of a text that are kept: the longest path of Linux (PATH_MAX, linux/limits.h).
 const TEXT_MAX: usize = 4096;

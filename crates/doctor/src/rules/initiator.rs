@@ -465,8 +465,8 @@ fn depth(facts: &Facts) -> Vec<Outcome> {
 const OF_SERVERS: [&str; 9] =
     ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "fuse.sshfs", "fuse.glusterfs"];
 
-/// Judges the records of the targets whose disks `/etc/fstab` mounts at start. An entry whose disk is not there may be on
-/// any of them.
+/// Judges the records of the targets whose disks `/etc/fstab` mounts at start. An entry whose disk is not there may be
+/// on any of them.
 fn startup(facts: &Facts) -> Vec<Outcome> {
     let Some(initiator) = &facts.open_iscsi else { return Vec::new() };
     let fstab = facts.storage.iter().filter_map(|storage| storage.fstab.get()).flatten();

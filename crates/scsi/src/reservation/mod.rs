@@ -130,8 +130,8 @@ struct Reserved {
 /// they outlive nexuses and resets, and with APTPL the process.
 ///
 /// The two exclude each other (SPC-2 §5.5.1): while a nexus has RESERVE, every PERSISTENT RESERVE conflicts; while
-/// there are registrations, RESERVE and RELEASE conflict, but for those who take part in the persistent reservation, who
-/// get GOOD and nothing happens (CRH, SPC-4 §5.13.3).
+/// there are registrations, RESERVE and RELEASE conflict, but for those who take part in the persistent reservation,
+/// who get GOOD and nothing happens (CRH, SPC-4 §5.13.3).
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     reserved_by: Option<Reserved>,

@@ -53,9 +53,9 @@ const SLICES_MAX: usize = 256;
 /// does not take its answers must not fill our memory. Large enough for a full write of the socket, small enough to
 /// stay in the cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
-/// Bytes that commands move on the core, and bytes that go through the socket either way, before the other connections of
-/// the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for each
-/// other no longer than a network takes.
+/// Bytes that commands move on the core, and bytes that go through the socket either way, before the other connections
+/// of the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for
+/// each other no longer than a network takes.
 const TURN_BYTES: usize = 1 << 20;
 /// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`TURN_BYTES`].
 const COMMAND_BYTES: usize = 4 << 10;

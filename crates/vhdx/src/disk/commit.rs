@@ -12,9 +12,9 @@
 //!   2: a partially present block needs its bitmap block, whose entry lies behind its own, and the bits themselves.
 //! - Freed space is not used before step 3 (otherwise an older table would lead to another block's data), nor while an
 //!   I/O may reach it. Space of metadata is never freed: an entry of the log could still be replayed onto it.
-//! - A log entry overwrites none that a crash before step 3 would still need (`log/write.rs`). Where the ring has no room
-//!   for that, [`make_room`](Disk::make_room) writes an empty entry first, at the cost of a flush: only commits of more
-//!   than a hundred pages meet it.
+//! - A log entry overwrites none that a crash before step 3 would still need (`log/write.rs`). Where the ring has no
+//!   room for that, [`make_room`](Disk::make_room) writes an empty entry first, at the cost of a flush: only commits of
+//!   more than a hundred pages meet it.
 //! - Many changes share one commit: they cost two flushes together.
 
 use std::io;

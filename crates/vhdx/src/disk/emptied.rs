@@ -66,7 +66,8 @@ impl<S: Storage> Disk<S> {
         self.state().pins.have_left(emptied.since)
     }
 
-    /// The bytes are zero: the block becomes ZERO. Its space is free when a [`flush`](Self::flush) has made that durable.
+    /// The bytes are zero: the block becomes ZERO. Its space is free when a [`flush`](Self::flush) has made that
+    /// durable.
     pub(crate) fn complete_emptied(&self, mut emptied: Emptied) {
         self.complete(&mut emptied.plan);
     }

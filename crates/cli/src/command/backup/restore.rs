@@ -24,8 +24,8 @@ use crate::{interrupt, progress, terminal};
 /// Restore a point onto a device, or into a new file.
 ///
 /// All data is compared with its hash before it is written. A file that does not exist is created, as raw or VHDX
-/// depending on its name, and is called OUT.partial until it is complete; --resume continues it. An existing device must
-/// be large enough; if it holds data, --overwrite is required.
+/// depending on its name, and is called OUT.partial until it is complete; --resume continues it. An existing device
+/// must be large enough; if it holds data, --overwrite is required.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
