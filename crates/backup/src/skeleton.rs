@@ -88,7 +88,7 @@ impl Places {
 
     /// `false`: there are too many, or this one is behind the end.
     fn add(&mut self, range: Range<u64>) -> bool {
-        let is_whole = range.start % LEAF == 0 && range.end - range.start == LEAF;
+        let is_whole = range.start.is_multiple_of(LEAF) && range.end - range.start == LEAF;
         match self.pieces.get_mut((range.start / UNIT) as usize) {
             None => false,
             Some(pieces) if is_whole => {
