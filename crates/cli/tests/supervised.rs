@@ -57,13 +57,17 @@ fn a_socket_from_systemd_takes_connections_when_the_daemon_has_ended() {
     let inherited = listener.try_clone().unwrap();
     rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
     let program = lunway(&["serve", "--listen", &address.to_string(), "--lun", "0=ram:1M"]);
-    let mut command = Command::new("sh");
+    // dash knows descriptors of one digit alone.
+    let mut command = Command::new("bash");
     command
         .arg("-c")
         .arg(format!("exec 3<&{} && LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"", inherited.as_raw_fd()));
     command.arg(program.get_program()).args(program.get_args()).stderr(Stdio::null()).stdout(Stdio::piped());
     for (name, value) in program.get_envs() {
-        command.env(name, value.unwrap());
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
     }
     let mut child = command.spawn().unwrap();
     drop(inherited);
