@@ -67,6 +67,7 @@ unpack() { # CACHE ROOT
     local id=200 group
     for group in kvm render sgx input; do echo "$group:x:$((id++)):" >>"$root/etc/group"; done # udev's rules name them
     ln -sf mawk "$root/usr/bin/awk"
+    [[ -e $root/bin/sh ]] || ln -s bash "$root/usr/bin/sh" # dash's package makes it in its script
     ln -sf ../proc/self/mounts "$root/etc/mtab"
     ln -sfn /run "$root/var/run"
     : >"$root/etc/fstab"

@@ -1,5 +1,6 @@
-# The shipped systemd units, installed as their first lines say, under a real systemd, over a restart of the machine: what the management interface
-# changed is served again, and a file system on an attached disk is mounted again from fstab. Run twice: before the restart, and after it.
+# The shipped systemd units, installed as their first lines and the page "Install" say, under a real systemd, over a restart of the machine: what
+# the management interface changed is served again, and a file system on an attached disk is mounted again from fstab. Run twice: before the restart,
+# and after it.
 . /host/tests/guest.sh
 
 lun() { echo "iscsi://127.0.0.1/$IQN/$1"; }
@@ -11,6 +12,10 @@ installed_as_documented() { # UNIT
     grep -q systemctl <<<"$script" && (cd /host/tree && EDITOR=/host/editor bash -exc "$script")
 }
 
+# The blocks of a kind in a section of a page.
+block() { # PAGE SECTION KIND
+    sed -n "/^##* $2\$/,/^## /p" "/host/tree/docs/src/$1.md" | sed -n "/^\`\`\`$3\$/,/^\`\`\`\$/{/^\`\`\`/!p}"
+}
 if [[ ! -e /root/before ]]; then
     cat >/host/lunway.toml <<TOML
 listen = ["$PORTAL_1"]
@@ -28,6 +33,7 @@ TOML
 #!/bin/bash
 case \$1 in
 */lunway.toml) printf 'listen = ["127.0.0.1:3260"]\n[[target]]\nname = "%s"\nopen = true\n' "$IQN" >"\$1" ;;
+*/backup/db) printf 'SOURCE=lun:%s/3\nDESTINATION=/srv/backups\nKEEP=--keep-last 2\n' "$IQN" >"\$1" ;;
 */attach/data) printf 'DEVICE=iscsi://%s/%s/0\nWAY=--fuse /run/lunway-attach/data/mnt\n' "$PORTAL_1" "$IQN" >"\$1" ;;
 esac
 EDITOR
@@ -35,6 +41,23 @@ EDITOR
     mkdir -p /usr/local/bin /srv
     must "the daemon is installed by the lines at the top of its unit" installed_as_documented lunway.service
     check "systemd has heard that it serves" active lunway.service
+    # The same by the page, on a machine without it.
+    systemctl disable --now lunway.service lunway.socket
+    userdel lunway
+    rm -rf /etc/lunway /var/lib/lunway /etc/systemd/system/lunway.s* /usr/local/bin/lunway
+    block install "As a service" toml >/host/tree/lunway.toml
+    page_installs() {
+        cd /host/tree && bash -exc "$(block install "Install, start, upgrade" sh | sed -n 's/^sudo //p' | grep .)" &&
+            bash -exc "$(block install "As a service" sh | sed '/^systemctl enable/q' | grep .)"
+    }
+    must "the daemon is installed by the page" page_installs
+    check "systemd has heard that it serves again" active lunway.service
+    check "systemd holds the portal" active lunway.socket
+    must "a target is added" lunway target add "$IQN" --open
+    at_once() { for _ in 1 2 3; do systemctl restart lunway && lunway discover 127.0.0.1 || return; done; }
+    check "who comes just after a restart is served" at_once
+    while_stopped() { systemctl stop lunway.service && lunway discover 127.0.0.1; }
+    check "who comes while it is stopped waits for it" while_stopped
     must "it has a folder for disks" install -d -o lunway -g lunway -m 750 /var/lib/lunway/disks
     must "a LUN is added and its file made" lunway lun add "$IQN" 3 /var/lib/lunway/disks/disk.img --create 64M
     check "the file belongs to the daemon's user" [ "$(stat -c %U /var/lib/lunway/disks/disk.img)" = lunway ]
@@ -42,6 +65,17 @@ EDITOR
     check "the daemon is spared when memory is short" [ "$(cat "/proc/$(systemctl show -P MainPID lunway)/oom_score_adj")" = -500 ]
     echo "from before" >/tmp/mark && truncate -s 4096 /tmp/mark
     must "data are written to it" lunway copy /tmp/mark "$(lun 3)" --overwrite
+
+    must "the backup is installed by the lines at the top of its unit" installed_as_documented lunway-backup@.service
+    mkdir -p /srv/backups
+    check "its timer waits" active lunway-backup@db.timer
+    backs_up() { systemctl start lunway-backup@db.service || { journalctl -u lunway-backup@db.service --no-pager -o cat | tail -n 14 && false; }; }
+    check "it is run once" backs_up
+    check "there is one point" shows ' sealed$' lunway backup list /srv/backups
+    check "the point is intact" lunway backup verify /srv/backups
+
+    block clients Firewall text >/tmp/lunway.nft
+    check "nftables reads the rule of the page Clients" eval '[ -s /tmp/lunway.nft ] && nft -c -f /tmp/lunway.nft'
 
     must "the attachment is installed by the lines at the top of its unit" installed_as_documented lunway-attach@.service
     must "it is there" active lunway-attach@data.service
@@ -67,7 +101,9 @@ check "it serves what the management interface added" shows ' 3 .*/var/lib/lunwa
 check "with the data" eval 'lunway copy "$(lun 3)" /tmp/read && head -c 11 /tmp/read | grep -q "from before"'
 check "the file system is mounted again" within 60 mountpoint -q /srv/data
 check "with its data" grep -q "from before" /srv/data/file
-check "nothing has failed" no systemctl --quiet is-failed lunway.service lunway-attach@data.service srv-data.mount
-journalctl -b -u lunway.service -u lunway-attach@data.service -u srv-data.mount --no-pager -o cat | tail -n $((failures ? 30 : 0))
+check "the timer of the backup waits again" active lunway-backup@db.timer
+units=(lunway.service lunway-attach@data.service lunway-backup@db.timer srv-data.mount)
+check "nothing has failed" no systemctl --quiet is-failed "${units[@]}"
+journalctl -b "${units[@]/#/-u}" --no-pager -o cat | tail -n $((failures ? 30 : 0))
 umount /srv/data
 systemctl stop lunway-attach@data.service
