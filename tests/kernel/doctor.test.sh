@@ -97,6 +97,7 @@ rule disk-read-ahead "echo 16 >/sys/block/$disk/queue/read_ahead_kb"
 rule initiator-name "echo InitiatorName=guest >/etc/iscsi/initiatorname.iscsi"
 all_undone
 echo "InitiatorName=iqn.2026-11.com.example:guest" >/etc/iscsi/initiatorname.iscsi
+: >/etc/fstab
 
 # The same with a map over both paths, whose I/O waits for ever when both are lost.
 stage=
