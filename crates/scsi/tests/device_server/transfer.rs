@@ -1,10 +1,15 @@
 //! READ, WRITE and everything else that moves data.
 
-use crate::support::{Rig, SECTOR, SECTORS, serve};
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
+use std::sync::{Arc, Mutex};
+
+use crate::support::{Initiator, Rig, SECTOR, SECTORS, serve};
+use lunway_block::{
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, Layer, SharedBuf, Zeroing,
+};
+use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags, WriteSameFlags};
 use lunway_scsi::{
-    AdditionalSense, LbaStatus, LogicalUnitOptions, Provisioning, SenseKey, Status, UnitAttention,
+    AdditionalSense, LbaStatus, LogicalUnitOptions, LunView, Provisioning, SenseKey, Status, UnitAttention,
 };
 
 const NONE: TransferFlags = TransferFlags::NONE;
@@ -142,6 +147,42 @@ fn write_same_repeats_a_block_and_unmaps_zeroes_only() {
     for (lba, blocks, data) in [(0, 0, SECTOR), (0, 1, 2 * SECTOR), (0, 1, SECTOR / 2), (SECTORS, 1, SECTOR)]
     {
         host.refused(&cdb::write_same16(lba, blocks, WriteSameFlags::default()), &vec![0; data]);
+    }
+}
+
+/// Keeps how many extents it was asked for.
+struct Asked {
+    disk: RamDisk,
+    counts: Mutex<Vec<usize>>,
+}
+
+impl Layer for Asked {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.disk
+    }
+
+    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.counts.lock().unwrap().push(count);
+        self.disk.first_extents(offset, len, count)
+    }
+}
+
+/// All extents of a fragmented file took milliseconds of its device for each command, and an answer of 24 bytes.
+#[test]
+fn get_lba_status_asks_for_no_more_than_its_answer_has_room_for() {
+    let disk = RamDisk::new(SECTORS * SECTOR as u64, SECTOR as u32).unwrap();
+    let asked = Arc::new(Asked { disk, counts: Mutex::default() });
+    let (target, _unit) = serve(asked.clone(), LogicalUnitOptions::default());
+    let host = Initiator(target.open_nexus("host,i,0x1", 1, LunView::ALL));
+    host.hears(UnitAttention::PowerOn);
+    for descriptors in [1, 3] {
+        host.good(&cdb::get_lba_status16(0, 8 + 16 * descriptors), &[]);
+        // The last one may grow until there is another.
+        let counts = std::mem::take(&mut *asked.counts.lock().unwrap());
+        assert!(
+            !counts.is_empty() && counts.iter().all(|count| *count <= descriptors as usize + 1),
+            "{counts:?}"
+        );
     }
 }
 
