@@ -162,7 +162,7 @@ impl Layer for Asked {
     }
 
     fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.counts.lock().unwrap().push(count);
+        self.counts.lock().expect("no test has panicked").push(count);
         self.disk.first_extents(offset, len, count)
     }
 }
@@ -170,7 +170,7 @@ impl Layer for Asked {
 /// All extents of a fragmented file took milliseconds of its device for each command, and an answer of 24 bytes.
 #[test]
 fn get_lba_status_asks_for_no_more_than_its_answer_has_room_for() {
-    let disk = RamDisk::new(SECTORS * SECTOR as u64, SECTOR as u32).unwrap();
+    let disk = RamDisk::new(SECTORS * SECTOR as u64, SECTOR as u32).expect("a small disk");
     let asked = Arc::new(Asked { disk, counts: Mutex::default() });
     let (target, _unit) = serve(asked.clone(), LogicalUnitOptions::default());
     let host = Initiator(target.open_nexus("host,i,0x1", 1, LunView::ALL));
@@ -178,7 +178,7 @@ fn get_lba_status_asks_for_no_more_than_its_answer_has_room_for() {
     for descriptors in [1, 3] {
         host.good(&cdb::get_lba_status16(0, 8 + 16 * descriptors), &[]);
         // The last one may grow until there is another.
-        let counts = std::mem::take(&mut *asked.counts.lock().unwrap());
+        let counts = std::mem::take(&mut *asked.counts.lock().expect("no test has panicked"));
         assert!(
             !counts.is_empty() && counts.iter().all(|count| *count <= descriptors as usize + 1),
             "{counts:?}"
