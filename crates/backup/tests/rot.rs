@@ -29,6 +29,12 @@ fn verified(directory: &Directory) -> Report {
     report
 }
 
+/// The VHDX of the point of that generation.
+fn file_of(directory: &Directory, generation: &str) -> String {
+    let is_it = |name: &String| name.starts_with(generation) && name.ends_with(".vhdx");
+    directory.names().into_iter().find(is_it).unwrap()
+}
+
 /// Three points; the second and the third hold a leaf of their own each.
 fn chain(source: &mut Source) -> (Directory, Vec<PointId>) {
     let directory = Directory::default();
@@ -46,8 +52,7 @@ fn chain(source: &mut Source) -> (Directory, Vec<PointId>) {
 fn a_chain_that_lacks_a_file_is_neither_gone_on_with_nor_pruned() {
     let mut source = Source::new(MIB);
     let (sound, points) = chain(&mut source);
-    let lower =
-        sound.names().into_iter().find(|name| name.starts_with("000001") && name.ends_with(".vhdx")).unwrap();
+    let lower = file_of(&sound, "000001");
     for cut in [false, true] {
         let directory = sound.at_rest();
         let there = folder(&directory);
@@ -140,9 +145,7 @@ fn a_damaged_leaf_names_the_points_that_show_it_and_is_healed_from_the_source() 
     let mut source = Source::new(MIB);
     let (directory, points) = chain(&mut source);
     // The second point's leaf holds its number.
-    let name =
-        directory.names().into_iter().find(|name| name.starts_with("000002") && name.ends_with(".vhdx"));
-    let name = name.unwrap();
+    let name = file_of(&directory, "000002");
     let bytes = directory.bytes(&name).unwrap();
     let at = bytes.windows(1024).position(|window| window == [2; 1024]).unwrap() as u64;
     directory.flip(&name, at, 1);
@@ -181,9 +184,7 @@ fn a_leaf_that_its_file_does_not_show_any_more_is_held_by_the_next_point_and_by_
     let (directory, points) = chain(&mut source);
     let folder = folder(&directory);
     // The third point's block in its table: what was partially present is the parent's again.
-    let name =
-        directory.names().into_iter().find(|name| name.starts_with("000003") && name.ends_with(".vhdx"));
-    let name = name.unwrap();
+    let name = file_of(&directory, "000003");
     let bytes = directory.bytes(&name).unwrap();
     // The first entry of the block table (MS-VHDX 2.5): state 7, partially present.
     let entry = |at: &usize| bytes[*at] == 7 && bytes[at + 1..at + 8].iter().any(|byte| *byte != 0);
@@ -216,9 +217,7 @@ fn a_damaged_leaf_of_a_point_whose_file_is_gone_does_not_stop_the_next_run() {
     let mut source = Source::new(MIB);
     let (directory, points) = chain(&mut source);
     let there = folder(&directory);
-    let name =
-        directory.names().into_iter().find(|name| name.starts_with("000002") && name.ends_with(".vhdx"));
-    let name = name.unwrap();
+    let name = file_of(&directory, "000002");
     let bytes = directory.bytes(&name).unwrap();
     let at = bytes.windows(1024).position(|window| window == [2; 1024]).unwrap() as u64;
     directory.flip(&name, at, 1);

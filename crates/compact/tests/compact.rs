@@ -149,6 +149,24 @@ fn states() -> u64 {
     std::env::var("LUNWAY_COMPACT_CRASHES").ok().and_then(|count| count.parse().ok()).unwrap_or(3)
 }
 
+/// Every moment at which the power may fail, with states of the medium of then; how many that were.
+fn power_cuts(recorder: &Recorder, mut look: impl FnMut(Arc<MemoryStorage>, usize)) -> usize {
+    let (mut state, mut crashes) = (1u32, 0);
+    recorder.each_crash(|crash| {
+        for round in 0..states() {
+            // Nothing, half, all of what was not flushed; then any share.
+            let share = if round < 3 { 50 * round as u32 } else { 37 * round as u32 % 100 };
+            let image = crash.image(512, |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 16) % 100 < share
+            });
+            look(Arc::new(image), crash.done);
+            crashes += 1;
+        }
+    });
+    crashes
+}
+
 #[test]
 fn a_power_cut_at_any_step_loses_nothing_that_lives() {
     for block in [MIB, 4 * MIB] {
@@ -159,23 +177,13 @@ fn a_power_cut_at_any_step_loses_nothing_that_lives() {
         let recorder = Recorder::new(written_in(block));
         divide_blocks(&recorder, MIB as u32, guids().as_mut()).expect("smaller blocks");
         compact(&recorder, Mode::Live, None);
-        let (mut state, mut crashes) = (1u32, 0);
-        recorder.each_crash(|crash| {
-            for round in 0..states() {
-                // Nothing, half, all of what was not flushed; then any share.
-                let share = if round < 3 { 50 * round as u32 } else { 37 * round as u32 % 100 };
-                let image = Arc::new(crash.image(512, |_| {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    (state >> 16) % 100 < share
-                }));
-                let context = format!("blocks of {block} after {} operations", crash.done);
-                assert_lives(&image, &context);
-                // Taken up again, it ends where it would have.
-                divided(&image);
-                assert_lives(&image, &context);
-                assert!(Storage::len(&image).expect("memory") <= 12 * MIB as u64, "{context}");
-                crashes += 1;
-            }
+        let crashes = power_cuts(&recorder, |image, done| {
+            let context = format!("blocks of {block} after {done} operations");
+            assert_lives(&image, &context);
+            // Taken up again, it ends where it would have.
+            divided(&image);
+            assert_lives(&image, &context);
+            assert!(Storage::len(&image).expect("memory") <= 12 * MIB as u64, "{context}");
         });
         assert!(crashes > 60, "{crashes}");
         println!("blocks of {block}: {crashes} power cuts");
@@ -238,28 +246,19 @@ fn a_power_cut_while_duplicates_of_the_parent_are_given_up_loses_nothing() {
     let dropped = drop_dead(&chain, &Plan::new(&chain), Mode::Live, go_on).expect("dropped");
     assert_eq!(dropped.blocks, 11);
     chain.close().expect("a close");
-    let (mut state, mut crashes) = (1u32, 0);
-    recorder.each_crash(|crash| {
-        for round in 0..states() {
-            let share = if round < 3 { 50 * round as u32 } else { 37 * round as u32 % 100 };
-            let image = Arc::new(crash.image(512, |_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 16) % 100 < share
-            }));
-            let context = format!("after {} operations", crash.done);
-            let lives = || {
-                assert!(!check(&image).is_damaged(), "{context}: {:#?}", check(&image).findings);
-                let mut bytes = vec![0xEE; SIZE];
-                family(&image, false).read_at(0, &mut bytes).expect("a read");
-                assert_eq!(lost(&bytes, &expected), None, "{context}");
-            };
-            lives();
-            let chain = family(&image, true);
-            drop_dead(&chain, &Plan::new(&chain), Mode::Live, go_on).expect("dropped");
-            chain.close().expect("a close");
-            lives();
-            crashes += 1;
-        }
+    let crashes = power_cuts(&recorder, |image, done| {
+        let context = format!("after {done} operations");
+        let lives = || {
+            assert!(!check(&image).is_damaged(), "{context}: {:#?}", check(&image).findings);
+            let mut bytes = vec![0xEE; SIZE];
+            family(&image, false).read_at(0, &mut bytes).expect("a read");
+            assert_eq!(lost(&bytes, &expected), None, "{context}");
+        };
+        lives();
+        let chain = family(&image, true);
+        drop_dead(&chain, &Plan::new(&chain), Mode::Live, go_on).expect("dropped");
+        chain.close().expect("a close");
+        lives();
     });
     assert!(crashes > 20, "{crashes}");
     println!("{crashes} power cuts");

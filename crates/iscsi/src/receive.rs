@@ -212,16 +212,22 @@ impl Receiver {
 mod tests {
     use super::*;
 
+    /// One read of a stream of which everything has arrived; what it left.
+    fn read<'a>(receiver: &mut Receiver, mut bytes: &'a [u8]) -> &'a [u8] {
+        let mut given = 0;
+        for mut slice in receiver.space() {
+            let n = slice.len().min(bytes.len());
+            slice[..n].copy_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            given += n;
+        }
+        receiver.received(given);
+        bytes
+    }
+
     fn put(receiver: &mut Receiver, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let mut given = 0;
-            for mut slice in receiver.space() {
-                let n = slice.len().min(bytes.len());
-                slice[..n].copy_from_slice(&bytes[..n]);
-                bytes = &bytes[n..];
-                given += n;
-            }
-            receiver.received(given);
+            bytes = read(receiver, bytes);
             if receiver.filling.is_none() {
                 assert!(bytes.is_empty(), "the test gave more than fits");
             }
@@ -288,14 +294,7 @@ mod tests {
         let mut reads = 0;
         while !bytes.is_empty() {
             reads += 1;
-            let mut given = 0;
-            for mut slice in receiver.space() {
-                let n = slice.len().min(bytes.len());
-                slice[..n].copy_from_slice(&bytes[..n]);
-                bytes = &bytes[n..];
-                given += n;
-            }
-            receiver.received(given);
+            bytes = read(receiver, bytes);
             loop {
                 if receiver.filling.is_some() {
                     let Some(data) = receiver.poll_data() else { break };

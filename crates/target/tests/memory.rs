@@ -140,12 +140,7 @@ fn growth(what: &str, isid: u8, end: impl Fn(&mut Attacker), attack: impl Fn(&mu
         daemon.slow.hold();
         attack(&mut attacker);
         attacker.ping();
-        // What the daemon reads it has soon.
-        let (mut most, start) = (0, Instant::now());
-        while start.elapsed() < Duration::from_millis(300) {
-            most = most.max(resident().saturating_sub(before));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let most = soon_at_most(before);
         let waiting = daemon.slow.waiting.load(Ordering::SeqCst);
         daemon.slow.release();
         assert!(most < PROMISED + OTHERS, "{what}: {} MiB, {waiting} commands with the device", most >> 20);
@@ -154,6 +149,16 @@ fn growth(what: &str, isid: u8, end: impl Fn(&mut Attacker), attack: impl Fn(&mu
         println!("{what}: {} MiB at most, {} MiB afterwards", most >> 20, kept >> 20);
         attacker = Attacker::new(&daemon, isid);
     }
+}
+
+/// The most memory above `before` while a flood is on: what the daemon reads it has soon.
+fn soon_at_most(before: usize) -> usize {
+    let (mut most, start) = (0, Instant::now());
+    while start.elapsed() < Duration::from_millis(300) {
+        most = most.max(resident().saturating_sub(before));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    most
 }
 
 /// What is left of `most` bytes when no more than [`KEPT`] is.
@@ -248,11 +253,7 @@ fn a_session_of_two_connections_takes_no_more_memory_than_one() {
             connection.cmd_sn = cmd_sn;
             connection.ping();
         }
-        let (mut most, start) = (0, Instant::now());
-        while start.elapsed() < Duration::from_millis(300) {
-            most = most.max(resident().saturating_sub(before));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let most = soon_at_most(before);
         let waiting = daemon.slow.waiting.load(Ordering::SeqCst);
         daemon.slow.release();
         // What the devices have at a time is a quarter of the session's memory, however many connections it has.

@@ -1,7 +1,7 @@
 //! Blocks that have been emptied part by part: they give their space up as one that is unmapped at once does.
 
 use super::write::{Change, Claimed};
-use super::{Disk, Need, State, Stop, WritePlan};
+use super::{Disk, State, Stop, WritePlan};
 use crate::bitmap;
 use crate::format::{BatEntry, BlockState};
 use crate::metadata::Kind;
@@ -39,12 +39,7 @@ impl<S: Storage> Disk<S> {
         let mut state = self.state();
         let state = &mut *state;
         state.check_alive()?;
-        if !state.session {
-            return Err(Stop::Needs(Need::Session));
-        }
-        if state.pages.is_full() {
-            return Err(Stop::Needs(Need::Commit));
-        }
+        state.may_change()?;
         let before = self.unclaimed(state, block)?;
         let Some(after) = self.emptied_state(state, block, before)? else { return Ok(None) };
         let whole = Span { offset: before.offset(), len: self.geometry.block_size };

@@ -362,6 +362,17 @@ impl State {
         }
     }
 
+    /// What a change of metadata needs first: a session, and room among the pages in memory.
+    fn may_change(&self) -> Result<(), Stop> {
+        if !self.session {
+            return Err(Stop::Needs(Need::Session));
+        }
+        if self.pages.is_full() {
+            return Err(Stop::Needs(Need::Commit));
+        }
+        Ok(())
+    }
+
     fn entry(&mut self, place: (u64, usize)) -> Result<BatEntry, Miss> {
         self.pages.entry(place)
     }

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::write::{Change, Claimed};
-use super::{Disk, Need, Stop, WritePlan};
+use super::{Disk, Stop, WritePlan};
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState, PAGE, PAGE_U64};
 use crate::region::Span;
@@ -45,12 +45,7 @@ impl<S: Storage> Disk<S> {
         let mut state = self.state();
         let state = &mut *state;
         state.check_alive()?;
-        if !state.session {
-            return Err(Stop::Needs(Need::Session));
-        }
-        if state.pages.is_full() {
-            return Err(Stop::Needs(Need::Commit));
-        }
+        state.may_change()?;
         let before = self.unclaimed(state, block)?;
         let from = Span { offset: before.offset(), len: self.geometry.block_size };
         let now = match before.state() {

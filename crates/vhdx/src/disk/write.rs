@@ -185,12 +185,7 @@ impl<S: Storage> Disk<S> {
         let mut state = self.state();
         state.check_alive()?;
         self.undo(&mut state, plan);
-        if !state.session {
-            return Err(Stop::Needs(Need::Session));
-        }
-        if state.pages.is_full() {
-            return Err(Stop::Needs(Need::Commit));
-        }
+        state.may_change()?;
         for part in parts(self.geometry, offset, len) {
             if let Err(stop) = each(self, &mut state, part, plan) {
                 self.undo(&mut state, plan);
