@@ -20,7 +20,32 @@ impl LunView {
     /// No logical unit, and nothing to change.
     pub const NOTHING: Self = Self { luns: Some(BTreeSet::new()), read_only: true };
 
+    /// What this view and another have in common: the units that both show, and writing where both allow it.
+    #[must_use]
+    pub fn common_with(self, other: &Self) -> Self {
+        let luns = match (self.luns, &other.luns) {
+            (Some(ours), Some(theirs)) => Some(&ours & theirs),
+            (ours, theirs) => ours.or_else(|| theirs.clone()),
+        };
+        Self { luns, read_only: self.read_only || other.read_only }
+    }
+
     pub(crate) fn shows(&self, lun: u16) -> bool {
         self.luns.as_ref().is_none_or(|luns| luns.contains(&lun))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_views_have_in_common_is_no_more_than_each() {
+        let of = |luns: &[u16], read_only| LunView { luns: Some(luns.iter().copied().collect()), read_only };
+        assert_eq!(LunView::ALL.common_with(&LunView::ALL), LunView::ALL);
+        assert_eq!(LunView::ALL.common_with(&of(&[1], true)), of(&[1], true));
+        assert_eq!(of(&[1, 2], true).common_with(&LunView::ALL), of(&[1, 2], true));
+        assert_eq!(of(&[1, 2], false).common_with(&of(&[2, 3], false)), of(&[2], false));
+        assert_eq!(of(&[1], false).common_with(&LunView::NOTHING), LunView::NOTHING);
     }
 }

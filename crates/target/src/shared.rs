@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, LoginRefusal, SessionType};
@@ -21,7 +21,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::{DeviceReading, Metrics, SpaceReading};
 use crate::portal::PortalTable;
 use crate::principal;
-use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Ticket};
+use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Standing, Ticket};
 use crate::server::LunSummary;
 use crate::source::{Denials, LoginThrottle};
 
@@ -171,6 +171,8 @@ pub(crate) struct Shared {
     pub(crate) throttle: LoginThrottle,
     pub(crate) chap_failures: ChapFailures,
     pub(crate) denials: Denials,
+    /// Held while sessions are given [their rights](Self::review).
+    pub(crate) reviewing: Mutex<()>,
 }
 
 impl Shared {
@@ -324,17 +326,19 @@ impl Shared {
         }
     }
 
-    /// Has a nexus see what the rules of now allow its session. A change that comes meanwhile shows it what it allows
-    /// itself, which must not be overwritten with less recent rules.
-    pub(crate) fn show(&self, nexus: &Nexus, logged_in: &LoggedIn, ends: Ends) {
-        loop {
-            let serving = self.serving();
-            let Some(name) = logged_in.target_name.as_deref() else { return };
-            let Some(target) = serving.target(name) else { return };
-            let (initiator, user) = (&logged_in.initiator_name, logged_in.user.as_deref());
-            nexus.set_view(target.view_of(initiator, ends.peer.ip(), user));
-            if Arc::ptr_eq(&serving, &self.serving()) {
-                return;
+    /// Has sessions see and do what the rules of now allow to each of their connections: a session's rights are what the
+    /// rights of all its connections have in common, as a command is the session's whichever connection it came by. To
+    /// be called when the rules of a target, or the connections of a session, have become others.
+    pub(crate) fn review(&self, standings: impl FnOnce() -> Vec<Standing>) {
+        // One at a time, from rules and connections that are read meanwhile: so what was changed last is seen last.
+        let _reviewing = self.reviewing.lock().unwrap_or_else(PoisonError::into_inner);
+        let serving = self.serving();
+        for standing in standings() {
+            let Some(target) = serving.target(&standing.target) else { continue };
+            let view_from =
+                |from: &IpAddr| target.view_of(&standing.initiator, *from, standing.user.as_deref());
+            if let Some(view) = standing.from.iter().map(view_from).reduce(|all, one| all.common_with(&one)) {
+                standing.nexus.set_view(view);
             }
         }
     }

@@ -156,7 +156,9 @@ impl Connection {
                 Some(lun) => own.contains(lun),
                 None => !own.is_empty(),
             });
-            ticket.settle(&own.union(&held).copied().collect(), core.next_cmd_sn());
+            if ticket.settle(&own.union(&held).copied().collect(), core.next_cmd_sn()) {
+                shared.review(|| ticket.standing().into_iter().collect());
+            }
             if commands_executing == 0 && held.is_empty() {
                 break;
             }

@@ -61,6 +61,8 @@ impl Connection {
             session.counters = Some(self.shared.metrics.open(summary));
         }
         self.session = Some(session);
+        // A connection that joins may narrow the session's rights: before its first command.
+        self.review();
         if predecessors.is_empty() {
             return self.open_nexus();
         }
@@ -92,6 +94,7 @@ impl Connection {
         match (std::mem::take(&mut self.mute), nexus) {
             (true, Some(joined)) => {
                 joined.hold(&self.held);
+                self.review();
                 let stood_at = self.predecessors.iter().rev().find_map(|old| old.next_cmd_sn());
                 if let Some(cmd_sn) = stood_at {
                     self.core.may_go_on_at(cmd_sn);
@@ -141,13 +144,16 @@ impl Connection {
         }
     }
 
+    /// The session's rights follow from its connections as they are now.
+    fn review(&self) {
+        self.shared.review(|| self.ticket.standing().into_iter().collect());
+    }
+
     /// The configuration of the target has changed: what the session may see and do follows, or it has to go.
     pub(super) fn reconsider(&mut self) {
         let Some(logged_in) = self.core.logged_in() else { return };
         // A session that waits for its predecessor opens its nexus as things are then.
-        if let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) {
-            self.shared.show(nexus, logged_in, self.ends);
-        }
+        self.review();
         if self.shared.admit(logged_in, self.ends).is_none() {
             self.core.request_logout(LEAVE_TIME, Instant::now());
             self.eventful = true;

@@ -30,6 +30,7 @@ pub(crate) struct Handle {
     /// Its number; later connections have higher ones.
     pub(crate) id: u64,
     /// Where it comes from.
+    from: IpAddr,
     source: Source,
     orders: mpsc::UnboundedSender<Order>,
     /// The logical units whose devices still have commands of the connection, once it begins no more of them.
@@ -215,6 +216,19 @@ impl Joinable {
     }
 }
 
+/// What the rights of a session follow from, beside the rules of its target.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) nexus: Arc<Nexus>,
+    /// The target's name in its normal form.
+    pub(crate) target: String,
+    pub(crate) initiator: String,
+    /// The CHAP user that each of its connections has proven to be.
+    pub(crate) user: Option<String>,
+    /// The address of each connection that may begin commands; at least one.
+    pub(crate) from: Vec<IpAddr>,
+}
+
 /// A connection in its session.
 #[derive(Debug)]
 struct Member {
@@ -241,6 +255,16 @@ impl Session {
 
     fn handles(&self) -> impl Iterator<Item = &Arc<Handle>> {
         self.connections.iter().map(|member| &member.handle)
+    }
+
+    /// `None`: it has no nexus, or none of its connections begins a command any more.
+    fn standing(&self) -> Option<Standing> {
+        let summary = self.handles().find_map(|handle| handle.session.get())?;
+        let begins = self.connections.iter().filter(|member| member.busy.is_none());
+        let from: Vec<_> = begins.map(|member| member.handle.from).collect();
+        let nexus = Arc::clone(self.nexus.as_ref()?);
+        let (target, initiator) = (self.key.target.clone(), summary.initiator.clone());
+        (!from.is_empty()).then(|| Standing { nexus, target, initiator, user: summary.user.clone(), from })
     }
 
     /// Whether a connection with this number may come in.
@@ -337,6 +361,7 @@ impl Registry {
         let source = Source::from(from);
         let handle = Arc::new(Handle {
             id: inner.last_id,
+            from,
             source,
             orders: to_connection,
             stopped,
@@ -364,15 +389,11 @@ impl Registry {
         self.lock().connections_with(target, None)
     }
 
-    /// The nexuses of all sessions with a target, and who they are with.
-    pub(crate) fn nexuses_with(&self, target: &str) -> Vec<(SessionSummary, Arc<Nexus>)> {
+    /// What the rights of all sessions with a target follow from.
+    pub(crate) fn standings_with(&self, target: &str) -> Vec<Standing> {
         let inner = self.lock();
         let sessions = inner.sessions.values().filter(|session| session.key.target == target);
-        let described = |session: &Session| {
-            let summary = session.handles().find_map(|handle| handle.session.get())?;
-            Some((summary.clone(), Arc::clone(session.nexus.as_ref()?)))
-        };
-        sessions.filter_map(described).collect()
+        sessions.filter_map(Session::standing).collect()
     }
 
     /// Number of sessions with a target.
@@ -539,6 +560,11 @@ impl Ticket {
         }
     }
 
+    /// What the rights of its session follow from.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        self.registry.lock().sessions.get(&self.session?)?.standing()
+    }
+
     /// The session's other connections.
     pub(crate) fn siblings(&self) -> Vec<Arc<Handle>> {
         let inner = self.registry.lock();
@@ -575,9 +601,10 @@ impl Ticket {
 
     /// This connection begins no command any more; the devices behind `busy` logical units still have some. When that
     /// holds for all connections of the session, its nexus leaves the other units. A session that takes this one's
-    /// place is told after that, and where the numbers of commands stood.
-    pub(crate) fn settle(&self, busy: &BTreeSet<u16>, next_cmd_sn: u32) {
-        let _ = self.handle.next_cmd_sn.set(next_cmd_sn);
+    /// place is told after that, and where the numbers of commands stood. Says whether the connection has settled only
+    /// now: then the rights of its session no longer follow from it.
+    pub(crate) fn settle(&self, busy: &BTreeSet<u16>, next_cmd_sn: u32) -> bool {
+        let is_news = self.handle.next_cmd_sn.set(next_cmd_sn).is_ok();
         let nexus = {
             let mut inner = self.registry.lock();
             let session = self.session.and_then(|id| inner.sessions.get_mut(&id));
@@ -591,6 +618,7 @@ impl Ticket {
             nexus.close_but(&busy);
         }
         self.stopped.send_replace(Some(busy.clone()));
+        is_news
     }
 
     /// Nothing of this connection runs any longer. The last one of a session gets its nexus, to close it before it

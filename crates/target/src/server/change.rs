@@ -558,11 +558,8 @@ impl Server {
         let mut leaving = Vec::new();
         for (name, target) in &old.targets {
             let sessions = || self.shared.registry.connections_with(name);
-            if let Some(new) = new.get(name).filter(|new| new.config != target.config) {
-                for (session, nexus) in self.shared.registry.nexuses_with(name) {
-                    let (from, user) = (session.peer.ip(), session.user.as_deref());
-                    nexus.set_view(new.view_of(&session.initiator, from, user));
-                }
+            if new.get(name).is_some_and(|new| new.config != target.config) {
+                self.shared.review(|| self.shared.registry.standings_with(name));
             }
             match new.get(name) {
                 Some(new) if new.config == target.config => {}

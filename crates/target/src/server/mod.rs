@@ -202,6 +202,7 @@ impl Server {
             reject_log: LogLimit::default(),
             throttle: LoginThrottle::default(),
             chap_failures: ChapFailures::default(),
+            reviewing: Mutex::default(),
             denials: Denials::default(),
         });
         let cores = worker::allowed_cores();
