@@ -153,6 +153,11 @@ impl Receiver {
         self.end = (self.end + bytes).min(self.space.len());
     }
 
+    /// Whether the basic header segment of a PDU is here that [`next_head`](Self::next_head) has not given.
+    pub(crate) fn has_header(&self) -> bool {
+        self.end - self.start >= HEADER_LEN
+    }
+
     /// The next header, once it is complete and its digest has been checked.
     pub(crate) fn next_head(&mut self) -> Result<Option<Head>, ReceiveError> {
         let bytes = &self.space[self.start..self.end];

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use lunway_iscsi::login::InitiatorLoginConfig;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{self, DataOut, HEADER_LEN, NopOut, ScsiCommand, TaskManagementRequest};
+use socket2::SockRef;
 use support::{Client, Daemon, cdb10, login};
 
 /// `session_memory_mib` unless set otherwise, and what the allocator, sockets and the test itself take.
@@ -89,6 +90,36 @@ impl Attacker {
         self.tag
     }
 
+    /// A PDU whose answer is short, and its data.
+    fn short_request(&mut self, what: &str) -> Vec<u8> {
+        self.tag += 1;
+        let mut header = [0; HEADER_LEN];
+        let mut data = Vec::new();
+        match what {
+            "INQUIRY" => {
+                let mut command = ScsiCommand::new();
+                command.flags = FINAL_READ;
+                command.initiator_task_tag = self.tag.into();
+                command.expected_data_transfer_length = 36.into();
+                command.cmd_sn = self.cmd_sn.into();
+                (command.cdb[0], command.cdb[4]) = (0x12, 36);
+                self.cmd_sn = self.cmd_sn.wrapping_add(1);
+                header = pdu::to_bytes(&command);
+            }
+            "long pings" => {
+                let mut ping = NopOut::new();
+                ping.opcode.0 |= IMMEDIATE;
+                ping.initiator_task_tag = self.tag.into();
+                header = pdu::to_bytes(&ping);
+                data = vec![7; 32 << 10];
+            }
+            // No request of this number is known.
+            _ => header[0] = 0x1e,
+        }
+        header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+        [&header[..], &data].concat()
+    }
+
     /// Takes a PDU.
     fn take(&mut self) -> [u8; HEADER_LEN] {
         let mut header = [0; HEADER_LEN];
@@ -121,6 +152,55 @@ impl Attacker {
                 return u32::from_be_bytes([header[28], header[29], header[30], header[31]]);
             }
         }
+    }
+}
+
+/// Sessions that do not read what they are answered, each with PDUs of one kind, as long as their sockets take any.
+/// Short answers kept buffers of 8 KiB each, echoes that are cut the whole of what they echo: 45 MiB of a session, or
+/// more.
+#[test]
+fn sessions_that_never_read_their_answers_take_a_mebibyte_or_two_each() {
+    const SESSIONS: u8 = 8;
+    const EACH: usize = 3 << 20;
+    /// Answers of 100 bytes that fill the buffers of both sockets and what the daemon keeps, and more.
+    const REQUESTS_MAX: usize = 100_000;
+    let _alone = ALONE.lock();
+    for (first, what) in [(0, "requests that are rejected"), (20, "INQUIRY"), (40, "long pings")] {
+        let daemon = Daemon::start("");
+        let mut sessions: Vec<_> = (0..SESSIONS)
+            .map(|number| {
+                // A ping is echoed as far as the initiator takes it.
+                let short = Parameters { max_recv_data_segment_length: 512, ..Parameters::default() };
+                let parameters = if what == "long pings" { short } else { Parameters::default() };
+                let login = InitiatorLoginConfig { parameters, ..login(first + number) };
+                let client = Client::log_in(daemon.address, login).unwrap().ready();
+                let mut attacker = Attacker { client, cmd_sn: 0, tag: 0x4000_0000, ended: 0 };
+                attacker.cmd_sn = attacker.ping();
+                attacker
+            })
+            .collect();
+        let before = resident();
+        let mut sent = 0;
+        for attacker in &mut sessions {
+            let (mut unsent, mut requests) = (Vec::new(), 0);
+            SockRef::from(&attacker.client.stream).set_recv_buffer_size(64 << 10).unwrap();
+            attacker.client.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            // Commands beyond the window are read for ever.
+            while requests < REQUESTS_MAX {
+                if unsent.is_empty() {
+                    (0..64).for_each(|_| unsent.extend(attacker.short_request(what)));
+                    requests += 64;
+                }
+                match attacker.client.stream.write(&unsent) {
+                    Ok(bytes) => drop(unsent.drain(..bytes)),
+                    Err(_) => break,
+                }
+            }
+            sent += requests;
+        }
+        let most = soon_at_most(before);
+        println!("{what}: {sent} sent, {} MiB at most", most >> 20);
+        assert!(most < usize::from(SESSIONS) * EACH + OTHERS / 2, "{what}: {} MiB", most >> 20);
     }
 }
 

@@ -213,7 +213,11 @@ impl TargetConnection {
             return;
         }
         let Phase::FullFeature(logged_in) = &self.phase else { return };
-        data.truncate(logged_in.negotiated.max_recv_peer as usize);
+        let len = data.len().min(logged_in.negotiated.max_recv_peer as usize);
+        if len < data.len() {
+            // Not all of a long one for a short echo.
+            data = Buf::copy_of(&data[..len]);
+        }
         let mut pdu = NopIn::new();
         pdu.initiator_task_tag = request.initiator_task_tag;
         number_status!(self, pdu);

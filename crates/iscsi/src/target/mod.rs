@@ -233,13 +233,14 @@ pub enum Before {
 ///
 /// A driver that cannot begin another command yet leaves it where it is ([`next_command`](Self::next_command)) and
 /// takes [`poll_urgent_event`](Self::poll_urgent_event) instead, so that pings, task management and logout never wait
-/// for commands.
+/// for commands. One that serves several connections gives each as many PDUs as [it may take](Self::take_up_to) in its
+/// turn, as some PDUs cost as much as a command and are answered without the driver.
 ///
 /// # Promises
 ///
 /// Whatever the peer sends, memory stays below `data_out_budget` + window × the longer of FirstBurstLength and
 /// MaxRecvDataSegmentLength + one receive buffer, not counting what is queued for sending: the driver stops reading
-/// while [`unsent`](Self::unsent) is large. Data of aborted commands counts until the driver has completed them.
+/// while [`unsent_memory`](Self::unsent_memory) is large. Data of aborted commands counts until the driver has completed them.
 // RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,
@@ -273,6 +274,9 @@ pub struct TargetConnection {
     retention: Option<Box<Retention>>,
     control: control::Control,
     arrivals: u64,
+    /// PDUs that may be taken, see [`Self::take_up_to`].
+    pdus_left: usize,
+    holds_back: bool,
     login_by: Instant,
     liveness: Liveness,
 }
@@ -300,6 +304,8 @@ impl TargetConnection {
             retention: None,
             control: control::Control::default(),
             arrivals: 0,
+            pdus_left: usize::MAX,
+            holds_back: false,
             login_by: now + config.login_timeout,
             liveness: Liveness::new(config.nop_interval, config.nop_timeout, now),
             config,
@@ -316,6 +322,19 @@ impl TargetConnection {
         self.receiver.received(bytes);
         self.liveness.heard();
         self.take_pdus();
+    }
+
+    /// Takes so many PDUs from here on, of what has been received and of what will be, and then
+    /// [holds back](Self::holds_back) the others until it is called again. A connection begins without such a limit.
+    pub fn take_up_to(&mut self, pdus: usize) {
+        self.pdus_left = pdus;
+        self.take_pdus();
+    }
+
+    /// Whether PDUs that have been received are held back: before anything else is received, they must be
+    /// [taken](Self::take_up_to).
+    pub fn holds_back(&self) -> bool {
+        self.holds_back
     }
 
     /// What happened next.
@@ -356,6 +375,11 @@ impl TargetConnection {
     /// Bytes that wait to be sent.
     pub fn unsent(&self) -> usize {
         self.transmitter.unsent()
+    }
+
+    /// Memory that they occupy, bytes: a short answer its own length, a longer one all of its buffer.
+    pub fn unsent_memory(&self) -> usize {
+        self.transmitter.memory()
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout).
@@ -414,8 +438,9 @@ impl TargetConnection {
         luns
     }
 
-    /// Takes every PDU that is complete, until the driver must answer something first.
+    /// Takes every PDU that is complete, until the driver must answer something first, or allow more.
     fn take_pdus(&mut self) {
+        self.holds_back = false;
         while matches!(self.phase, Phase::Login(_) | Phase::FullFeature(_)) {
             if let Some((head, placed)) = self.arriving.take() {
                 let Some(data) = self.receiver.poll_data() else {
@@ -428,14 +453,20 @@ impl TargetConnection {
                 }
                 continue;
             }
+            if self.pdus_left == 0 {
+                self.holds_back = self.receiver.has_header();
+                return;
+            }
             match self.receiver.next_head() {
                 Err(error) => return self.close(error.into()),
                 Ok(None) => return,
                 Ok(Some(head)) if head.data_len == 0 => {
+                    self.pdus_left -= 1;
                     self.note_acknowledgement(&head);
                     self.take_pdu(head, None);
                 }
                 Ok(Some(head)) => {
+                    self.pdus_left -= 1;
                     self.note_acknowledgement(&head);
                     let (buf, at, placed) = self.destination(&head);
                     self.receiver.receive_data(buf, at, head.data_len);

@@ -11,7 +11,7 @@ use crate::pdu::{
 use crate::receive::Head;
 use crate::serial::Serial;
 
-/// Bytes of data that are kept until the initiator says that it has them. From half of it on, it is asked to say so at
+/// Bytes of buffers that are kept until the initiator says that it has their data. From half of it on, it is asked to say so at
 /// once (A bit). Above it the oldest are forgotten, and a SNACK for them is rejected: the initiator then repeats the
 /// command.
 const BYTES_MAX: usize = 16 << 20;
@@ -85,10 +85,11 @@ enum Answer {
 }
 
 impl Answer {
+    /// Memory that it keeps, bytes.
     fn bytes(&self) -> usize {
         match self {
-            Self::Pdu { data, .. } => data.len(),
-            Self::DataIn(sequence) => sequence.data.len(),
+            Self::Pdu { data, .. } => data.pinned(),
+            Self::DataIn(sequence) => sequence.data.pinned(),
         }
     }
 }
@@ -279,7 +280,7 @@ impl TargetConnection {
             return false;
         }
         if snack.beg_run.get() == count {
-            let bytes = std::mem::take(&mut sequence.data).len();
+            let bytes = std::mem::take(&mut sequence.data).pinned();
             retention.bytes -= bytes;
         }
         true

@@ -3,6 +3,7 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Connection`]: read – execute – write |
+//! | `turn.rs` | how much it does before others have their turn |
 //! | `waiting.rs` | how it waits |
 //! | `work.rs` | what it waits for, other than its socket |
 //! | `proof.rs` | when a CHAP response is checked |
@@ -14,6 +15,7 @@ mod end;
 mod proof;
 mod session;
 mod task_management;
+mod turn;
 mod waiting;
 mod work;
 
@@ -42,6 +44,7 @@ use crate::registry::{Handle, Joinable, Order, Ticket};
 use crate::shared::{Admission, Ends, Shared};
 use end::End;
 use task_management::Waiter;
+use turn::Turn;
 use work::{Done, Work};
 
 pub(crate) use session::Session;
@@ -49,16 +52,13 @@ pub(crate) use session::Session;
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice
 /// that. The kernel takes 1024.
 const SLICES_MAX: usize = 256;
-/// Answers that may wait for the socket, bytes. While there are more, nothing is read and no command begun: a peer that
-/// does not take its answers must not fill our memory. Large enough for a full write of the socket, small enough to
-/// stay in the cache of a core between the copy from the device and the copy to the socket.
+/// Memory of answers that may wait for the socket, bytes. While there is more, no command is begun: a peer that does not
+/// take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in the
+/// cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
-/// Bytes that commands move on the core, and bytes that go through the socket either way, before the other connections
-/// of the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for
-/// each other no longer than a network takes.
-const TURN_BYTES: usize = 1 << 20;
-/// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`TURN_BYTES`].
-const COMMAND_BYTES: usize = 4 << 10;
+/// The same, beyond which nothing is read either: the difference is for answers to pings, task management, text and
+/// logout, which do not wait for commands. 2,500 of them.
+const UNSENT_READING_MAX: usize = UNSENT_MAX + (256 << 10);
 /// Rounds without a wait after which the other connections of the core have their turn.
 const ROUNDS_MAX: u32 = 16;
 
@@ -79,7 +79,7 @@ const ROUNDS_MAX: u32 = 16;
 /// What a peer sends is read as long as it takes its answers. Above the bounds only commands wait, in the protocol
 /// core, whose window bounds them; pings, task management, text and logout are answered.
 ///
-/// Promises: at most [`UNSENT_MAX`] and what the devices had are queued as answers; at most `bytes_executing_max` bytes
+/// Promises: at most [`UNSENT_READING_MAX`] and what the devices had are queued as answers; at most `bytes_executing_max` bytes
 /// of buffers for commands are with the devices, or one command's; commands that the device has are never dropped in
 /// the middle: when the connection ends, [`finish`](Self::finish) waits for them before the nexus goes and the
 /// session's name becomes free.
@@ -105,10 +105,7 @@ pub(crate) struct Connection {
     commands_executing: usize,
     bytes_executing: usize,
     bytes_executing_max: usize,
-    /// Bytes that commands have moved since the other connections of the core had their turn.
-    turn_bytes: usize,
-    /// Bytes that have gone through the socket since then.
-    turn_socket_bytes: usize,
+    turn: Turn,
     /// The connections whose place this one takes.
     predecessors: Vec<Arc<Handle>>,
     /// The logical units that are held because devices still have commands of the predecessors.
@@ -170,8 +167,7 @@ impl Connection {
             commands_executing: 0,
             bytes_executing: 0,
             bytes_executing_max: serving.bytes_executing_max,
-            turn_bytes: 0,
-            turn_socket_bytes: 0,
+            turn: Turn::default(),
             predecessors: Vec::new(),
             held: BTreeSet::new(),
             mute: false,
@@ -188,9 +184,11 @@ impl Connection {
 
     async fn run(&mut self) -> End {
         let mut rounds = 0;
+        self.core.take_up_to(turn::PDUS);
         loop {
             if self.readable
                 && self.reads()
+                && !self.core.holds_back()
                 && let Err(end) = self.receive()
             {
                 return end;
@@ -213,9 +211,13 @@ impl Connection {
             if let Some(end) = self.ended() {
                 return end;
             }
-            if self.turn_is_over() {
-                (self.turn_bytes, self.turn_socket_bytes, rounds) = (0, 0, 0);
+            if self.turn.is_over() || self.holds_back() {
+                (self.turn, rounds) = (Turn::default(), 0);
                 tokio::task::yield_now().await;
+                if self.reads() {
+                    self.eventful |= self.core.holds_back();
+                    self.core.take_up_to(turn::PDUS);
+                }
                 self.glance().await;
                 continue;
             }
@@ -234,16 +236,15 @@ impl Connection {
         }
     }
 
-    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_MAX`] for what is
+    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_READING_MAX`] for what is
     /// answered at once: only a peer that does not take its answers is read no further.
     fn reads(&self) -> bool {
-        self.core.unsent() <= UNSENT_MAX && !self.mute && self.ending.is_none()
+        self.core.unsent_memory() <= UNSENT_READING_MAX && !self.mute && self.ending.is_none()
     }
 
-    /// Whether it is the turn of the core's other connections. Counted over rounds, as one that finds work ready does
-    /// not wait.
-    fn turn_is_over(&self) -> bool {
-        self.turn_bytes >= TURN_BYTES || self.turn_socket_bytes >= TURN_BYTES
+    /// Whether PDUs that were received wait for the connection's next turn, and for nothing else.
+    fn holds_back(&self) -> bool {
+        self.core.holds_back() && self.reads()
     }
 
     /// Whether the next event may be taken.
@@ -255,7 +256,7 @@ impl Connection {
     /// devices.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
-            self.core.unsent() > UNSENT_MAX
+            self.core.unsent_memory() > UNSENT_MAX
                 || self.bytes_executing > 0
                     && self.bytes_executing + memory_of(command) > self.bytes_executing_max
         })
@@ -277,7 +278,7 @@ impl Connection {
             (Some(0), _) => return Err(End::Closed),
             (Some(bytes), result) => {
                 self.readable = result.is_ok();
-                self.turn_socket_bytes += bytes;
+                self.turn.socket(bytes);
                 self.core.received(bytes);
                 self.eventful = true;
             }
@@ -294,7 +295,7 @@ impl Connection {
     fn execute(&mut self) {
         let mut entered = self.enter();
         while !self.mute && self.ending.is_none() {
-            let stalled = self.is_stalled() || self.turn_is_over() && self.core.next_command().is_some();
+            let stalled = self.is_stalled() || self.turn.is_over() && self.core.next_command().is_some();
             let event = if stalled { self.core.poll_urgent_event() } else { self.core.poll_event() };
             let Some(event) = event else {
                 self.eventful = stalled;
@@ -375,7 +376,7 @@ impl Connection {
         };
         let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };
         let bytes = memory_of(&command);
-        self.turn_bytes += (bytes + command.data_out.len()).max(COMMAND_BYTES);
+        self.turn.command(bytes + command.data_out.len());
         let options = TaskOptions {
             ordered: command.attribute == TaskAttribute::ORDERED,
             data_in_max: command.data_in_max as usize,
@@ -410,7 +411,7 @@ impl Connection {
                 }
                 self.commands_executing -= 1;
                 self.bytes_executing -= bytes;
-                self.turn_bytes += bytes.max(COMMAND_BYTES);
+                self.turn.command(bytes);
                 self.core.complete(task, completion(response));
                 if !self.aborted.is_empty() {
                     self.aborted_task_ended(task);
@@ -437,7 +438,7 @@ impl Connection {
     /// time.
     fn transmit(&mut self) -> io::Result<()> {
         while self.writable && self.core.unsent() > 0 && !self.mute {
-            let room = TURN_BYTES.saturating_sub(self.turn_socket_bytes);
+            let room = self.turn.socket_room();
             if room == 0 {
                 break;
             }
@@ -450,7 +451,7 @@ impl Connection {
                 if taken < total { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
             self.slices = recycle(slices);
-            self.turn_socket_bytes += taken;
+            self.turn.socket(taken);
             self.core.sent(taken);
             match result {
                 Ok(()) => {}

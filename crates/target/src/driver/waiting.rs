@@ -53,7 +53,7 @@ impl Connection {
         if !self.readable && self.reads() {
             self.readable = self.stream.poll_read_ready(cx).is_ready();
         }
-        news |= self.readable && self.reads();
+        news |= (self.readable || self.core.holds_back()) && self.reads();
         if self.core.unsent() > 0 && !self.mute {
             self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
             news |= self.writable;
@@ -70,7 +70,7 @@ impl Connection {
         let mut news = Poll::Pending;
         let _entered = if self.work.is_empty() { None } else { self.enter() };
         while !self.work.is_empty()
-            && !self.turn_is_over()
+            && !self.turn.is_over()
             && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)
         {
             self.done(done);

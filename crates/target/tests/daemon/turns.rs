@@ -1,8 +1,12 @@
 //! Turns: sessions that keep a core busy leave their neighbours time on it.
 
 use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use lunway_iscsi::pdu::HEADER_LEN;
 
 use crate::support::*;
 
@@ -150,6 +154,69 @@ fn a_read_waits_for_a_turn_of_each_session_that_moves_megabytes() {
     assert!(
         before[before.len() / 4].0 <= (2 * usize::from(SESSIONS)) << 20,
         "bytes that went first: {before:?}"
+    );
+}
+
+/// Requests that the protocol answers itself: thousands of them came in one read, and were answered before the
+/// neighbour had its turn. Measured as above: a turn is 256 requests.
+#[test]
+fn a_read_waits_for_a_turn_of_each_session_that_floods_short_requests() {
+    const SESSIONS: u8 = 12;
+    const TURN: usize = 256;
+    const MANY: usize = 4096;
+    let daemon = Daemon::start("");
+    let mut neighbour = daemon.log_in_as(100).ready();
+    let floods: Vec<Client> = (1..=SESSIONS).map(|isid| daemon.log_in_as(isid).ready()).collect();
+    let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut before = Vec::new();
+    std::thread::scope(|scope| {
+        for (number, client) in floods.into_iter().enumerate() {
+            // One that is rejected, with its header sent back, or a ping.
+            let (opcode, answer) = if number % 2 == 0 { (0x1e, 2 * HEADER_LEN) } else { (0x40, HEADER_LEN) };
+            let mut request = [0; HEADER_LEN];
+            (request[0], request[1], request[19]) = (opcode, 0x80, 1);
+            request[20..24].fill(0xff);
+            let mut reader = client.stream.try_clone().unwrap();
+            let mut writer = client.stream;
+            let (answered, over) = (&answered, &over);
+            scope.spawn(move || {
+                let requests = request.repeat(MANY);
+                while !over.load(Ordering::Relaxed) && writer.write_all(&requests).is_ok() {}
+                // What is on its way is still answered.
+                let _ = writer.shutdown(Shutdown::Both);
+            });
+            scope.spawn(move || {
+                let (mut answers, mut bytes) = (vec![0; MANY * HEADER_LEN], 0);
+                while let Ok(read @ 1..) = reader.read(&mut answers) {
+                    bytes += read;
+                    answered.fetch_add(bytes / answer, Ordering::Relaxed);
+                    bytes %= answer;
+                }
+            });
+        }
+        until("the flood", || answered.load(Ordering::Relaxed) > usize::from(SESSIONS) * MANY);
+        for block in 0..60 {
+            let earlier = answered.load(Ordering::Relaxed);
+            let took = timed(|| drop(neighbour.read(0, block, 8)));
+            before.push((answered.load(Ordering::Relaxed) - earlier, took));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    before.sort_unstable();
+    let mut times: Vec<Duration> = before.iter().map(|(_, took)| *took).collect();
+    times.sort_unstable();
+    println!(
+        "4 KiB reads beside {SESSIONS} sessions of short requests: {} answered meanwhile at the lower quartile, {} at the \
+         median; {:?} at the median, {:?} at most",
+        before[before.len() / 4].0,
+        before[before.len() / 2].0,
+        times[times.len() / 2],
+        times[times.len() - 1],
+    );
+    // The turn that has begun, and one of each session before the read is seen and before its answer is.
+    assert!(
+        before[before.len() / 4].0 <= 3 * usize::from(SESSIONS) * TURN,
+        "requests that went first: {before:?}"
     );
 }
 

@@ -1,0 +1,74 @@
+//! How much a connection does before the other connections of its core have their turn.
+
+/// Bytes that commands move on the core, and bytes that go through the socket either way, before the other connections
+/// of the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for
+/// each other no longer than a network takes.
+const BYTES: usize = 1 << 20;
+/// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`BYTES`].
+const COMMAND_BYTES: usize = 4 << 10;
+/// PDUs of any kind that a connection takes in a turn: to reject one, or to answer a ping, takes as long as a short
+/// command, and many thousands come in one read.
+pub(super) const PDUS: usize = BYTES / COMMAND_BYTES;
+
+/// What a connection has done in its turn. A turn goes on over rounds, as a connection that finds work ready does not
+/// wait. PDUs are counted by the protocol core, which holds back what is more than [`PDUS`].
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Bytes that commands have moved.
+    device_bytes: usize,
+    /// Bytes that have gone through the socket.
+    socket_bytes: usize,
+}
+
+impl Turn {
+    /// A command, or its answer, moves so many bytes.
+    pub(super) fn command(&mut self, bytes: usize) {
+        self.device_bytes += bytes.max(COMMAND_BYTES);
+    }
+
+    /// The socket has taken or given so many bytes.
+    pub(super) fn socket(&mut self, bytes: usize) {
+        self.socket_bytes += bytes;
+    }
+
+    /// Bytes that the socket may take yet.
+    pub(super) fn socket_room(&self) -> usize {
+        BYTES.saturating_sub(self.socket_bytes)
+    }
+
+    /// Whether it is the turn of the core's other connections.
+    pub(super) fn is_over(&self) -> bool {
+        self.device_bytes >= BYTES || self.socket_room() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_a_mebibyte_at_the_devices_or_a_mebibyte_at_the_socket() {
+        let mut turn = Turn::default();
+        turn.command((1 << 20) - 1);
+        turn.socket((1 << 20) - 1);
+        assert!(!turn.is_over(), "each counts on its own");
+        let mut device = turn;
+        device.command(1);
+        assert!(device.is_over());
+        let mut socket = Turn::default();
+        socket.socket((1 << 20) - 1);
+        assert_eq!((socket.is_over(), socket.socket_room()), (false, 1));
+        socket.socket(9);
+        assert_eq!((socket.is_over(), socket.socket_room()), (true, 0));
+    }
+
+    #[test]
+    fn short_commands_count_4_kib_and_as_many_pdus_as_short_commands_are_a_turn() {
+        let mut turn = Turn::default();
+        let commands = (1..).find(|_| {
+            turn.command(0);
+            turn.is_over()
+        });
+        assert_eq!((commands, PDUS), (Some(256), 256));
+    }
+}
