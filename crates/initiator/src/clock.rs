@@ -16,6 +16,8 @@ pub(crate) struct Clock {
     command_ticks: u64,
     pub(crate) abort_ticks: u64,
     pub(crate) lifetime_ticks: u64,
+    replacement_timeout: Duration,
+    pub(crate) replacement_ticks: u64,
 }
 
 impl Clock {
@@ -32,6 +34,8 @@ impl Clock {
             command_ticks: ticks(options.command_timeout),
             abort_ticks: ticks(options.abort_timeout),
             lifetime_ticks: ticks(lifetime),
+            replacement_timeout: options.replacement_timeout,
+            replacement_ticks: ticks(options.replacement_timeout),
         }
     }
 
@@ -51,6 +55,12 @@ impl Clock {
 
     pub(crate) fn patience(&self, effect: Effect) -> u64 {
         self.command_ticks * (1 + u64::from(effect.is_slow()))
+    }
+
+    /// The error of a command that sessions have been lost over for `replacement_timeout`, once none of them is left.
+    pub(crate) fn given_up(&self) -> BlockError {
+        let millis = self.replacement_timeout.as_millis() as u64;
+        BlockError::Timeout { millis, fate: Fate::Over }
     }
 
     /// The error of a command that had all its time.

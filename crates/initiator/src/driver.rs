@@ -96,7 +96,8 @@ impl Driver {
                     (format!("the target broke the protocol: {}", breach.insert(why)), false)
                 }
             };
-            if let Err(why) = self.recovery.note_end(breach.as_deref()) {
+            let carried_out = self.session.lock().carried_out;
+            if let Err(why) = self.recovery.note_end(breach.as_deref(), carried_out) {
                 // The observer says it better.
                 match self.session.is_observed() {
                     true => tracing::debug!("{why}"),

@@ -44,9 +44,13 @@ pub struct OpenOptions {
     /// For the answer to ABORT TASK; after that the connection is dropped, which aborts for certain.
     pub abort_timeout: Duration,
     /// How long I/O waits for a lost connection to come back. After that it fails, and what is new fails at once,
-    /// until the connection is back: the device goes on trying, as open-iscsi does. Zero: see above.
+    /// until the connection is back: the device goes on trying, as open-iscsi does. It counts from the first loss until
+    /// a command has been carried out: a login alone, after which the next connection is lost, does not begin it anew.
+    /// For one command that connections are lost over, while others are carried out, it counts from its own first loss.
+    /// Zero: see above.
     pub replacement_timeout: Duration,
-    /// Longest wait between two attempts to connect again. The first one is 50 ms.
+    /// Longest wait between two attempts to connect again. The first one is 50 ms, and each further one twice as long,
+    /// also over sessions that are lost again before a command was carried out.
     pub retry_max: Duration,
     /// Silence after which the target is asked whether it is there (NOP-Out).
     pub nop_interval: Duration,

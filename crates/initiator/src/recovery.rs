@@ -40,7 +40,9 @@ const WAIT_PORT_DOWN: Duration = Duration::from_secs(30);
 /// over the device's own path begin only when nothing of the fence is left, as each would end the other's session.
 ///
 /// After `replacement_timeout` everything that waits fails and new I/O is refused at once, while the attempts go on: a
-/// device that comes back works again without being opened anew.
+/// device that comes back works again without being opened anew. The time counts from the first loss on, over all
+/// sessions that carry out nothing: a target that accepts logins and hangs up at each command gains nothing by them.
+/// Each of these sessions doubles the wait before the next login, up to `retry_max`.
 pub(crate) struct Recovery {
     url: IscsiUrl,
     options: OpenOptions,
@@ -52,6 +54,10 @@ pub(crate) struct Recovery {
     up_since: Instant,
     /// How many sessions in a row have ended soon by a breach of the protocol.
     breaches: u32,
+    /// How many sessions in a row have ended soon and carried out nothing.
+    barren: u32,
+    /// The first loss since a session carried out something, where callers have waited ever since.
+    waiting_since: Option<Instant>,
     /// The last of these breaches without its numbers, and how many in a row were the same.
     habit: (String, u32),
 }
@@ -93,6 +99,8 @@ impl Recovery {
             unit,
             up_since: Instant::now(),
             breaches: 0,
+            barren: 0,
+            waiting_since: None,
             habit: Default::default(),
         }
     }
@@ -111,14 +119,19 @@ impl Recovery {
         self.url.portal()
     }
 
-    /// A session has ended, perhaps by a breach of the protocol. What ends sessions soon after their logins will end
-    /// the next one too: the wait before that grows.
+    /// A session has ended, perhaps by a breach of the protocol, and has carried out something or nothing. What ends
+    /// sessions soon after their logins will end the next one too: the wait before that grows.
     ///
     /// An error is for ever: the same breach in [`BREACHES_MAX`] sessions in a row, of a lane. Where this is the only
     /// path, each command counts for itself (`State::blame`); the commands of a lane go to others meanwhile, and come
     /// back as new ones.
-    pub(crate) fn note_end(&mut self, breach: Option<&str>) -> Result<(), String> {
-        let Some(why) = breach.filter(|_| self.up_since.elapsed() < SOON) else {
+    pub(crate) fn note_end(&mut self, breach: Option<&str>, carried_out: bool) -> Result<(), String> {
+        let lived = self.up_since.elapsed();
+        self.barren = if carried_out || lived >= SOON { 0 } else { self.barren.saturating_add(1) };
+        if carried_out || lived >= SOON.max(self.options.replacement_timeout) {
+            self.waiting_since = None;
+        }
+        let Some(why) = breach.filter(|_| lived < SOON) else {
             (self.breaches, self.habit.1) = (0, 0);
             return Ok(());
         };
@@ -140,7 +153,9 @@ impl Recovery {
 
     /// Before the first attempt to connect.
     fn first_wait(&self) -> Duration {
-        let wait = WAIT_MIN * 2u32.saturating_pow(self.breaches.min(16));
+        // One session that nobody used may end at once: a target that restarts, a cable that is plugged in again.
+        let in_a_row = self.breaches.max(self.barren.saturating_sub(1));
+        let wait = WAIT_MIN * 2u32.saturating_pow(in_a_row.min(16));
         wait.min(self.options.retry_max.max(WAIT_MIN))
     }
 
@@ -168,11 +183,13 @@ impl Recovery {
     ) -> Result<TcpStream, String> {
         // RFC 7143 [7.1.4.3-1]
         let at = Instant::now();
-        let deadline = at + self.options.replacement_timeout;
-        let (mut given_up, portal_group) = {
+        let (mut given_up, portal_group, awaited) = {
             let state = session.lock();
-            (state.refuses(), state.portal_group)
+            (state.refuses(), state.portal_group, state.slots.unanswered() > 0)
         };
+        // Where nobody waits, nobody has waited since an earlier loss either.
+        self.waiting_since = self.waiting_since.or(Some(at)).filter(|_| awaited);
+        let deadline = self.waiting_since.unwrap_or(at) + self.options.replacement_timeout;
         let last = Mutex::new(why.clone());
         let loss = Loss { epoch: session.epoch(), at, settled, portal_group, why, last };
         let last = || loss.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -189,6 +206,9 @@ impl Recovery {
             }
         };
         drop(attempts);
+        if session.lock().slots.unanswered() > 0 {
+            self.waiting_since.get_or_insert(at);
+        }
         self.resume(session, fresh, unit, loss.at).await
     }
 

@@ -126,8 +126,8 @@ pub(crate) struct Entry {
     pub(crate) answer_lost: bool,
     /// Whether a target may have executed it.
     pub(crate) was_sent: bool,
-    /// It was under way over a connection that was lost.
-    pub(crate) was_lost: bool,
+    /// Tick at which the first connection was lost over which it was under way.
+    pub(crate) lost_at: Option<u64>,
     /// Of a flush: the number of writes that it makes durable.
     pub(crate) covers: u64,
     /// Of a flush: what it must report even if it succeeds.
@@ -226,7 +226,7 @@ mod tests {
             breaches: 0,
             answer_lost: false,
             was_sent: true,
-            was_lost: false,
+            lost_at: None,
             covers: 0,
             spoiled: None,
             waker: None,

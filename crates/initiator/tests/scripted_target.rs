@@ -264,6 +264,80 @@ async fn a_command_without_answer_is_aborted_and_times_out() {
     device.read(0, Buf::zeroed(512)).await.expect("the session goes on");
 }
 
+/// Each login began the time anew: I/O failed after 96 s, with 14 logins a second until then.
+#[tokio::test]
+async fn a_target_that_hangs_up_at_each_command_has_the_replacement_timeout_and_few_logins() {
+    let disk = Disk::new(64, 8);
+    let replacement_timeout = Duration::from_secs(3);
+    let device = open(&disk, OpenOptions { replacement_timeout, ..quick() }).await;
+    disk.script(|cdb| if cdb[0] == READ { Act::ExecuteAndHangUp } else { Act::Execute });
+    let start = Instant::now();
+    let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    let (waited, logins) = (start.elapsed(), disk.logins.load(Ordering::Relaxed));
+    assert_eq!(error, BlockError::Timeout { millis: 3000, fate: Fate::Unknown });
+    assert!(waited >= replacement_timeout && waited < replacement_timeout * 2, "{waited:?}");
+    // Waits of 50 ms, 50 ms, 100 ms, 200 ms ...
+    assert!(logins <= 10, "{logins} logins");
+    let start = Instant::now();
+    device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    assert!(start.elapsed() < replacement_timeout, "what is new fails with the next loss");
+    disk.script(|_| Act::Execute);
+    let until = Instant::now() + Duration::from_secs(10);
+    while device.read(0, Buf::zeroed(512)).await.is_err() {
+        assert!(Instant::now() < until, "a target that is well again is used again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    disk.once(READ, Act::ExecuteAndHangUp);
+    let start = Instant::now();
+    device.read(0, Buf::zeroed(512)).await.expect("a command that was carried out begins the time anew");
+    assert!(start.elapsed() < replacement_timeout);
+}
+
+#[tokio::test]
+async fn a_write_that_sessions_are_lost_over_fails_in_time_though_reads_are_carried_out() {
+    let disk = Disk::new(64, 8);
+    let replacement_timeout = Duration::from_secs(2);
+    let device = Arc::new(open(&disk, OpenOptions { replacement_timeout, ..quick() }).await);
+    // Long enough for a read to be carried out in each session.
+    let hang_up = Duration::from_millis(100);
+    disk.script(move |cdb| if cdb[0] == WRITE { Act::HangUpAfter(hang_up) } else { Act::Execute });
+    let reads = tokio::spawn({
+        let device = device.clone();
+        async move {
+            loop {
+                device.read(0, Buf::zeroed(512)).await.expect("reads are carried out");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let start = Instant::now();
+    let error = device.write(0, pattern(1, 512), Durability::Volatile).await.unwrap_err();
+    assert_eq!(error, BlockError::Timeout { millis: 2000, fate: Fate::Over });
+    assert!(start.elapsed() < replacement_timeout * 3, "{:?}", start.elapsed());
+    assert!(!reads.is_finished());
+    reads.abort();
+}
+
+#[tokio::test]
+async fn a_target_that_holds_each_command_just_under_its_time_and_hangs_up_is_bounded() {
+    let disk = Disk::new(64, 8);
+    let options = OpenOptions {
+        command_timeout: Duration::from_millis(800),
+        replacement_timeout: Duration::from_secs(2),
+        ..quick()
+    };
+    let device = open(&disk, options.clone()).await;
+    disk.script(|cdb| match cdb[0] {
+        READ => Act::HangUpAfter(Duration::from_millis(700)),
+        _ => Act::Execute,
+    });
+    let start = Instant::now();
+    let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    assert!(matches!(error, BlockError::Timeout { .. }), "{error}");
+    let most = 2 * options.command_timeout + options.abort_timeout + options.replacement_timeout;
+    assert!(start.elapsed() < most + Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
 #[tokio::test]
 async fn a_write_that_was_taken_in_part_is_an_error() {
     let disk = Disk::new(64, 8);

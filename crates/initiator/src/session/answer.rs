@@ -95,6 +95,7 @@ impl State {
             // The error stays with the entry: if no caller picks it up, the next flush has it.
             let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
             self.traffic.count(effect, received, entry.data_out.len());
+            self.carried_out |= !asks_only(effect);
             if effect.leaves_unflushed() {
                 self.cache.written += 1;
             }
@@ -110,7 +111,7 @@ impl State {
             return self.retry(token, data_in, None);
         }
         let Some(entry) = self.slots.get_mut(token) else { return };
-        let asked = matches!(entry.effect, Effect::Query | Effect::Inspect | Effect::Barrier);
+        let asked = asks_only(entry.effect);
         // Who asks what the unit is can make use of any answer.
         let fails_fast = self.fails_fast && entry.effect != Effect::Inspect;
         match self.second_thoughts(token, status, &sense) {
@@ -152,7 +153,7 @@ impl State {
             return false;
         };
         entry.cdb = short;
-        entry.was_sent = entry.was_lost;
+        entry.was_sent = entry.lost_at.is_some();
         if !std::mem::replace(&mut self.short_transfers, true) {
             tracing::info!(
                 "the target does not know READ (16) and WRITE (16): READ (10) and WRITE (10) are sent"
@@ -227,7 +228,7 @@ impl State {
             // What was refused has not been executed; what was ended may have been in part.
             let sense = Sense::parse(sense);
             if status != Status::TASK_ABORTED && !is_abort(status, &sense) {
-                entry.was_sent = entry.was_lost;
+                entry.was_sent = entry.lost_at.is_some();
             }
         }
         verdict
@@ -308,6 +309,11 @@ impl State {
 pub(super) fn short_transfer(long: &Cdb, effect: Effect) -> Option<Cdb> {
     let transfers = matches!(effect, Effect::Read | Effect::Write | Effect::WriteThrough);
     transfers.then(|| cdb::short_transfer(long)).flatten().map(|short| Cdb::new(&short))
+}
+
+/// Whether a command is a question about the unit, and moves no data.
+fn asks_only(effect: Effect) -> bool {
+    matches!(effect, Effect::Query | Effect::Inspect | Effect::Barrier)
 }
 
 enum Verdict {

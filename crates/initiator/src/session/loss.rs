@@ -53,12 +53,14 @@ impl State {
     }
 
     fn requeue(&mut self, mut core: InitiatorConnection) {
+        self.clock.set(Instant::now());
+        let tick = self.clock.tick;
         let mut again = VecDeque::new();
         for submission in core.take_unanswered() {
             match self.slots.get_mut(submission.token) {
                 Some(entry) if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() => {
                     entry.stage = Stage::Queued;
-                    entry.was_lost = true;
+                    entry.lost_at.get_or_insert(tick);
                     again.push_back(submission);
                 }
                 // Forgotten: a write whose caller is gone must not come after newer ones.
@@ -71,6 +73,12 @@ impl State {
         for (token, entry) in self.slots.iter_unanswered() {
             match entry.stage {
                 Stage::Sent => lost.push(token),
+                // Others may be carried out meanwhile: this one is what ends the sessions.
+                Stage::Queued
+                    if entry.lost_at.is_some_and(|lost| tick - lost >= self.clock.replacement_ticks) =>
+                {
+                    entry.stage = Stage::Expired(self.clock.given_up());
+                }
                 Stage::Aborting { .. } => {
                     entry.stage = Stage::Expired(self.clock.timeout(entry.effect, Fate::Over));
                 }
@@ -108,6 +116,7 @@ impl State {
     pub(super) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
         self.portal_group = portal_group_of(&core);
         self.core = Some(core);
+        self.carried_out = false;
         if let Some(event) = self.last_event.take_if(|event| !event.ends_with(CONNECTED_AGAIN)) {
             self.note_event(event + CONNECTED_AGAIN);
         }

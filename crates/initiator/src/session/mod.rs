@@ -348,6 +348,9 @@ pub(crate) struct State {
     pub(crate) watch: Option<Watch>,
     /// How long the target takes to answer a ping.
     pub(crate) pings: Pings,
+    /// The session has carried out a command that reads, writes or flushes: a target that only says what it is has
+    /// done nothing yet.
+    pub(crate) carried_out: bool,
     /// Nothing waits for the next connection.
     fails_fast: bool,
     /// What acknowledged writes have come to is the observer's business, not that of this device's flushes.
@@ -394,6 +397,7 @@ impl State {
             probe: None,
             watch: None,
             pings: Pings::default(),
+            carried_out: false,
             fails_fast: options.fails_fast(),
             leaves_flushes: options.fails_fast() && options.observer.is_some(),
             severed: None,
@@ -441,7 +445,7 @@ impl State {
             breaches: 0,
             answer_lost: false,
             was_sent: false,
-            was_lost: false,
+            lost_at: None,
             covers: self.cache.written,
             spoiled: None,
             waker: None,

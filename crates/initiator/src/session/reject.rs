@@ -67,14 +67,14 @@ impl State {
         if rejection == Rejection::OutOfStep {
             // Whether it happens is not known before the session has been settled.
             if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() && !self.fails_fast {
-                entry.was_lost = true;
+                entry.lost_at.get_or_insert(self.clock.tick);
                 self.retry(token, data_in, None);
             }
             return Err(End::Lost(format!("the target rejected a command: {reason}")));
         }
         // Otherwise it is late already.
         if matches!(entry.stage, Stage::Sent) {
-            entry.was_sent = entry.was_lost;
+            entry.was_sent = entry.lost_at.is_some();
             match rejection {
                 Rejection::Again if tried < REJECTS_MAX => {
                     tracing::debug!(%reason, "the target rejected a command: it is sent again");

@@ -34,6 +34,8 @@ pub enum Act {
     TakeHalf,
     /// Execute it and hang up without an answer.
     ExecuteAndHangUp,
+    /// Hang up without an answer so much later.
+    HangUpAfter(Duration),
     /// Ask for a logout within a second, and execute.
     AskForLogout,
 }
@@ -230,6 +232,7 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
     let mut late: Vec<(Instant, lunway_iscsi::target::TaskId, Completion)> = Vec::new();
     let mut mine = 0;
     let mut closing = false;
+    let mut hangs_up = None;
     while !closing {
         while let Some(event) = core.poll_event() {
             match event {
@@ -271,6 +274,10 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                             disk.execute(&command);
                             disk.in_flight.fetch_sub(mine, Ordering::Relaxed);
                             return;
+                        }
+                        Act::HangUpAfter(time) => {
+                            hangs_up.get_or_insert(Instant::now() + time);
+                            continue;
                         }
                         Act::TakeHalf => Completion {
                             wanted_out: u64::from(command.expected_length) / 2,
@@ -330,10 +337,11 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                 }
             }
         }
-        if closing {
+        if closing || hangs_up.is_some_and(|at| at <= now) {
             break;
         }
-        let next = late.iter().map(|(at, ..)| *at).min().map(|at| at.saturating_duration_since(now));
+        let next =
+            late.iter().map(|(at, ..)| *at).chain(hangs_up).min().map(|at| at.saturating_duration_since(now));
         tokio::select! {
             _ = stream.readable() => {}
             _ = stream.writable(), if core.unsent() > 0 => {}
