@@ -181,7 +181,7 @@ impl Restore<'_> {
         let at = |offset: u64| offset - self.range.start;
         let sector = u64::from(self.device.geometry().logical_sector);
         let reads_zero = self.device.geometry().unmap.zeroes();
-        match self.device.extents(at(start), (end - start).next_multiple_of(sector)).await {
+        match self.device.extents(at(start), (end - start).next_multiple_of(sector), usize::MAX).await {
             Ok(extents) => {
                 for extent in extents {
                     let zero = extent.kind == ExtentKind::Zero

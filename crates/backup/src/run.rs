@@ -516,7 +516,7 @@ impl Run<'_> {
     }
 
     async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
-        match self.request.source.extents(offset, len).await {
+        match self.request.source.extents(offset, len, usize::MAX).await {
             // A device that cannot say what is where is read.
             Err(BlockError::Unsupported) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
             extents => extents.map_err(|error| BackupError::Source { offset, error }),

@@ -84,7 +84,9 @@ async fn empty_share(device: &dyn BlockDevice, region: Region) -> f64 {
     let (mut seen, mut empty) = (0u64, 0u64);
     for window in 0..windows {
         let len = if windows == 1 { region.len } else { stride.min(EXTENT_WINDOW) };
-        let Ok(extents) = device.extents(region.offset + window * stride, len).await else { return 0.0 };
+        let Ok(extents) = device.extents(region.offset + window * stride, len, usize::MAX).await else {
+            return 0.0;
+        };
         seen += len;
         let unallocated = extents.iter().filter(|extent| extent.kind == ExtentKind::Unallocated);
         empty += unallocated.map(|extent| extent.len).sum::<u64>();

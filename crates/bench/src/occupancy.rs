@@ -25,7 +25,7 @@ pub async fn holds_data(device: &dyn BlockDevice, region: Region) -> Result<Opti
     let mut at = region.offset;
     while at < end {
         let len = (end - at).min(EXTENT_WINDOW);
-        for extent in device.extents(at, len).await? {
+        for extent in device.extents(at, len, usize::MAX).await? {
             if extent.kind == ExtentKind::Data {
                 let found = look(device, Region { offset: extent.offset, len: extent.len }).await?;
                 if found.is_some() {

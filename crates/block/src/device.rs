@@ -108,9 +108,11 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes the range read as zeroes.
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>>;
 
-    /// What lies behind the range, in order, without gaps, covering it exactly. A device that cannot tell says that it
-    /// is all data.
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    /// What lies behind the range, in order and without gaps from `offset` on: to its end, or to the end of at least
+    /// `count` pieces, the last of which may go on. A device that finds its pieces one by one looks for no more; others
+    /// tell everything. A device that cannot tell says that it is all data.
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        let _ = count;
         Io::Ready(self.geometry().check(offset, len).map(|()| match len {
             0 => Vec::new(),
             _ => vec![Extent { offset, len, kind: ExtentKind::Data }],
@@ -129,14 +131,6 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// durable as a volatile write. A [`Layer`](crate::Layer) answers `false`.
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
-    }
-
-    /// The beginning of [`extents`](Self::extents), for a caller who has no use for more than `count` pieces: in order
-    /// and without gaps from `offset` on, to the end of the range or to the end of at least `count` pieces, the last of
-    /// which may go on. A device that finds its pieces one by one looks for no more; others tell everything.
-    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
-        let _ = count;
-        self.extents(offset, len)
     }
 
     /// Changes the size, durably. What a smaller size cuts off is gone; what a larger one adds reads as zeroes.

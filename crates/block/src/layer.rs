@@ -70,8 +70,8 @@ pub trait Layer: Send + Sync + 'static {
     }
 
     /// As [`BlockDevice::extents`].
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner().extents(offset, len)
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.inner().extents(offset, len, count)
     }
 
     /// As [`BlockDevice::lend`], and not passed on: what a layer makes of reads would be passed by.
@@ -82,11 +82,6 @@ pub trait Layer: Send + Sync + 'static {
     /// As [`BlockDevice::adopt`], and not passed on: what a layer makes of writes would be passed by.
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
-    }
-
-    /// As [`BlockDevice::first_extents`]. A layer that changes [`extents`](Self::extents) changes this as well.
-    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner().first_extents(offset, len, count)
     }
 
     /// As [`BlockDevice::resize`].
@@ -169,8 +164,8 @@ impl<L: Layer> BlockDevice for L {
         Layer::write_zeroes(self, offset, len, zeroing)
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        Layer::extents(self, offset, len)
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        Layer::extents(self, offset, len, count)
     }
 
     fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
@@ -179,10 +174,6 @@ impl<L: Layer> BlockDevice for L {
 
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         Layer::adopt(self, offset, from)
-    }
-
-    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
-        Layer::first_extents(self, offset, len, count)
     }
 
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {

@@ -457,7 +457,7 @@ impl Transfer<'_> {
     async fn first_data(&self, piece: Piece) -> Result<Option<u64>, TransferError> {
         let geometry = self.destination.geometry();
         let end = piece.offset + piece.len;
-        let extents = self.destination.extents(piece.offset, self.padded(piece.len));
+        let extents = self.destination.extents(piece.offset, self.padded(piece.len), usize::MAX);
         for extent in extents.await.map_err(destination_error(piece.offset))? {
             if pieces::reads_as_zeroes(extent.kind, &geometry) {
                 continue;

@@ -56,7 +56,7 @@ impl<'a> Pieces<'a> {
         let geometry = self.device.geometry();
         if self.ready.is_empty() && self.position < geometry.size {
             let len = (geometry.size - self.position).min(WINDOW);
-            let extents = match self.device.extents(self.position, len).await {
+            let extents = match self.device.extents(self.position, len, usize::MAX).await {
                 Ok(extents) => extents,
                 // A device that cannot say what is where is read.
                 Err(BlockError::Unsupported) => {

@@ -542,11 +542,7 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.first_extents(offset, len, usize::MAX)
-    }
-
-    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         let sector = self.inner.shape.logical_sector;
         match self.inner.geometry().check(offset, len) {
             Ok(()) if len > 0 => self.on(

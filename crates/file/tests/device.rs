@@ -170,7 +170,7 @@ fn unmapping_makes_holes_and_extents_show_them() {
     assert!(buf[256 << 10..768 << 10].iter().all(|&byte| byte == 0));
     let piece = |offset, end: u64, kind| Extent { offset, len: end - offset, kind };
     assert_eq!(
-        wait(device.extents(512, (1 << 20) - 512)).unwrap(),
+        wait(device.extents(512, (1 << 20) - 512, usize::MAX)).unwrap(),
         [
             piece(512, 256 << 10, ExtentKind::Data),
             piece(256 << 10, 768 << 10, ExtentKind::Unallocated),
@@ -272,12 +272,12 @@ fn ranges_are_checked_and_empty_ones_succeed() {
     assert!(matches!(read(&device, 8192, 512), Err(BlockError::OutOfRange { .. })));
     assert!(matches!(write(&device, 256, &[1; 512]), Err(BlockError::Misaligned { .. })));
     assert!(matches!(wait(device.unmap(0, 16_384)), Err(BlockError::OutOfRange { .. })));
-    assert!(matches!(wait(device.extents(1, 512)), Err(BlockError::Misaligned { .. })));
+    assert!(matches!(wait(device.extents(1, 512, usize::MAX)), Err(BlockError::Misaligned { .. })));
     assert_eq!(read(&device, 8192, 0).unwrap().len(), 0);
     assert_eq!(write(&device, 8192, &[]), Ok(()));
     assert_eq!(wait(device.unmap(0, 0)), Ok(()));
     assert_eq!(wait(device.write_zeroes(0, 0, Zeroing::KeepAllocated)), Ok(()));
-    assert_eq!(wait(device.extents(0, 0)), Ok(vec![]));
+    assert_eq!(wait(device.extents(0, 0, usize::MAX)), Ok(vec![]));
 }
 
 fn resize(device: &FileDevice, size: u64) -> Result<(), BlockError> {
@@ -407,7 +407,11 @@ fn a_file_that_was_cut_is_a_failed_medium_until_it_has_its_length_again() {
         assert_eq!(write(device, 524_288, &[1; 4096]), far, "{way}");
         assert_eq!(wait(device.unmap(0, 1 << 20)), lost, "{way}");
         assert_eq!(wait(device.write_zeroes(0, 1 << 20, Zeroing::KeepAllocated)), lost, "{way}");
-        assert_eq!(wait(device.extents(0, 1 << 20)), Err(BlockError::Medium { offset: 16_384 }), "{way}");
+        assert_eq!(
+            wait(device.extents(0, 1 << 20, usize::MAX)),
+            Err(BlockError::Medium { offset: 16_384 }),
+            "{way}"
+        );
         assert_eq!(read(device, 12_288, 8192).map(drop), lost, "{way}");
         let length = file.as_file().metadata().unwrap().len();
         assert_eq!(length, 16_384, "{way}: longer again, with a hole before the end that reads as zeroes");
@@ -419,7 +423,7 @@ fn a_file_that_was_cut_is_a_failed_medium_until_it_has_its_length_again() {
         file.as_file().set_len(1 << 20).unwrap();
         write(device, 524_288, &[3; 4096]).unwrap();
         assert_eq!(&read(device, 524_288, 4096).unwrap()[..], &[3; 4096], "{way}");
-        wait(device.extents(0, 1 << 20)).unwrap();
+        wait(device.extents(0, 1 << 20, usize::MAX)).unwrap();
     });
 }
 

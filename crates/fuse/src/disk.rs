@@ -10,7 +10,7 @@ use fuser::{
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use lunway_block::{BlockDevice, BlockError, Bytes, Durability, ExtentKind, Io, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Bytes, Durability, Extent, ExtentKind, Io, Zeroing};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -31,6 +31,8 @@ const UNDER_WAY_MAX: u32 = 64 << 20;
 /// twice as long: an extent is 24 bytes here, and at worst 4 KiB there.
 const LOOK_MIN: u64 = 1 << 30;
 const LOOK_MAX: u64 = 1 << 40;
+/// Pieces that are asked for at a time: of two neighbours one is data as a rule, and the other is not.
+const LOOK_PIECES: usize = 2;
 
 /// A directory with a device in it, as the kernel sees it.
 ///
@@ -404,11 +406,11 @@ async fn seek(
     let (mut at, mut look) = (from / sector * sector, LOOK_MIN);
     while at < size {
         let len = look.min(size - at);
-        let extents = device.extents(at, len).await?;
+        let extents = device.extents(at, len, LOOK_PIECES).await?;
         if let Some(found) = extents.iter().find(|extent| wanted(extent.kind) && extent.end() > from) {
             return Ok(Some(found.offset.max(from)));
         }
-        at += len;
+        at = extents.last().map_or(at + len, Extent::end);
         look = (look * 2).min(LOOK_MAX);
     }
     Ok(None)

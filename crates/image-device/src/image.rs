@@ -73,7 +73,7 @@ impl BlockDevice for ImageDevice {
         Io::err(BlockError::ReadOnly)
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         match self.geometry.check(offset, len) {
             Ok(()) if len > 0 => {
                 let image = Arc::clone(&self.image);

@@ -384,13 +384,13 @@ impl BlockDevice for IscsiDevice {
         }
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         let shape = self.unit.shape();
         match shape.geometry.check(offset, len) {
             Err(error) => Io::err(error),
             Ok(()) if len == 0 => Io::ok(Vec::new()),
             Ok(()) if !shape.lba_status => Io::ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
-            Ok(()) => Io::pending(self.handle().extents(shape, offset..offset + len)),
+            Ok(()) => Io::pending(self.handle().extents(shape, offset..offset + len, count)),
         }
     }
 

@@ -219,12 +219,17 @@ impl Handle {
 }
 
 impl Handle {
-    pub(crate) async fn extents(self, shape: Shape, range: Range<u64>) -> Result<Vec<Extent>, BlockError> {
+    pub(crate) async fn extents(
+        self,
+        shape: Shape,
+        range: Range<u64>,
+        count: usize,
+    ) -> Result<Vec<Extent>, BlockError> {
         let sector = u64::from(shape.geometry.logical_sector);
         let mut list = Vec::new();
         let mut at = range.start;
         for _ in 0..LBA_STATUS_MAX {
-            if at >= range.end {
+            if at >= range.end || list.len() >= count {
                 return Ok(list);
             }
             let room = Buf::for_overwrite(8 + 16 * LBA_STATUS_DESCRIPTORS);

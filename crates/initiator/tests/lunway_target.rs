@@ -124,12 +124,12 @@ async fn space_comes_and_goes() {
     let geometry = device.geometry();
     assert_eq!((geometry.logical_sector, geometry.size), (4096, 32 << 20));
     assert!(geometry.unmap.zeroes());
-    let all = device.extents(0, geometry.size).await.unwrap();
+    let all = device.extents(0, geometry.size, usize::MAX).await.unwrap();
     assert!(all.iter().all(|extent| extent.kind == ExtentKind::Unallocated), "{all:?}");
 
     let data = Buf::copy_of(&[7; 8 << 20]).freeze();
     device.write(4 << 20, data, Durability::Volatile).await.unwrap();
-    let kinds: Vec<_> = device.extents(0, geometry.size).await.unwrap();
+    let kinds: Vec<_> = device.extents(0, geometry.size, usize::MAX).await.unwrap();
     let expected = [(0, 4 << 20), (4 << 20, 8 << 20), (12 << 20, 20 << 20)];
     assert_eq!(kinds.iter().map(|extent| (extent.offset, extent.len)).collect::<Vec<_>>(), expected);
     assert_eq!(kinds[1].kind, ExtentKind::Data);
@@ -138,7 +138,7 @@ async fn space_comes_and_goes() {
     device.write_zeroes(8 << 20, 1 << 20, Zeroing::KeepAllocated).await.unwrap();
     let read = device.read(4 << 20, Buf::zeroed(8 << 20)).await.unwrap();
     assert!(read[..5 << 20].iter().all(|&byte| byte == 0) && read[5 << 20..].iter().all(|&byte| byte == 7));
-    let kinds = device.extents(4 << 20, 4 << 20).await.unwrap();
+    let kinds = device.extents(4 << 20, 4 << 20, usize::MAX).await.unwrap();
     assert!(kinds.iter().all(|extent| extent.kind == ExtentKind::Unallocated), "{kinds:?}");
 }
 

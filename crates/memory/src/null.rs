@@ -68,7 +68,7 @@ impl BlockDevice for NullDisk {
         Io::Ready(self.geometry().check_write(offset, len))
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         Io::Ready(self.geometry().check(offset, len).map(|()| {
             let mut list = Vec::new();
             Extent { offset, len, kind: ExtentKind::Unallocated }.push_onto(&mut list);
@@ -108,7 +108,7 @@ mod tests {
         assert!(matches!(disk.write(0, data.freeze(), Durability::Stable), Io::Ready(Ok(()))));
         let Io::Ready(Ok(buf)) = disk.read(0, Buf::copy_of(&[1; 4096])) else { panic!("not ready") };
         assert_eq!(&buf[..], &[0; 4096]);
-        let Io::Ready(Ok(extents)) = disk.extents(512, 1024) else { panic!("not ready") };
+        let Io::Ready(Ok(extents)) = disk.extents(512, 1024, usize::MAX) else { panic!("not ready") };
         assert_eq!(extents, [Extent { offset: 512, len: 1024, kind: ExtentKind::Unallocated }]);
     }
 

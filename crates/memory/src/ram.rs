@@ -293,7 +293,7 @@ impl BlockDevice for RamDisk {
         self.clear(offset, len, zeroing)
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         if let Err(error) = self.geometry().check(offset, len) {
             return Io::err(error);
         }
@@ -441,7 +441,7 @@ mod tests {
         let chunk = CHUNK as u64;
         let disk = RamDisk::new(1 << 30, 512).unwrap();
         write(&disk, chunk, CHUNK + 512, 1);
-        let extents = ready(disk.extents(512, (1 << 30) - 512)).unwrap();
+        let extents = ready(disk.extents(512, (1 << 30) - 512, usize::MAX)).unwrap();
         let piece = |offset: u64, end: u64, kind| Extent { offset, len: end - offset, kind };
         assert_eq!(
             extents,
@@ -451,7 +451,7 @@ mod tests {
                 piece(3 * chunk, 1 << 30, ExtentKind::Unallocated),
             ]
         );
-        assert_eq!(ready(disk.extents(512, 0)), Ok(vec![]));
+        assert_eq!(ready(disk.extents(512, 0, usize::MAX)), Ok(vec![]));
     }
 
     #[test]
@@ -500,7 +500,10 @@ mod tests {
             let written = ready(disk.write(offset, data.clone(), Durability::Volatile));
             assert!(matches!(written, Err(BlockError::OutOfRange { .. })));
             assert!(matches!(ready(disk.unmap(offset, 4096)), Err(BlockError::OutOfRange { .. })));
-            assert!(matches!(ready(disk.extents(offset, 4096)), Err(BlockError::OutOfRange { .. })));
+            assert!(matches!(
+                ready(disk.extents(offset, 4096, usize::MAX)),
+                Err(BlockError::OutOfRange { .. })
+            ));
         }
         assert!(matches!(ready(disk.read(512, Buf::zeroed(4096))), Err(BlockError::Misaligned { .. })));
         assert!(matches!(ready(disk.unmap(0, 512)), Err(BlockError::Misaligned { .. })));

@@ -320,13 +320,13 @@ impl BlockDevice for Client {
         Io::Ready(self.geometry.check_write(offset, len))
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         if let Err(error) = self.geometry.check(offset, len) {
             return Io::err(error);
         }
         self.carry_out(move |mut stream| async move {
             let (mut list, mut at, end) = (Vec::new(), offset, offset + len);
-            while at < end {
+            while at < end && list.len() < count {
                 let length = (end - at).min(STATUS_MAX) as u32;
                 let mut status = Vec::new();
                 let into = Brought::Status(&mut status);

@@ -499,7 +499,7 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
             let one = flags & flag::REQ_ONE != 0;
             let reads_zeroes = geometry.unmap.zeroes();
             let count = if one { 1 } else { DESCRIPTORS_MAX };
-            device.first_extents(offset, length.into(), count).map(move |result| {
+            device.extents(offset, length.into(), count).map(move |result| {
                 result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
             })
         }

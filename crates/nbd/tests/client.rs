@@ -41,7 +41,7 @@ async fn an_export_is_read_by_many_requests_at_a_time_and_its_holes_are_seen() {
     // Longer than one request may be.
     let long = client.read(0, Buf::for_overwrite(80 << 20)).await.unwrap();
     assert_eq!((long[0], long[64 << 20], long.iter().filter(|byte| **byte != 0).count()), (1, 2, 8192));
-    let extents = client.extents(0, SIZE).await.unwrap();
+    let extents = client.extents(0, SIZE, usize::MAX).await.unwrap();
     assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), SIZE);
     let data: u64 =
         extents.iter().filter(|extent| extent.kind == ExtentKind::Data).map(|extent| extent.len).sum();
@@ -151,6 +151,6 @@ async fn replies_that_the_protocol_does_not_have_are_errors_and_cost_no_memory()
     assert!(matches!(client.read(0, Buf::for_overwrite(512)).await, Err(BlockError::Io { .. })));
     for status in [chunk(MAGIC, 1, 5, 1, 4, &[0; 4]), chunk(MAGIC, 1, 5, 1, 2, &[0; 2])] {
         let client = answers([handshake(), status].concat()).await.unwrap();
-        assert!(matches!(client.extents(0, 512).await, Err(BlockError::Gone { .. })));
+        assert!(matches!(client.extents(0, 512, usize::MAX).await, Err(BlockError::Gone { .. })));
     }
 }

@@ -235,7 +235,7 @@ impl Fleece {
     async fn data(&self, grains: Range<u64>) -> Vec<Range<u64>> {
         let range = self.bytes(grains.clone());
         let Some(Disks { origin, .. }) = self.state().disks.clone() else { return Vec::new() };
-        let extents = self.for_copy(|| origin.extents(range.start, range.end - range.start));
+        let extents = self.for_copy(|| origin.extents(range.start, range.end - range.start, usize::MAX));
         let Some(Ok(extents)) = extents.await else { return vec![grains] };
         let mut pieces: Vec<Range<u64>> = Vec::new();
         let holes = self.geometry.unmap.zeroes();
@@ -464,33 +464,48 @@ impl Fleece {
         self.disks().map(|_| buf)
     }
 
-    /// What lay in the range then.
-    pub(crate) async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    /// What lay in the range then, as [`BlockDevice::extents`]: the device is asked for no more pieces than that takes.
+    pub(crate) async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        count: usize,
+    ) -> Result<Vec<Extent>, BlockError> {
         let Disks { origin, .. } = self.disks()?;
-        let found = self.answered(origin.extents(offset, len).into_future()).await?;
-        let kept: Vec<u64> =
-            self.state().grains.range(self.grains(offset, len)).map(|(grain, _)| *grain).collect();
-        self.disks()?;
-        let mut kept = kept.into_iter().map(|grain| self.bytes(grain..grain + 1)).peekable();
-        let mut list = Vec::new();
-        let mut push = |start: u64, end: u64, kind: ExtentKind| {
-            Extent { offset: start, len: end.saturating_sub(start), kind }.push_onto(&mut list);
-        };
-        for extent in found {
-            let mut at = extent.offset;
-            while let Some(piece) = kept.peek().filter(|piece| piece.start < extent.end()) {
-                push(at, piece.start.clamp(at, extent.end()), extent.kind);
-                let end = piece.end.min(extent.end());
-                push(piece.start.max(at), end.max(piece.start.max(at)), ExtentKind::Data);
-                at = at.max(end);
-                if piece.end > extent.end() {
-                    break;
-                }
-                kept.next();
+        let (mut list, mut at, end) = (Vec::new(), offset, offset + len);
+        let mut missing = count;
+        while at < end && list.len() < count {
+            let found = self.answered(origin.extents(at, end - at, missing).into_future()).await?;
+            let Some(last) = found.last() else { break };
+            at = last.end();
+            {
+                let state = self.state();
+                found.iter().for_each(|extent| self.lay_kept_over(*extent, &state, &mut list));
             }
-            push(at, extent.end(), extent.kind);
+            // A change may have gone on uncopied since.
+            self.disks()?;
+            // What is kept joins the pieces around it: so that a disk of which all is kept takes few rounds.
+            missing = missing.saturating_mul(2);
         }
         Ok(list)
+    }
+
+    /// Adds a piece of the device as it is now to `list` as it was: kept grains are data.
+    fn lay_kept_over(&self, extent: Extent, state: &State, list: &mut Vec<Extent>) {
+        let mut at = extent.offset;
+        let mut push = |start: u64, end: u64, kind: ExtentKind| {
+            Extent { offset: start, len: end - start, kind }.push_onto(list);
+        };
+        if extent.kind != ExtentKind::Data {
+            for (grain, _) in state.grains.range(self.grains(extent.offset, extent.len)) {
+                let kept = self.bytes(*grain..*grain + 1);
+                let (start, stop) = (kept.start.max(at), kept.end.min(extent.end()));
+                push(at, start, extent.kind);
+                push(start, stop, ExtentKind::Data);
+                at = stop;
+            }
+        }
+        push(at, extent.end(), extent.kind);
     }
 
     fn disks(&self) -> Result<Disks, BlockError> {

@@ -53,12 +53,12 @@ impl BlockDevice for SnapshotDevice {
         Io::Ready(self.geometry().check_write(offset, len))
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         if let Err(error) = self.geometry().check(offset, len) {
             return Io::err(error);
         }
         let fleece = Arc::clone(&self.fleece);
-        Io::pending(async move { fleece.extents(offset, len).await })
+        Io::pending(async move { fleece.extents(offset, len, count).await })
     }
 
     fn caching(&self) -> Caching {

@@ -3,14 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use lunway_block::decorate::{Delay, Fault};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, ExtentKind, Io, Owner, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Owner, SharedBuf, Space, Zeroing,
 };
 use lunway_file::Workers;
 use lunway_memory::RamDisk;
@@ -108,7 +108,7 @@ async fn a_snapshot_is_what_the_disk_was_whatever_is_written_meanwhile() {
                     assert!(read[..] == then[offset as usize..][..length as usize], "{length} at {offset}");
                 }
                 assert!(content(&view).await == *then);
-                for extent in view.extents(0, SIZE).await.unwrap() {
+                for extent in view.extents(0, SIZE, usize::MAX).await.unwrap() {
                     let bytes = &then[extent.offset as usize..extent.end() as usize];
                     assert!(extent.kind == ExtentKind::Data || bytes.iter().all(|byte| *byte == 0));
                 }
@@ -220,7 +220,7 @@ async fn broken_by(area: Arc<dyn BlockDevice>) -> (String, Duration) {
         matches!(&refused, Err(BlockError::Gone { why: said, .. }) if said.contains(&why)),
         "{refused:?}"
     );
-    assert!(view.extents(0, 512).await.is_err());
+    assert!(view.extents(0, 512, usize::MAX).await.is_err());
     (why, longest)
 }
 
@@ -283,6 +283,57 @@ async fn what_a_smaller_disk_cuts_off_ends_its_snapshots() {
     assert_eq!(SnapshotDevice::new(Arc::clone(&fleece)).geometry().size, SIZE);
     layer.resize(GRAIN).await.unwrap();
     assert!(fleece.usage().ended.is_some_and(|why| why.contains("smaller")));
+}
+
+/// A disk of which every other grain is a hole, and the pieces that it has told.
+struct Fragmented(Arc<RamDisk>, AtomicUsize);
+
+impl lunway_block::Layer for Fragmented {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        let end = offset + len;
+        let piece = |grain: u64| {
+            let kind = if grain.is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Unallocated };
+            let from = offset.max(grain * GRAIN);
+            Extent { offset: from, len: end.min((grain + 1) * GRAIN) - from, kind }
+        };
+        let list: Vec<_> = (offset / GRAIN..end.div_ceil(GRAIN)).take(count).map(piece).collect();
+        self.1.fetch_add(list.len(), SeqCst);
+        Io::ok(list)
+    }
+}
+
+/// Each block status of one piece took a walk over the whole map of a fragmented disk.
+#[tokio::test]
+async fn a_disk_is_asked_for_as_many_pieces_as_its_snapshot_is() {
+    let disk = Arc::new(Fragmented(ram(SIZE), AtomicUsize::new(0)));
+    let layer = SnapshotLayer::new(Arc::clone(&disk) as Arc<dyn BlockDevice>);
+    let (fleece, _) = snapshot(&layer, ram(SIZE)).await;
+    let view = SnapshotDevice::new(fleece);
+    // Kept, so that three pieces become one there.
+    for grain in [9, 30, 31] {
+        layer.write(grain * GRAIN, filled(1, 4096), Durability::Volatile).await.unwrap();
+    }
+    let all = view.extents(0, SIZE, usize::MAX).await.unwrap();
+    assert_eq!(all.len(), 65 - 4, "{all:?}");
+    disk.1.store(0, SeqCst);
+    let (mut at, mut pieces) = (0, Vec::new());
+    while at < SIZE {
+        let first = view.extents(at, SIZE - at, 1).await.unwrap();
+        assert!(first.len() <= 3, "{first:?}");
+        first[0].push_onto(&mut pieces);
+        at = first[0].end();
+    }
+    assert_eq!(pieces, all);
+    let told = disk.1.load(SeqCst);
+    assert!(told <= 2 * 65, "{told} pieces were told for {}", all.len());
+    for count in 1..=all.len() {
+        let first = view.extents(0, SIZE, count).await.unwrap();
+        assert!(first.len() >= count && first[..count - 1] == all[..count - 1], "{count}: {first:?}");
+    }
 }
 
 /// A disk whose reads are made by the threads of a file, when they are not held.

@@ -645,7 +645,7 @@ impl BlockDevice for VhdxDevice {
         }
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         match self.inner.geometry().check(offset, len) {
             Ok(()) if len > 0 => self.on(|workers| &workers.maps, move |inner| inner.extents(offset, len)),
             checked => Io::Ready(checked.map(|()| Vec::new())),

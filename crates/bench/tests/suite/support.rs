@@ -84,7 +84,7 @@ impl BlockDevice for Memory {
         Io::ok(())
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         Io::ok(vec![Extent { offset, len, kind: self.extent_kind }])
     }
 }

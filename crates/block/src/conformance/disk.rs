@@ -92,7 +92,7 @@ impl BlockDevice for Disk {
         })
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         Io::Ready(self.geometry().check(offset, len).map(|()| {
             let (mut list, mut at) = (Vec::new(), offset);
             for (start, len) in self.recorder.now().allocated_in(offset, len) {

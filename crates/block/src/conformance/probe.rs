@@ -98,12 +98,9 @@ impl BlockDevice for Probe {
         self.reached(method, ())
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.reached("extents", vec![Extent { offset, len, kind: ExtentKind::Zero }])
-    }
-
-    fn first_extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.reached("first extents", vec![Extent { offset, len, kind: ExtentKind::Zero }])
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        let method = if count == usize::MAX { "extents" } else { "first extents" };
+        self.reached(method, vec![Extent { offset, len, kind: ExtentKind::Zero }])
     }
 
     fn resize(&self, _: u64) -> Io<Result<(), BlockError>> {

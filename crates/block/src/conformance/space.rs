@@ -153,7 +153,7 @@ pub(super) async fn extents_of(
     offset: u64,
     len: u64,
 ) -> Result<bool, String> {
-    let list = device.extents(offset, len).await;
+    let list = device.extents(offset, len, usize::MAX).await;
     let list = list.map_err(|error| format!("extents of {len} bytes at {offset}: {error}"))?;
     let sector = model.sector();
     let (mut next, mut tells) = (offset, false);
@@ -200,7 +200,7 @@ async fn first_extents_of(
     len: u64,
     count: usize,
 ) -> Result<(), String> {
-    let list = device.first_extents(offset, len, count).await;
+    let list = device.extents(offset, len, count).await;
     let list =
         list.map_err(|error| format!("the first {count} extents of {len} bytes at {offset}: {error}"))?;
     let mut next = offset;

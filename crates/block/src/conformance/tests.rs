@@ -138,10 +138,15 @@ impl BlockDevice for Broken {
         self.inner.write_zeroes(offset, if more { len + 512 } else { len }, zeroing)
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         let (hides, skips) = (self.is(Wrong::ExtentsHideData), self.is(Wrong::ExtentsHaveGaps));
-        self.inner.extents(offset, len).map(move |answer| {
+        let cuts = self.is(Wrong::FirstExtentsAreCutOff) && count < usize::MAX;
+        self.inner.extents(offset, len, count).map(move |answer| {
             answer.map(|mut list| {
+                if cuts {
+                    list.iter_mut().for_each(|extent| extent.len = extent.len.min(512));
+                    list.truncate(1);
+                }
                 if hides && let Some(data) = list.iter_mut().find(|extent| extent.kind == ExtentKind::Data) {
                     data.kind = ExtentKind::Unallocated;
                 }
@@ -151,19 +156,6 @@ impl BlockDevice for Broken {
                 list
             })
         })
-    }
-
-    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
-        match self.wrong {
-            Wrong::FirstExtentsAreCutOff => self.extents(offset, len).map(|answer| {
-                answer.map(|mut list| {
-                    list.iter_mut().for_each(|extent| extent.len = extent.len.min(512));
-                    list.truncate(1);
-                    list
-                })
-            }),
-            _ => self.inner.first_extents(offset, len, count),
-        }
     }
 
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {

@@ -82,7 +82,7 @@ mod tests {
             assert!(matches!(refused, Io::Ready(Err(BlockError::ReadOnly))));
         }
         assert!(matches!(device.flush(), Io::Ready(Ok(()))));
-        assert!(matches!(device.extents(0, 4096), Io::Ready(Ok(_))));
+        assert!(matches!(device.extents(0, 4096, usize::MAX), Io::Ready(Ok(_))));
         let Io::Ready(Ok(buf)) = device.read(0, Buf::copy_of(&data)) else { panic!("not ready") };
         assert_eq!(&buf[..], &[0; 512]);
     }

@@ -231,7 +231,7 @@ impl BlockDevice for NbdClient {
         self.done(WRITE_ZEROES, flags, offset, len, SharedBuf::default())
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         match self.geometry().check(offset, len) {
             Ok(()) if len > 0 => {
                 let asked = self.request(BLOCK_STATUS, 0, (offset, len), SharedBuf::default());

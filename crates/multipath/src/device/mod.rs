@@ -220,11 +220,11 @@ impl BlockDevice for MultipathDevice {
         }
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         match self.geometry().check(offset, len) {
             Err(error) => Io::err(error),
             Ok(()) if len == 0 => Io::ok(Vec::new()),
-            Ok(()) => self.whole(Extents { range: offset..offset + len }),
+            Ok(()) => self.whole(Extents { range: offset..offset + len, count }),
         }
     }
 

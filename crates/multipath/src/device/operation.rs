@@ -216,6 +216,7 @@ impl Operation for Flush {
 /// Asks what lies behind a range.
 pub(super) struct Extents {
     pub(super) range: Range<u64>,
+    pub(super) count: usize,
 }
 
 impl Operation for Extents {
@@ -233,7 +234,7 @@ impl Operation for Extents {
     }
 
     fn issue(&mut self, device: &dyn BlockDevice) -> Io<Result<Vec<Extent>, BlockError>> {
-        device.extents(self.range.start, self.range.end - self.range.start)
+        device.extents(self.range.start, self.range.end - self.range.start, self.count)
     }
 
     fn output(answer: Vec<Extent>, _: Origin) -> Vec<Extent> {

@@ -298,7 +298,7 @@ async fn copy_sparse(
     let extents = {
         let _pass = gate::shared(source.itl.unit().clone(), Claim::Nothing, None).await;
         check(&source.itl, opcode::READ_16)?;
-        source.itl.unit().device().extents(range.source, range.len).await?
+        source.itl.unit().device().extents(range.source, range.len, usize::MAX).await?
     };
     for extent in extents {
         let at = range.destination + (extent.offset - range.source);

@@ -173,7 +173,7 @@ async fn block_erase(unit: &LogicalUnit, zeroes: &Overwrite) -> Result<(), Block
     let mut at = 0;
     while at < size {
         let len = EXTENT_WINDOW.min(size - at);
-        for extent in unit.device().extents(at, len).await? {
+        for extent in unit.device().extents(at, len, usize::MAX).await? {
             if extent.kind != ExtentKind::Unallocated {
                 write_all(unit, extent.offset..extent.end(), &zeroes.pattern, progress).await?;
             }

@@ -199,7 +199,7 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
             }
             // One more than fit: the last one may grow until there is another.
             let missing = descriptors_max + 1 - status.descriptors.len();
-            let extents = device.first_extents(at, len, missing).await;
+            let extents = device.extents(at, len, missing).await;
             let fail = |error| failure(command.unit(), Step::Read { offset: at, len }, &error);
             let extents = extents.map_err(fail)?;
             for extent in &extents {

@@ -161,9 +161,9 @@ impl Layer for Asked {
         &self.disk
     }
 
-    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         self.counts.lock().expect("no test has panicked").push(count);
-        self.disk.first_extents(offset, len, count)
+        self.disk.extents(offset, len, count)
     }
 }
 

@@ -42,7 +42,9 @@ impl Disk {
         let Io::Ready(Ok(bytes)) = self.inner.read(0, Buf::for_overwrite(all as usize)) else {
             panic!("a RAM disk answers inline")
         };
-        let Io::Ready(Ok(extents)) = self.inner.extents(0, all) else { panic!("a RAM disk answers inline") };
+        let Io::Ready(Ok(extents)) = self.inner.extents(0, all, usize::MAX) else {
+            panic!("a RAM disk answers inline")
+        };
         [&bytes[..], format!("{extents:?}").as_bytes()].concat()
     }
 }

@@ -213,7 +213,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<Range> {
 }
 
 async fn is_unallocated(device: &dyn BlockDevice, offset: u64, len: u64) -> bool {
-    let extents = device.extents(offset, len).await;
+    let extents = device.extents(offset, len, usize::MAX).await;
     extents.is_ok_and(|extents| {
         !extents.is_empty() && extents.iter().all(|extent| extent.kind == ExtentKind::Unallocated)
     })

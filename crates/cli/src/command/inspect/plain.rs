@@ -28,8 +28,10 @@ pub(super) async fn look(device: &dyn BlockDevice) -> Result<Plain, Failure> {
     let mut at = 0;
     while at < geometry.size {
         let len = (geometry.size - at).min(WINDOW);
-        for extent in
-            device.extents(at, len).await.context("cannot query the allocated ranges of the device")?
+        for extent in device
+            .extents(at, len, usize::MAX)
+            .await
+            .context("cannot query the allocated ranges of the device")?
         {
             *match extent.kind {
                 ExtentKind::Data => &mut seen.data,
