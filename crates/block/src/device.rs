@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockError, Buf, Caching, Compaction, Extent, ExtentKind, FileRange, Geometry, Identity, Io, PathSample,
-    SharedBuf,
+    Permit, SharedBuf,
 };
 
 /// When a write may be acknowledged.
@@ -136,9 +136,10 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Changes the size, durably. What a smaller size cuts off is gone; what a larger one adds reads as zeroes.
     /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this
     /// answers. An operation in flight beyond a new end fails or has no effect. A device whose size is decided
-    /// elsewhere takes the size that it has by now, and no other.
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        let _ = size;
+    /// elsewhere takes the size that it has by now, and no other. Nothing is changed before `permit`
+    /// [says so](Permit::begin).
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        let _ = (size, permit);
         Io::err(BlockError::Unsupported)
     }
 

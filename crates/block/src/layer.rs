@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Compaction, Durability, Extent, FileRange,
-    Geometry, Identity, Io, PathSample, ResizeCallback, SharedBuf, SnapshotCommit, Space, Zeroing,
+    Geometry, Identity, Io, PathSample, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Space, Zeroing,
 };
 
 /// A device around another: [`inner`](Self::inner), and what it changes of it.
@@ -85,8 +85,8 @@ pub trait Layer: Send + Sync + 'static {
     }
 
     /// As [`BlockDevice::resize`].
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.inner().resize(size)
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        self.inner().resize(size, permit)
     }
 
     /// As [`BlockDevice::snapshot`].
@@ -176,8 +176,8 @@ impl<L: Layer> BlockDevice for L {
         Layer::adopt(self, offset, from)
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        Layer::resize(self, size)
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        Layer::resize(self, size, permit)
     }
 
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {

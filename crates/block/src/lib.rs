@@ -31,6 +31,7 @@
 //! | [`Bytes`] | a device of sectors, addressed by bytes |
 //! | [`Extent`] | data, zeroes or nothing |
 //! | [`Owner`] | whom operations are made for: devices that queue share out turns by it |
+//! | [`Permit`] | leave to begin work that a caller may stop waiting for |
 //! | [`FairQueue`] | a queue in which owners take turns |
 //! | [`TimeSlices`] | long work of the processor on a thread that serves many |
 //! | [`Caching`] | where answers may come from instead of the medium |
@@ -61,6 +62,7 @@ mod io;
 mod layer;
 mod owner;
 mod path;
+mod permit;
 pub mod rate;
 pub mod size;
 pub mod spec;
@@ -85,4 +87,5 @@ pub use io::{Io, IoFuture};
 pub use layer::Layer;
 pub use owner::{Entered, Owner, OwnerKey, beyond_owner};
 pub use path::{PathSample, PathState};
+pub use permit::Permit;
 pub use time_slice::{TimeSlices, hand_out_time_slices, in_time_slices};

@@ -563,7 +563,7 @@ fn sizes(old: Option<u64>, new: u64) -> String {
 pub(crate) fn refused(error: ChangeError) -> ApiError {
     let status = match &error {
         ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
-        ChangeError::Offline { .. } => StatusCode::CONFLICT,
+        ChangeError::Offline { .. } | ChangeError::Unsettled { .. } => StatusCode::CONFLICT,
         ChangeError::Generation { .. }
         | ChangeError::NeedsRestart(_)
         | ChangeError::Smaller { .. }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, FileRange, Geometry, Identity, Io,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, FileRange, Geometry, Identity, Io, Permit,
     ResizeCallback, SharedBuf, Space, Zeroing,
 };
 use rustix::fs::fdatasync;
@@ -420,6 +420,12 @@ impl Inner {
         result
     }
 
+    /// Waits for the disk: one that hangs shall hang before a change has begun, and not in it. Its errors are kept by the
+    /// kernel for the file that is flushed.
+    fn await_disk(&self) {
+        let _ = self.file.behind().map(fdatasync);
+    }
+
     fn sync(&self) -> Result<(), BlockError> {
         // A file that was cut has lost what was to be flushed: noted here, told by the flush.
         let _ = self.lost(0, 0);
@@ -592,8 +598,14 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.on(|workers| &workers.upkeep, move |inner| inner.size.change(inner.fd(), &inner.shape, size))
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        self.on(
+            |workers| &workers.upkeep,
+            move |inner| {
+                inner.await_disk();
+                inner.size.change(inner.fd(), &inner.shape, size, &permit)
+            },
+        )
     }
 
     fn identity(&self) -> Identity {

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lunway_block::{BlockError, Geometry, ResizeCallback};
+use lunway_block::{BlockError, Geometry, Permit, ResizeCallback};
 use rustix::fs::{SeekFrom, fstat, fsync, ftruncate, seek};
 use rustix::io::Errno;
 
@@ -100,8 +100,15 @@ impl Size {
         }
     }
 
-    /// Gives the device `size` bytes, durably, and tells who wants to know. Blocks.
-    pub(crate) fn change(&self, file: BorrowedFd<'_>, shape: &Geometry, size: u64) -> Result<(), BlockError> {
+    /// Gives the device `size` bytes, durably, and tells who wants to know, if that may still begin when all is known
+    /// for it. Blocks.
+    pub(crate) fn change(
+        &self,
+        file: BorrowedFd<'_>,
+        shape: &Geometry,
+        size: u64,
+        permit: &Permit,
+    ) -> Result<(), BlockError> {
         let sector = u64::from(shape.logical_sector);
         if size == 0 || !size.is_multiple_of(sector) {
             let why = format!("{size} bytes are not whole sectors of {sector} bytes, and at least one");
@@ -111,6 +118,7 @@ impl Size {
         let _changing = self.changing();
         let before = self.get();
         let actual = length(file)?;
+        permit.begin()?;
         if actual / sector * sector == size {
             // It has that size already: ours to know, not to change.
         } else if !self.regular {

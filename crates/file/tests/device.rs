@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Io, Zeroing};
+use lunway_block::{
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Io, Permit, Zeroing,
+};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
 use tempfile::{NamedTempFile, TempDir};
 
@@ -281,7 +283,7 @@ fn ranges_are_checked_and_empty_ones_succeed() {
 }
 
 fn resize(device: &FileDevice, size: u64) -> Result<(), BlockError> {
-    wait(device.resize(size))
+    wait(device.resize(size, Permit::default()))
 }
 
 #[test]
@@ -432,11 +434,11 @@ fn a_file_that_was_cut_is_mended_by_a_resize_to_what_it_has() {
     each_way(|file, device, way| {
         file.as_file().set_len(16_384).unwrap();
         assert_eq!(write(device, 16_384, &[1; 4096]), Err(BlockError::Medium { offset: 16_384 }), "{way}");
-        wait(device.resize(16_384)).unwrap();
+        wait(device.resize(16_384, Permit::default())).unwrap();
         assert!(matches!(write(device, 16_384, &[1; 4096]), Err(BlockError::OutOfRange { .. })), "{way}");
         write(device, 12_288, &[1; 4096]).unwrap();
         // To what it had, by somebody's order: what is added is zeroes.
-        wait(device.resize(1 << 20)).unwrap();
+        wait(device.resize(1 << 20, Permit::default())).unwrap();
         assert_eq!(&read(device, 16_384, 4096).unwrap()[..], &[0; 4096], "{way}");
     });
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, Io, Permit, Zeroing};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
 use stopped::Stoppable;
 
@@ -86,7 +86,7 @@ fn no_call_waits_for_a_file_system_that_does_not_answer_and_no_other_device_does
                 again.unmap(at, 4096),
                 again.write_zeroes(at, 4096, Zeroing::MayUnmap),
                 again.flush(),
-                again.resize(32 << 20),
+                again.resize(32 << 20, Permit::default()),
             ];
             let (read, map) = (again.read(at, Buf::zeroed(4096)), again.extents(at, 4096, usize::MAX));
             (ios, read, map)
@@ -150,6 +150,26 @@ fn flushes_and_writes_are_made_while_more_reads_hang_than_there_are_threads() {
     reads.into_iter().for_each(|io| drop(wait(io).unwrap()));
     assert!(hang, "reads are held, are they not?");
     in_time.expect("a flush waits behind reads");
+}
+
+/// Lost was: the end of a disk, cut off when its file system answered again, long after the caller had been told that the
+/// resize had failed.
+#[test]
+fn a_resize_that_is_given_up_before_it_begins_is_never_made() {
+    let Some(mount) = Stoppable::mount("stopped") else { return };
+    let device = FileDevice::open(mount.file(), &FileOptions::default()).unwrap();
+    let size = device.geometry().size;
+    wait(device.write(size - 4096, data(7), Durability::Stable)).unwrap();
+    mount.stop();
+    let permit = Permit::default();
+    let resized = device.resize(size / 2, permit.clone());
+    thread::sleep(Duration::from_millis(300));
+    assert!(permit.withdraw(), "a file system that is stopped tells no length");
+    mount.go_on();
+    assert_eq!(wait(resized).unwrap_err().fate(), Fate::NotDone);
+    assert_eq!(device.geometry().size, size);
+    let last = wait(device.read(size - 4096, Buf::zeroed(4096))).unwrap();
+    assert!(last.iter().all(|byte| *byte == 7));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use fuser::{
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use lunway_block::{BlockDevice, BlockError, Bytes, Durability, Extent, ExtentKind, Io, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Bytes, Durability, Extent, ExtentKind, Io, Permit, Zeroing};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -207,7 +207,7 @@ impl Filesystem for Disk {
             // Times are not kept.
             return reply.attr(&TTL, &attributes);
         };
-        let resize = |bytes: &Bytes| bytes.device().resize(size);
+        let resize = |bytes: &Bytes| bytes.device().resize(size, Permit::default());
         self.answer(resize, move |result| match result {
             Ok(()) => reply.attr(&TTL, &FileAttr { size, ..attributes }),
             Err(BlockError::Unsupported) => reply.error(Errno::EPERM),

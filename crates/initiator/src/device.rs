@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, ExtentKind, Geometry, Io,
-    PathSample, ResizeCallback, SharedBuf, Zeroing,
+    PathSample, Permit, ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::Isid;
@@ -395,7 +395,7 @@ impl BlockDevice for IscsiDevice {
     }
 
     /// The size is the target's to decide: a new one is noticed with the next command, and taken without a call.
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, _: Permit) -> Io<Result<(), BlockError>> {
         let actual = self.unit.shape().geometry.size;
         if size == actual {
             return Io::ok(());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, Permit, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, OpenOptions, inspect};
 
 use support::scripted::{Act, Disk, NAME, SECTOR};
@@ -490,8 +490,8 @@ async fn a_disk_that_grows_says_so() {
     }
     assert_eq!((heard.lock().unwrap()[..].to_vec(), device.geometry().size), (vec![65536], 65536));
     device.read(65536 - 512, Buf::zeroed(512)).await.unwrap();
-    device.resize(65536).await.unwrap();
-    let refused = device.resize(32768).await.unwrap_err();
+    device.resize(65536, Permit::default()).await.unwrap();
+    let refused = device.resize(32768, Permit::default()).await.unwrap_err();
     assert!(refused.to_string().contains("resize it there"), "{refused}");
 }
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
-    SharedBuf, Unmap, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, Permit,
+    ResizeCallback, SharedBuf, Unmap, Zeroing,
 };
 
 use crate::ShapeError;
@@ -76,9 +76,12 @@ impl BlockDevice for NullDisk {
         }))
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         if let Err(why) = ShapeError::check(size, self.shape.logical_sector) {
             return Io::err(BlockError::Size { why: why.to_string() });
+        }
+        if let Err(error) = permit.begin() {
+            return Io::err(error);
         }
         let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
         if self.size.swap(size, Ordering::Relaxed) != size {
@@ -119,9 +122,9 @@ mod tests {
         let ears = heard.clone();
         disk.on_resize(Box::new(move |geometry| ears.lock().unwrap().push(geometry.size)));
         for size in [16384, 16384, 4096] {
-            assert!(matches!(disk.resize(size), Io::Ready(Ok(()))));
+            assert!(matches!(disk.resize(size, Permit::default()), Io::Ready(Ok(()))));
         }
-        assert!(matches!(disk.resize(512), Io::Ready(Err(BlockError::Size { .. }))));
+        assert!(matches!(disk.resize(512, Permit::default()), Io::Ready(Err(BlockError::Size { .. }))));
         assert!(matches!(disk.read(4096, Buf::zeroed(4096)), Io::Ready(Err(_))));
         assert_eq!(*heard.lock().unwrap(), [16384, 4096]);
     }

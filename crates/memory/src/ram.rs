@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io, Permit,
     ResizeCallback, SharedBuf, Space, Unmap, Zeroing, in_time_slices,
 };
 
@@ -190,9 +190,10 @@ impl RamDisk {
         self.medium.held.load(Ordering::Relaxed) as u64 * CHUNK as u64
     }
 
-    fn change_size(&self, new_size: u64) -> Result<(), BlockError> {
+    fn change_size(&self, new_size: u64, permit: &Permit) -> Result<(), BlockError> {
         check_shape(new_size, self.shape.logical_sector)
             .map_err(|why| BlockError::Size { why: why.to_string() })?;
+        permit.begin()?;
         let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
         self.medium.table.reserve(new_size).map_err(|why| BlockError::Size { why: why.to_string() })?;
         // First the size, then the data: a write that has passed its check against the old size looks again
@@ -310,8 +311,8 @@ impl BlockDevice for RamDisk {
         Io::ok(list)
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        Io::Ready(self.change_size(size))
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        Io::Ready(self.change_size(size, &permit))
     }
 
     fn identity(&self) -> Identity {
@@ -461,14 +462,14 @@ mod tests {
         let log = seen.clone();
         disk.on_resize(Box::new(move |geometry| log.lock().unwrap().push(geometry.size)));
         write(&disk, 0, 4 * CHUNK, 7);
-        ready(disk.resize(CHUNK as u64 + 512)).unwrap();
+        ready(disk.resize(CHUNK as u64 + 512, Permit::default())).unwrap();
         assert_eq!(disk.allocated(), 2 * CHUNK as u64);
         assert!(matches!(
             ready(disk.read(2 * CHUNK as u64, Buf::zeroed(512))),
             Err(BlockError::OutOfRange { .. })
         ));
-        ready(disk.resize(4 * CHUNK as u64)).unwrap();
-        ready(disk.resize(4 * CHUNK as u64)).unwrap();
+        ready(disk.resize(4 * CHUNK as u64, Permit::default())).unwrap();
+        ready(disk.resize(4 * CHUNK as u64, Permit::default())).unwrap();
         let kept = CHUNK + 512;
         assert_eq!(read(&disk, 0, kept), vec![7; kept]);
         assert_eq!(read(&disk, kept as u64, 4 * CHUNK - kept), vec![0; 4 * CHUNK - kept]);
@@ -483,7 +484,7 @@ mod tests {
         assert!(matches!(RamDisk::new(SIZE_MAX + 512, 512), Err(ShapeError::TooLarge { .. })));
         let disk = RamDisk::new(512, 512).unwrap();
         for size in [0, 100, SIZE_MAX + 512] {
-            assert!(matches!(ready(disk.resize(size)), Err(BlockError::Size { .. })));
+            assert!(matches!(ready(disk.resize(size, Permit::default())), Err(BlockError::Size { .. })));
         }
         assert_eq!(disk.geometry().size, 512);
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use lunway_block::{BlockDevice, Buf, Durability, Io};
+use lunway_block::{BlockDevice, Buf, Durability, Io, Permit};
 use lunway_memory::RamDisk;
 
 fn ready<T>(io: Io<T>) -> T {
@@ -57,9 +57,9 @@ fn writes_racing_with_a_shrink_leave_nothing_behind_the_end() {
                 }
             })
         };
-        ready(disk.resize(4096)).unwrap();
+        ready(disk.resize(4096, Permit::default())).unwrap();
         writer.join().unwrap();
-        ready(disk.resize(1 << 20)).unwrap();
+        ready(disk.resize(1 << 20, Permit::default())).unwrap();
         let buf = ready(disk.read(4096, Buf::zeroed((1 << 20) - 4096))).unwrap();
         assert!(buf.iter().all(|&byte| byte == 0));
     }

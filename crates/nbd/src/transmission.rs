@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, SharedBuf, Zeroing};
+use lunway_block::{
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Permit, SharedBuf, Zeroing,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -503,7 +505,7 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
                 result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
             })
         }
-        command::RESIZE => device.resize(offset).map(|result| match result {
+        command::RESIZE => device.resize(offset, Permit::default()).map(|result| match result {
             Err(BlockError::Unsupported) => {
                 Err(Refused { errno: Errno::Perm, why: "the device has a fixed size".to_owned() })
             }

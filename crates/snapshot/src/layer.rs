@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Compaction, Durability, FileRange, Io, Layer, SharedBuf, SnapshotCommit,
+    BlockDevice, BlockError, Compaction, Durability, FileRange, Io, Layer, Permit, SharedBuf, SnapshotCommit,
     Zeroing, beyond_owner,
 };
 
@@ -185,7 +185,7 @@ impl Layer for SnapshotLayer {
     }
 
     /// What a smaller size cuts off is not copied: snapshots end with it.
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let layer = Arc::clone(&self.inside);
         self.change(0, 0, Effect::Data, move |inner| {
             if size < inner.geometry().size {
@@ -193,7 +193,7 @@ impl Layer for SnapshotLayer {
                     fleece.end("the disk was made smaller");
                 }
             }
-            inner.resize(size)
+            inner.resize(size, permit)
         })
     }
 

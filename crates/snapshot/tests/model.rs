@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lunway_block::decorate::{Delay, Fault};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Owner, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Owner, Permit, SharedBuf, Space,
+    Zeroing,
 };
 use lunway_file::Workers;
 use lunway_memory::RamDisk;
@@ -278,10 +279,10 @@ async fn an_unmapped_disk_costs_its_data_and_no_more() {
 async fn what_a_smaller_disk_cuts_off_ends_its_snapshots() {
     let layer = SnapshotLayer::new(ram(SIZE));
     let (fleece, _) = snapshot(&layer, ram(SIZE)).await;
-    layer.resize(SIZE * 2).await.unwrap();
+    layer.resize(SIZE * 2, Permit::default()).await.unwrap();
     assert_eq!(fleece.usage().ended, None);
     assert_eq!(SnapshotDevice::new(Arc::clone(&fleece)).geometry().size, SIZE);
-    layer.resize(GRAIN).await.unwrap();
+    layer.resize(GRAIN, Permit::default()).await.unwrap();
     assert!(fleece.usage().ended.is_some_and(|why| why.contains("smaller")));
 }
 

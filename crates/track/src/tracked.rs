@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lunway_block::{
-    BlockDevice, BlockError, Compaction, Durability, Fate, Io, Layer, SharedBuf, SnapshotCommit, Zeroing,
+    BlockDevice, BlockError, Compaction, Durability, Fate, Io, Layer, Permit, SharedBuf, SnapshotCommit,
+    Zeroing,
 };
 use lunway_vhdx::Storage;
 
@@ -421,7 +422,7 @@ impl Layer for Tracked {
         self.change(Change::Zeroed, offset, len, move |inner| inner.write_zeroes(offset, len, zeroing))
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let inner = Arc::clone(&self.inner);
         let shared = Arc::clone(&self.shared);
         let logged = self.on_worker(move |shared| shared.tracker.resize(size));
@@ -430,7 +431,7 @@ impl Layer for Tracked {
                 io::ErrorKind::InvalidInput => BlockError::Size { why: error.to_string() },
                 _ => unlogged(&error.to_string()),
             })?;
-            let answer = inner.resize(size).await;
+            let answer = inner.resize(size, permit).await;
             let now = inner.geometry().size;
             on_worker(&shared, move |shared| drop(shared.tracker.resize(now))).await;
             answer

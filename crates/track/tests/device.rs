@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use lunway_block::{BlockDevice, Buf, Durability, Io, SharedBuf, Zeroing};
+use lunway_block::{BlockDevice, Buf, Durability, Io, Permit, SharedBuf, Zeroing};
 use lunway_memory::RamDisk;
 use lunway_track::{Backing, Changes, EpochId, GRAIN, Identify, Tracked, Tuning};
 
@@ -171,14 +171,14 @@ async fn a_disk_that_grows_and_shrinks_reports_what_is_new() {
     let device = tracked(&inner, &folder.path().join("track"), &Arc::default(), Tuning::default());
     let one = EpochId([1; 16]);
     device.tracking().close_epoch(one).await.unwrap();
-    device.resize(SIZE + 10 * GRAIN).await.unwrap();
+    device.resize(SIZE + 10 * GRAIN, Permit::default()).await.unwrap();
     let end = SIZE / GRAIN;
     let known = device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await;
     assert_eq!(grains(&known), (end..end + 10).collect());
-    device.resize(SIZE - GRAIN).await.unwrap();
+    device.resize(SIZE - GRAIN, Permit::default()).await.unwrap();
     assert_eq!(grains(&device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await), BTreeSet::new());
     // Without a call of ours.
-    inner.resize(SIZE).await.unwrap();
+    inner.resize(SIZE, Permit::default()).await.unwrap();
     assert_eq!(
         grains(&device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await),
         [end - 1].into()

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Compaction, CompactionPhase, Durability, Extent, ExtentKind,
-    FileRange, Geometry, Identity, Io, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
+    FileRange, Geometry, Identity, Io, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
 use lunway_file::{Lane, Workers, WriteBack};
 use lunway_vhdx::merge::children;
@@ -228,7 +228,7 @@ impl Inner {
 
     /// Closes the disk, changes its size, and opens it again; the file stays locked. An error leaves it as it was,
     /// unless it cannot be opened again.
-    fn resize(&self, size: u64) -> Result<(), BlockError> {
+    fn resize(&self, size: u64, permit: &Permit) -> Result<(), BlockError> {
         let refused = |why: String| BlockError::Size { why };
         let random = |error: getrandom::Error| refused(error.to_string());
         // Waits for operations under way, and holds back those that come.
@@ -256,6 +256,7 @@ impl Inner {
         // Another handle of the same open file: the lock is not given up.
         let file = file.try_clone().map_err(BlockError::from)?;
         let mut guids = random_guids().map_err(random)?;
+        permit.begin()?;
         if let Some(chain) = place.take() {
             chain.close().map_err(meaning)?;
         }
@@ -670,12 +671,12 @@ impl BlockDevice for VhdxDevice {
         }
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         if self.inner.geometry.read_only {
             return Io::err(BlockError::ReadOnly);
         }
         // One thread: one after another.
-        self.on(|workers| &workers.upkeep, move |inner| inner.resize(size))
+        self.on(|workers| &workers.upkeep, move |inner| inner.resize(size, &permit))
     }
 
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Unmap, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Permit, Unmap, Zeroing};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{CreateOptions, Kind, Locator, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
@@ -199,7 +199,7 @@ async fn a_disk_is_resized_between_operations_and_stays_locked() {
     };
     let sizes = [SIZE + MIB, 64 * MIB, 2 * MIB, 200 * MIB + 512];
     for size in sizes {
-        device.resize(size).await.unwrap();
+        device.resize(size, Permit::default()).await.unwrap();
         assert_eq!(device.geometry().size, size);
         let again = VhdxDevice::open(&path, true).err().unwrap().to_string();
         assert!(again.contains("in use by this process"), "{again}");
@@ -211,7 +211,7 @@ async fn a_disk_is_resized_between_operations_and_stays_locked() {
     busy.await.unwrap();
     assert_eq!(*told.lock().unwrap(), sizes);
     for refused in [0, 513, 65 << 40] {
-        let error = device.resize(refused).await.unwrap_err();
+        let error = device.resize(refused, Permit::default()).await.unwrap_err();
         assert!(matches!(error, BlockError::Size { .. }), "{refused}: {error}");
         assert_eq!(device.geometry().size, sizes[3], "it goes on as it is");
     }
@@ -220,7 +220,7 @@ async fn a_disk_is_resized_between_operations_and_stays_locked() {
     let device = open(&path, true);
     assert_eq!(device.geometry().size, sizes[3]);
     assert_eq!(device.read(0, Buf::zeroed(512)).await.unwrap()[..], [7; 512]);
-    assert_eq!(device.resize(SIZE).await, Err(BlockError::ReadOnly));
+    assert_eq!(device.resize(SIZE, Permit::default()).await, Err(BlockError::ReadOnly));
 }
 
 /// The space of blocks behind a smaller end is given back when the new size is durable. Here the host refuses that: of
@@ -241,12 +241,12 @@ async fn users_hear_of_a_size_that_is_durable_although_the_resize_failed() {
         lunway_foreign::machine_lacks("the right to make a file append-only");
         return;
     }
-    let resized = device.resize(8 * MIB).await;
+    let resized = device.resize(8 * MIB, Permit::default()).await;
     assert!(set("-a").status.success());
     let error = resized.expect_err("the host refused").to_string();
     assert!(error.contains("giving space back"), "{error}");
     assert_eq!((device.geometry().size, told.lock().unwrap().clone()), (8 * MIB, vec![8 * MIB]));
-    assert!(device.resize(0).await.is_err());
+    assert!(device.resize(0, Permit::default()).await.is_err());
     assert_eq!(told.lock().unwrap().len(), 1, "a size that did not change is not told");
     device.close(CLOSE_TIME).await.unwrap();
     assert_eq!(open(&path, true).geometry().size, 8 * MIB);
@@ -260,7 +260,7 @@ async fn a_parent_is_not_resized() {
     make(folder.path(), "other.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
     let device = open(&path, false);
     // It is the parent of another file's child.
-    device.resize(SIZE * 2).await.unwrap();
+    device.resize(SIZE * 2, Permit::default()).await.unwrap();
     device.close(CLOSE_TIME).await.unwrap();
     let data_write = lunway_vhdx::Disk::open(
         File::open(&path).unwrap(),
@@ -270,7 +270,7 @@ async fn a_parent_is_not_resized() {
     let linkage = data_write.unwrap().data_write_guid();
     let device = open(&path, false);
     make(folder.path(), "child.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
-    let error = device.resize(SIZE).await.unwrap_err().to_string();
+    let error = device.resize(SIZE, Permit::default()).await.unwrap_err().to_string();
     assert!(error.contains("it is the parent of") && error.contains("child.avhdx"), "{error}");
     assert_eq!(device.geometry().size, SIZE * 2);
     device.close(CLOSE_TIME).await.unwrap();

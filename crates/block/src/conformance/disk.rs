@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use lunway_crash::{MemoryStorage, Recorder};
 
 use crate::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io, Permit,
     ResizeCallback, SharedBuf, Space, Unmap, Zeroing,
 };
 
@@ -105,9 +105,12 @@ impl BlockDevice for Disk {
         }))
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         if size == 0 || !size.is_multiple_of(u64::from(self.sector)) {
             return Io::err(BlockError::Size { why: format!("{size} bytes are not whole sectors") });
+        }
+        if let Err(error) = permit.begin() {
+            return Io::err(error);
         }
         self.recorder.resize(size);
         self.recorder.sync();

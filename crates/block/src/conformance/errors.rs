@@ -2,7 +2,7 @@
 
 use super::model::{put, read, stamped, write};
 use super::{Content, Instance, Model, Outcome, Verdict, all, ensure};
-use crate::{BlockDevice, BlockError, Buf, Durability, Zeroing};
+use crate::{BlockDevice, BlockError, Buf, Durability, Permit, Zeroing};
 
 /// What the contract says of a range, for operations that change something and for those that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,10 @@ pub(super) async fn errors(instance: &Instance) -> Verdict {
                 "{operation}, read-only: {answer:?}"
             );
         }
-        ensure!(device.resize(size * 2).await == Err(BlockError::ReadOnly), "a read-only device was resized");
+        ensure!(
+            device.resize(size * 2, Permit::default()).await == Err(BlockError::ReadOnly),
+            "a read-only device was resized"
+        );
     }
     // Many wrong ones at once leave nothing that a right one would wait for.
     let refused = all((0..100).map(|_| device.read(size, Buf::zeroed(sector as usize)))).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Below, Outcome, Probe, Subject, Verdict, ensure};
-use crate::{BlockDevice, BlockError, Buf, Compaction, Durability, Io, SharedBuf, Zeroing};
+use crate::{BlockDevice, BlockError, Buf, Compaction, Durability, Io, Permit, SharedBuf, Zeroing};
 
 /// Operations with what they are called, as [`Probe`] calls them.
 const OPERATIONS: [&str; 13] = [
@@ -94,7 +94,7 @@ async fn carry_out(device: &dyn BlockDevice, operation: &str) -> Result<(), Bloc
         "snapshot" => device.snapshot(Path::new("leaf"), Box::new(|| Ok(()))).await,
         "compact" => device.compact(Arc::new(Compaction::new(1))).await,
         "close" => device.close().await,
-        _ => device.resize(Probe::SIZE).await,
+        _ => device.resize(Probe::SIZE, Permit::default()).await,
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, CacheNews, Caching, Compaction, Durability, Extent,
-    ExtentKind, Geometry, Identity, Io, PathSample, PathState, ResizeCallback, SharedBuf, SnapshotCommit,
-    Space, Unmap, Zeroing,
+    ExtentKind, Geometry, Identity, Io, PathSample, PathState, Permit, ResizeCallback, SharedBuf,
+    SnapshotCommit, Space, Unmap, Zeroing,
 };
 
 /// A device that stores nothing, answers every method with something that no default would, and notes what reached it.
@@ -103,7 +103,7 @@ impl BlockDevice for Probe {
         self.reached(method, vec![Extent { offset, len, kind: ExtentKind::Zero }])
     }
 
-    fn resize(&self, _: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, _: u64, _: Permit) -> Io<Result<(), BlockError>> {
         self.reached("resize", ())
     }
 

@@ -3,7 +3,7 @@
 use super::model::{check, stamped};
 use super::space::extents_of;
 use super::{Content, Instance, Model, Outcome, SIZE_MIN, Subject, Verdict, all, ensure};
-use crate::{BlockDevice, BlockError, Buf, Durability, Zeroing};
+use crate::{BlockDevice, BlockError, Buf, Durability, Permit, Zeroing};
 
 /// Sequences, and operations in each: some 800 operations, of which one in 16 is as long as the device allows.
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -70,7 +70,7 @@ async fn another_size(
 ) -> Result<(), String> {
     let sectors = SIZE_MIN / 2 / model.sector();
     let sectors = sectors + random.below(sectors * 3 / 2);
-    match device.resize(sectors * model.sector()).await {
+    match device.resize(sectors * model.sector(), Permit::default()).await {
         Ok(()) => model.resize(sectors as usize),
         Err(BlockError::Unsupported | BlockError::ReadOnly | BlockError::Size { .. }) => {}
         Err(error) => return Err(format!("resize to {sectors} sectors: {error}")),

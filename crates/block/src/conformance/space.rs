@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::model::{check, is_read_only, put, read};
 use super::{Content, Instance, Model, Outcome, SIZE_MIN, Verdict, ensure};
-use crate::{BlockDevice, BlockError, ExtentKind, Geometry, Zeroing};
+use crate::{BlockDevice, BlockError, ExtentKind, Geometry, Permit, Zeroing};
 
 pub(super) async fn shape(instance: &Instance) -> Verdict {
     let device = &*instance.device;
@@ -232,7 +232,13 @@ pub(super) async fn resize(instance: &Instance) -> Verdict {
         put(device, &mut model, size - 16 * sector, 16 * sector, 1).await?;
     }
     let larger = size + (1 << 20);
-    let lacks = match device.resize(larger).await {
+    let withdrawn = Permit::default();
+    withdrawn.withdraw();
+    ensure!(
+        device.resize(larger, withdrawn).await.is_err() && device.geometry().size == size,
+        "resized without leave"
+    );
+    let lacks = match device.resize(larger, Permit::default()).await {
         Ok(()) => None,
         Err(BlockError::ReadOnly) => Some("read-only"),
         Err(BlockError::Unsupported) => Some("not supported"),
@@ -245,7 +251,7 @@ pub(super) async fn resize(instance: &Instance) -> Verdict {
     }
     for size in [larger, size / 2, size / 2 + sector * 8, size] {
         if size != larger {
-            let resized = device.resize(size).await;
+            let resized = device.resize(size, Permit::default()).await;
             resized.map_err(|error| format!("resize to {size}: {error}"))?;
         }
         model.resize((size / sector) as usize);
@@ -263,7 +269,8 @@ pub(super) async fn resize(instance: &Instance) -> Verdict {
         put(device, &mut model, size - sector, sector, size).await?;
         read(device, size - sector, sector).await?;
     }
-    ensure!(device.resize(sector + 1).await.is_err(), "a size of {} bytes was taken", sector + 1);
+    let odd = device.resize(sector + 1, Permit::default()).await;
+    ensure!(odd.is_err(), "a size of {} bytes was taken", sector + 1);
     model.compare_all(device).await?;
     Ok(Outcome::Holds)
 }

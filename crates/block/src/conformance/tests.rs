@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{Buf, Durability, Extent, ExtentKind, Geometry, ResizeCallback, SharedBuf, Zeroing};
+use crate::{Buf, Durability, Extent, ExtentKind, Geometry, Permit, ResizeCallback, SharedBuf, Zeroing};
 
 /// What a [`Broken`] device does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl BlockDevice for Broken {
         })
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         match self.wrong {
             Wrong::ResizeIsNotPassedOn => Io::err(BlockError::Unsupported),
             Wrong::ResizeKeepsWhatWasCutOff => {
@@ -166,11 +166,11 @@ impl BlockDevice for Broken {
                 let Io::Ready(Ok(last)) = self.inner.read(end, Buf::zeroed(512)) else {
                     return Io::err(BlockError::Busy);
                 };
-                let resized = self.inner.resize(size);
+                let resized = self.inner.resize(size, permit);
                 drop(self.inner.write(end.min(size - 512), last.freeze(), Durability::Volatile));
                 resized
             }
-            _ => self.inner.resize(size),
+            _ => self.inner.resize(size, permit),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
-use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing};
+use crate::{BlockDevice, BlockError, Buf, Durability, Io, Permit, SharedBuf, Zeroing};
 
 /// Adds a fixed service time to each operation: `delay:TIME:DEVICE`.
 ///
@@ -70,8 +70,8 @@ impl crate::Layer for Delay {
         self.delayed(self.inner.write_zeroes(offset, len, zeroing))
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.delayed(self.inner.resize(size))
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        self.delayed(self.inner.resize(size, permit))
     }
 }
 

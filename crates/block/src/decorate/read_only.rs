@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::{
-    BlockDevice, BlockError, Durability, Geometry, Io, ResizeCallback, SharedBuf, SnapshotCommit, Zeroing,
+    BlockDevice, BlockError, Durability, Geometry, Io, Permit, ResizeCallback, SharedBuf, SnapshotCommit,
+    Zeroing,
 };
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
@@ -46,7 +47,7 @@ impl crate::Layer for ReadOnly {
         Io::err(BlockError::ReadOnly)
     }
 
-    fn resize(&self, _size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, _size: u64, _permit: Permit) -> Io<Result<(), BlockError>> {
         Io::err(BlockError::ReadOnly)
     }
 
@@ -76,7 +77,7 @@ mod tests {
             device.write(0, SharedBuf::default(), Durability::Volatile),
             device.unmap(0, 512),
             device.write_zeroes(0, 512, Zeroing::MayUnmap),
-            device.resize(8192),
+            device.resize(8192, Permit::default()),
             device.snapshot(Path::new("leaf"), Box::new(|| Ok(()))),
         ] {
             assert!(matches!(refused, Io::Ready(Err(BlockError::ReadOnly))));
@@ -93,7 +94,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         ReadOnly::new(inner.clone()).on_resize(Box::new(move |geometry| log.lock().unwrap().push(geometry)));
-        assert!(matches!(inner.resize(8192), Io::Ready(Ok(()))));
+        assert!(matches!(inner.resize(8192, Permit::default()), Io::Ready(Ok(()))));
         let seen = seen.lock().unwrap();
         assert_eq!(seen.iter().map(|g| (g.size, g.read_only)).collect::<Vec<_>>(), [(8192, true)]);
     }

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use crate::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing};
+use crate::{
+    BlockDevice, BlockError, Buf, Durability, Geometry, Io, Permit, ResizeCallback, SharedBuf, Zeroing,
+};
 
 pub(crate) struct TestDevice {
     data: Mutex<Vec<u8>>,
@@ -91,7 +93,10 @@ impl BlockDevice for TestDevice {
         self.change(offset, len, |range| range.fill(0))
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        if let Err(error) = permit.begin() {
+            return self.answer(Err(error));
+        }
         self.data.lock().unwrap().resize(size as usize, 0);
         self.callbacks.lock().unwrap().iter().for_each(|callback| callback(self.geometry()));
         self.answer(Ok(()))

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, SharedBuf, Unmap, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, Permit, SharedBuf, Unmap,
+    Zeroing,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -241,7 +242,10 @@ impl BlockDevice for NbdClient {
         }
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        if let Err(error) = permit.begin() {
+            return Io::err(error);
+        }
         let (shared, callbacks) = (Arc::clone(&self.size), Arc::clone(&self.callbacks));
         let geometry = self.geometry();
         self.request(RESIZE, 0, (size, 0), SharedBuf::default()).map(move |done| {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Geometry, Io, Permit, ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_fuse::Mounted;
 use lunway_memory::RamDisk;
@@ -124,8 +124,8 @@ impl BlockDevice for HeldReads {
         self.disk.unmap(offset, len)
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.disk.resize(size)
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        self.disk.resize(size, permit)
     }
 
     fn on_resize(&self, callback: ResizeCallback) {
@@ -170,6 +170,22 @@ impl Stoppable {
     /// From here on the file system does not answer.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP).unwrap();
+        // A thread that runs on another core answers until it hears of the signal.
+        let begun = Instant::now();
+        while !self.has_stopped() {
+            assert!(begun.elapsed() < MOUNT_TIME, "the server does not stop");
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Whether all threads of the server have stopped (`proc_pid_stat(5)`: state T, behind the name in parentheses).
+    fn has_stopped(&self) -> bool {
+        let Some(server) = self.server else { return true };
+        let tasks = fs::read_dir(format!("/proc/{}/task", server.as_raw_pid())).unwrap();
+        tasks.flatten().all(|task| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        })
     }
 
     pub(crate) fn go_on(&self) {

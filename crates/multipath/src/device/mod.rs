@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use futures_util::future::join_all;
 use lunway_block::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, Geometry, Identity, Io,
-    PathSample, ResizeCallback, SharedBuf, Space, Zeroing,
+    PathSample, Permit, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 use tokio::task::AbortHandle;
 
@@ -229,9 +229,9 @@ impl BlockDevice for MultipathDevice {
     }
 
     /// A lane's business, and not tried again: a size that a lane could not set is asked for anew.
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         match self.any_lane() {
-            Some(lane) => lane.device().resize(size),
+            Some(lane) => lane.device().resize(size, permit),
             None => Io::err(self.shared.no_lane()),
         }
     }

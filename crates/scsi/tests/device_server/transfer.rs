@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Initiator, Rig, SECTOR, SECTORS, serve};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, Layer, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, Layer, Permit, SharedBuf, Zeroing,
 };
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags, WriteSameFlags};
@@ -210,7 +210,7 @@ fn unmap_checks_every_range_before_it_does_any() {
 fn a_resize_is_told_to_every_nexus() {
     let rig = Rig::new();
     let (one, other) = (rig.login("one"), rig.login("other"));
-    assert!(matches!(rig.disk.resize(2 * SECTORS * SECTOR as u64), Io::Ready(Ok(()))));
+    assert!(matches!(rig.disk.resize(2 * SECTORS * SECTOR as u64, Permit::default()), Io::Ready(Ok(()))));
     one.hears(UnitAttention::CapacityChanged);
     other.hears(UnitAttention::CapacityChanged);
     one.good(&cdb::read16(2 * SECTORS - 1, 1, NONE), &[]);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use lunway_block::{BlockDevice, Buf, Io};
+use lunway_block::{BlockDevice, Buf, Io, Permit};
 use lunway_scsi::{
     LogicalUnit, LogicalUnitOptions, Lun, LunView, Nexus, Response, ScsiTarget, Status,
     TaskManagementFunction,
@@ -254,7 +254,7 @@ impl World {
     fn resize(&mut self, lun: u16, blocks: u64) {
         let unit = &mut self.units[usize::from(lun)];
         let size = blocks * unit.disk.sector as u64;
-        assert!(matches!(self.devices[usize::from(lun)].resize(size), Io::Ready(Ok(()))));
+        assert!(matches!(self.devices[usize::from(lun)].resize(size, Permit::default()), Io::Ready(Ok(()))));
         if unit.disk.blocks() != blocks {
             unit.disk.resize(blocks);
             self.establish(lun, CAPACITY, None);

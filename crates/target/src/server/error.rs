@@ -162,6 +162,16 @@ pub enum ChangeError {
         /// What it said.
         error: BlockError,
     },
+    /// Work on a device was not begun, or not waited for to its end.
+    #[error("target {target}, lun {lun}: {why}")]
+    Unsettled {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// Which work, and what becomes of it.
+        why: String,
+    },
     /// What changes on the disk of a logical unit is not recorded.
     #[error(
         "target {target}, lun {lun}: its changes are not tracked; remove it, and add it again with track"

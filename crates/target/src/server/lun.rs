@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, BlockError, Io};
+use lunway_block::{BlockDevice, BlockError};
 use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, StateStore};
 use lunway_snapshot::SnapshotLayer;
 use lunway_track::Tracking;
@@ -19,6 +20,7 @@ use super::opening::{Closing, OpenDevice, OpenError, OpenOptions};
 use super::place::Place;
 use super::snapshots::LunSnapshots;
 use super::tracking::Track;
+use super::work::{DeviceWork, Unsettled};
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
 
@@ -29,9 +31,6 @@ const END_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
-/// How long a change of size is waited for: a file system frees terabytes in less. A snapshot, which waits for the
-/// commands under way, is waited for as long: no longer than initiators wait for a command.
-const WORK_TIME: Duration = Duration::from_secs(30);
 /// How often the space of a backing store is looked at where there is a threshold.
 const SPACE_POLL: Duration = Duration::from_secs(5);
 
@@ -47,8 +46,7 @@ pub(super) struct Lun {
     /// The device was opened for reading only.
     opened_read_only: bool,
     pub(super) compactions: Arc<Compactions>,
-    /// Held by a change of size and by a snapshot until the device has answered.
-    working: Arc<tokio::sync::Mutex<()>>,
+    work: Arc<DeviceWork>,
     /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await
     /// must be.
     close: Mutex<Option<Closing>>,
@@ -75,18 +73,11 @@ impl Serials {
     }
 }
 
-/// Work on the device of a logical unit that takes its time.
-pub(super) struct DeviceWork {
-    target: String,
-    lun: u16,
-    name: String,
-    device: Arc<dyn BlockDevice>,
-    turn: Arc<tokio::sync::Mutex<()>>,
-}
-
 /// Another size for the device of a logical unit; initiators hear that its capacity has changed.
 pub(super) struct Resize {
-    work: DeviceWork,
+    work: Arc<DeviceWork>,
+    /// The device's name.
+    device: String,
     size: u64,
 }
 
@@ -119,6 +110,7 @@ pub(super) struct Maker {
     /// The folder of track files.
     pub(super) tracks: Option<PathBuf>,
     pub(super) place: Arc<Place>,
+    pub(super) unsettled: Arc<Unsettled>,
 }
 
 impl Maker {
@@ -147,6 +139,8 @@ impl Maker {
         let device = Arc::clone(&layer) as Arc<dyn BlockDevice>;
         let unit = self.unit(target, lun, &device)?;
         let compactions = Compactions::new(&device, &lun.compact, &self.runtime);
+        let place = (target.name.as_str(), lun.id);
+        let work = DeviceWork::new(place, &device, &self.unsettled);
         Ok(Lun {
             target: target.name.to_string(),
             config: lun.with_format(),
@@ -156,7 +150,7 @@ impl Maker {
             tracking,
             opened_read_only: lun.read_only,
             compactions,
-            working: Arc::default(),
+            work,
             close: Mutex::new(opened.close),
         })
     }
@@ -249,19 +243,13 @@ impl Lun {
     }
 
     /// Work on the device, to be carried out beside other changes.
-    pub(super) fn work(&self) -> DeviceWork {
-        DeviceWork {
-            target: self.target.clone(),
-            lun: self.config.id,
-            name: self.config.device.to_string(),
-            device: Arc::clone(&self.device),
-            turn: Arc::clone(&self.working),
-        }
+    pub(super) fn work(&self) -> Arc<DeviceWork> {
+        Arc::clone(&self.work)
     }
 
     /// A change of the device's size, to be carried out beside other changes.
     pub(super) fn resize(&self, size: u64) -> Resize {
-        Resize { work: self.work(), size }
+        Resize { work: self.work(), device: self.config.device.to_string(), size }
     }
 
     /// What a new configuration of the same number asks for. `switched`: the device is the one that it names already.
@@ -356,44 +344,24 @@ impl Lun {
 
     /// Closes the device.
     pub(super) async fn close(self) {
-        let Self { device, unit, snapshots, close, .. } = self;
+        let Self { device, unit, snapshots, work, close, .. } = self;
         snapshots.end_all("its LUN is not served any more");
-        drop((device, unit, snapshots));
+        drop((device, unit, snapshots, work));
         if let Some(close) = close.into_inner().unwrap_or_else(PoisonError::into_inner) {
             close.await;
         }
     }
 }
 
-impl DeviceWork {
-    /// Carries it out, on the runtime that carries the devices, so that no two of one device overlap. What takes longer
-    /// than [`WORK_TIME`] goes on, and is an error; what waits as long for another is not begun.
-    pub(super) async fn carry_out(
-        &self,
-        runtime: &Handle,
-        work: impl FnOnce(&dyn BlockDevice) -> Io<Result<(), BlockError>> + Send + 'static,
-    ) -> Result<(), BlockError> {
-        let (turn, device) = (Arc::clone(&self.turn), Arc::clone(&self.device));
-        let done = tokio::time::timeout(WORK_TIME, async {
-            let turn = turn.lock_owned().await;
-            let working = runtime.spawn(async move {
-                let done = work(&*device).await;
-                drop(turn);
-                done
-            });
-            working.await.unwrap_or_else(|error| Err(BlockError::gone(error.to_string())))
-        });
-        done.await.unwrap_or(Err(BlockError::late(WORK_TIME)))
-    }
-}
-
 impl Resize {
     /// As [`DeviceWork::carry_out`].
     pub(super) async fn carry_out(self, runtime: &Handle) -> Result<(), ChangeError> {
-        let Self { work, size } = self;
-        let resized = work.carry_out(runtime, move |device| device.resize(size)).await;
-        let DeviceWork { target, lun, name: device, .. } = work;
-        resized.map_err(|error| ChangeError::Resize { target, lun, device, error })
+        let Self { work, device, size } = self;
+        let what = format!("the resize to {}", HumanSize(size));
+        let resized = work.carry_out(runtime, what, move |device, permit| device.resize(size, permit)).await;
+        resized.map_err(|error| {
+            error.of(&work, |target, lun, error| ChangeError::Resize { target, lun, device, error })
+        })
     }
 }
 
@@ -435,7 +403,14 @@ mod tests {
         let (target, lun) = (&config.targets[0], &config.targets[0].luns[0]);
         let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".into()) }));
         let place = Arc::new(Place::of(&config));
-        let maker = Maker { open, runtime: Handle::current(), state: None, tracks: None, place };
+        let maker = Maker {
+            open,
+            runtime: Handle::current(),
+            state: None,
+            tracks: None,
+            place,
+            unsettled: Arc::default(),
+        };
         let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
         let unit = maker.unit(target, lun, &device).unwrap();
         let unwatched = LogicalUnit::new(device, LogicalUnitOptions::default()).unwrap();

@@ -8,6 +8,7 @@
 //! | `warnings.rs` | what is served and may not be meant so |
 //! | `claim.rs` | what a change keeps others from while disks work for it |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
+//! | `work.rs` | resizes and snapshots of those devices, and what outlives its caller |
 //! | `offline.rs` | logical units whose device could not be opened at the start, and when it can |
 //! | `own.rs` | devices that would lead back to the server |
 //! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
@@ -36,6 +37,7 @@ mod stopping;
 mod summary;
 mod tracking;
 mod warnings;
+mod work;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -44,7 +46,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lunway_block::{Compaction, SnapshotCommit};
+use lunway_block::{BlockDevice, Compaction, Permit, SnapshotCommit};
 use lunway_filesystem::cut::Cut;
 use lunway_scsi::StateStore;
 use lunway_track::Tracking;
@@ -174,7 +176,8 @@ impl Server {
         let kept = state.clone().map(|store| store as Arc<dyn StateStore>);
         let tracks = state.as_ref().map(|store| store.path().to_owned());
         tracks.as_deref().into_iter().for_each(snapshots::clean_up);
-        let maker = Maker { open, runtime: Runtime::current(), state: kept, tracks, place };
+        let unsettled = Arc::default();
+        let maker = Maker { open, runtime: Runtime::current(), state: kept, tracks, place, unsettled };
         let (opened, left) = open_all(&config, &maker).await?;
         let luns: Luns = opened.into_iter().map(|lun| (lun.key(), lun)).collect();
         let mut targets = BTreeMap::new();
@@ -251,6 +254,7 @@ impl Server {
         };
         warnings.extend(self.idle_portals(&config));
         warnings.extend(self.offline.warnings());
+        warnings.extend(self.maker.unsettled.warnings());
         warnings
     }
 
@@ -438,8 +442,16 @@ impl Server {
     ) -> Result<(), ChangeError> {
         let work = self.of_lun(target, lun, Lun::work).await?;
         let leaf = leaf.to_owned();
-        let made = work.carry_out(&self.maker.runtime, move |device| device.snapshot(&leaf, commit)).await;
-        made.map_err(|error| ChangeError::Snapshot { target: target.to_owned(), lun, error })
+        let what = format!("the snapshot {}", leaf.display());
+        // What a snapshot made before it is put on record is undone by the device.
+        let snapshot = move |device: &dyn BlockDevice, permit: Permit| {
+            let commit = move || permit.begin().and_then(|()| commit());
+            device.snapshot(&leaf, Box::new(commit))
+        };
+        let made = work.carry_out(&self.maker.runtime, what, snapshot).await;
+        made.map_err(|error| {
+            error.of(&work, |target, lun, error| ChangeError::Snapshot { target, lun, error })
+        })
     }
 
     /// Has the device behind a logical unit make its file shorter, beside its initiators' work:

@@ -158,9 +158,9 @@ mod tests {
                     Box::pin(async { Ok(device.into()) })
                 });
                 let (runtime, place) = (tokio::runtime::Handle::current(), Arc::new(Place::of(&config)));
-                let lun = Maker { open, runtime, state: None, tracks: None, place }
-                    .make(&config.targets[0], lun)
-                    .await;
+                let unsettled = Arc::default();
+                let maker = Maker { open, runtime, state: None, tracks: None, place, unsettled };
+                let lun = maker.make(&config.targets[0], lun).await;
                 let lun = lun.unwrap();
                 luns.insert(lun.key(), lun);
             }

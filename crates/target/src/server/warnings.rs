@@ -33,11 +33,13 @@ pub enum WarningKind {
     IdlePortal,
     /// The device of a logical unit cannot be opened.
     OfflineLun,
+    /// A resize or snapshot of a logical unit has not ended, and nobody waits for it any longer.
+    UnsettledLun,
 }
 
 impl WarningKind {
     /// All.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::OpenTarget,
         Self::ClosedTarget,
         Self::OddName,
@@ -45,6 +47,7 @@ impl WarningKind {
         Self::ReadableSecret,
         Self::IdlePortal,
         Self::OfflineLun,
+        Self::UnsettledLun,
     ];
 
     /// Its name in metrics, as in JSON.
@@ -57,6 +60,7 @@ impl WarningKind {
             Self::ReadableSecret => "readable_secret",
             Self::IdlePortal => "idle_portal",
             Self::OfflineLun => "offline_lun",
+            Self::UnsettledLun => "unsettled_lun",
         }
     }
 }
@@ -85,6 +89,13 @@ impl Warning {
     pub(super) fn offline_lun(target: &str, lun: u16, why: &str) -> Self {
         let text = format!("lun {lun} of target {target} is offline: {why}; lunway keeps trying to open it");
         Self { kind: WarningKind::OfflineLun, text }
+    }
+
+    /// A logical unit with work under way that has outlived its caller.
+    pub(super) fn unsettled_lun(target: &str, lun: u16, why: &str) -> Self {
+        let text =
+            format!("lun {lun} of target {target} is unsettled: {why}; resizes and snapshots are refused");
+        Self { kind: WarningKind::UnsettledLun, text }
     }
 
     /// That a target lets in everybody or nobody; `None`: neither.

@@ -8,7 +8,7 @@ use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
 use lunway_file::{FileDevice, FileOptions};
 use lunway_memory::RamDisk;
-use lunway_target::{Config, LunConfig, OpenDevice, Server};
+use lunway_target::{Config, LunConfig, OpenDevice, Server, WarningKind};
 
 use crate::stopped::Stoppable;
 use crate::support::*;
@@ -86,6 +86,37 @@ fn timed(client: &mut Client) -> Duration {
     assert!((0..4).any(|_| client.execute(0, &cdb10(0x28, 0, 8), &[], 8 * BLOCK).status == 0));
     assert!((0..4).any(|_| client.execute(0, &[0; 6], &[], 0).status == 0));
     begun.elapsed()
+}
+
+/// Lost was: the end of a LUN, cut off when its device answered again, long after `lun resize --shrink` had failed.
+#[test]
+fn a_resize_that_is_not_begun_in_time_is_never_made_and_others_are_refused_until_the_device_answers() {
+    let Some(mount) = Stoppable::mount("stopped") else { return };
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{TARGET}\"\nopen = true\n\
+         [[target.lun]]\nid = {HUNG}\ndevice = \"{}\"\n",
+        mount.file().display()
+    );
+    let config = Config::from_toml(&text, "test.toml").unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(config, opener())).unwrap();
+    let size = || server.targets()[0].luns[0].size;
+    let unsettled = || server.warnings().iter().any(|warning| warning.kind == WarningKind::UnsettledLun);
+    let resize = |size: u64| runtime.block_on(server.resize_lun(TARGET, u16::from(HUNG), size));
+    let before = size();
+    mount.stop();
+    let late = resize(before / 2).unwrap_err().to_string();
+    assert!(late.contains("was not begun and will not be made"), "{late}");
+    assert!(unsettled());
+    let begun = Instant::now();
+    let behind = resize(before / 4).unwrap_err().to_string();
+    assert!(behind.contains("has not ended and will not be made"), "{behind}");
+    assert!(begun.elapsed() < AT_ONCE, "it is refused, and not waited for");
+    mount.go_on();
+    until("the device has answered", || !unsettled());
+    assert_eq!(size(), before);
+    resize(before / 2).unwrap();
+    assert_eq!(size(), before / 2);
 }
 
 #[test]

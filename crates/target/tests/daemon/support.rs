@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, Permit, SharedBuf, Zeroing};
 use lunway_iscsi::initiator::{
     Completed, InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission,
 };
@@ -108,8 +108,8 @@ impl BlockDevice for Slow {
         self.disk.write_zeroes(offset, len, zeroing)
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.later(self.disk.resize(size))
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
+        self.later(self.disk.resize(size, permit))
     }
 }
 
