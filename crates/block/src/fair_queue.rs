@@ -66,6 +66,26 @@ impl<T> Node<T> {
         Some(item)
     }
 
+    fn take(&mut self, path: &[u64], is_meant: &mut dyn FnMut(&T) -> bool) -> Option<T> {
+        let taken = match path.split_first() {
+            None => {
+                let index = self.items.iter().position(is_meant)?;
+                self.items.remove(index)
+            }
+            Some((id, path)) => {
+                let index = self.position(*id)?;
+                let member = &mut self.members[index].1;
+                let taken = member.take(path, is_meant);
+                if member.len == 0 {
+                    self.members.remove(index);
+                }
+                taken
+            }
+        };
+        self.len -= usize::from(taken.is_some());
+        taken
+    }
+
     fn remove(&mut self, path: &[u64]) -> VecDeque<T> {
         let removed = match path.split_first() {
             None => std::mem::take(&mut self.items),
@@ -139,6 +159,11 @@ impl<T> FairQueue<T> {
     /// Takes out everything of an owner.
     pub fn remove(&mut self, owner: OwnerKey) -> VecDeque<T> {
         self.all.remove(&owner.0)
+    }
+
+    /// Takes out the oldest item of an owner that `is_meant`.
+    pub fn take(&mut self, owner: OwnerKey, mut is_meant: impl FnMut(&T) -> bool) -> Option<T> {
+        self.all.take(&owner.0, &mut is_meant)
     }
 
     /// Takes out everything.
@@ -224,5 +249,14 @@ mod tests {
         assert_eq!(turns.remove(alone(1)), []);
         assert_eq!((turns.pop(), turns.pop(), turns.pop(), turns.len()), (Some(20), Some(30), None, 0));
         assert!(turns.all.members.is_empty());
+    }
+
+    #[test]
+    fn one_item_is_taken_out_and_the_turns_go_on() {
+        let mut turns = filled(9, &[(alone(1), 10), (alone(1), 11), (alone(2), 20)]);
+        assert_eq!(turns.take(alone(1), |item| *item == 11), Some(11));
+        assert_eq!((turns.take(alone(1), |item| *item == 11), turns.take(alone(3), |_| true)), (None, None));
+        assert_eq!(turns.take(alone(1), |_| true), Some(10));
+        assert_eq!((turns.len(), turns.pop(), turns.pop()), (1, Some(20), None));
     }
 }

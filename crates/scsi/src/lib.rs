@@ -44,6 +44,7 @@ mod authority;
 mod capacity;
 mod copy_record;
 mod device_server;
+mod fair_turn;
 mod field;
 mod gate;
 mod identity;

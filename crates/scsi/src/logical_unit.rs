@@ -8,10 +8,11 @@ use lunway_block::decorate::{Opener, Openers};
 use lunway_block::{BlockDevice, Durability, Geometry};
 
 use crate::device_server::sanitize;
+use crate::fair_turn::FairTurn;
 use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::medium_operation::{Background, MediumOperation, MediumWork, Phase};
-use crate::mode::ModeParameters;
+use crate::mode::{ModeChange, ModeParameters};
 use crate::nexus::{ItlNexus, PortPair};
 use crate::reservation::{Keeper, Reservations};
 use crate::state_store::{StateError, StateStore, item as state_item};
@@ -126,6 +127,8 @@ pub struct LogicalUnit {
     read_only: AtomicBool,
     identity: Identity,
     mode: ModeParameters,
+    /// One MODE SELECT that saves at a time.
+    saving_mode: Arc<FairTurn>,
     /// Percent; 0: none.
     threshold: AtomicU8,
     threshold_told: AtomicBool,
@@ -168,6 +171,7 @@ impl LogicalUnit {
         let unit = Arc::new(Self {
             identity: Identity::derive(&options),
             mode,
+            saving_mode: Arc::default(),
             threshold: AtomicU8::new(options.threshold_percent.unwrap_or(0)),
             threshold_told: AtomicBool::default(),
             obstacles: AtomicU8::new(if protected { obstacle::PROTECTED } else { 0 }),
@@ -241,18 +245,23 @@ impl LogicalUnit {
         &self.threshold_told
     }
 
-    /// Keeps mode parameters over power cycles.
-    pub(crate) async fn save_mode(&self, flags: u8) -> Result<(), StateError> {
+    /// Keeps mode parameters over power cycles, those in force with a change that a nexus asked for, and has it take
+    /// effect: one change after another, so that each is saved with those before it.
+    pub(crate) async fn save_mode(&self, change: ModeChange, by: &ItlNexus) -> Result<(), StateError> {
+        let _turn = self.saving_mode.take().await;
+        let flags = self.mode.with(change);
         if let Some((store, owner)) = self.state() {
+            // Kept first: what an initiator was told to be saved must come back.
             store.save(owner, state_item::MODE_PAGES, ModeParameters::kept(flags)).await?;
         }
         self.mode.set_saved(flags);
+        self.put_mode_in_force(change, by);
         Ok(())
     }
 
     /// Mode parameters that a nexus asked for take effect, and the others hear of it.
-    pub(crate) fn put_mode_in_force(&self, flags: u8, by: &ItlNexus) {
-        if self.mode.put_in_force(flags) {
+    pub(crate) fn put_mode_in_force(&self, change: ModeChange, by: &ItlNexus) {
+        if self.mode.put_in_force(change) {
             self.refresh_protection();
             self.establish(UnitAttention::ModeParametersChanged, Some(by));
         }

@@ -74,6 +74,27 @@ pub(crate) struct ModeParameters {
 /// Version of the kept form: this byte, then the flags.
 const KEPT_VERSION: u8 = 1;
 
+/// What a MODE SELECT changes: the flags of the pages that it brings. Those of other pages stay, whoever changes them
+/// meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModeChange {
+    /// The flags that it says something of.
+    mask: u8,
+    /// Those of them that it sets.
+    set: u8,
+}
+
+impl ModeChange {
+    fn set(&mut self, flag: u8, on: bool) {
+        self.mask |= flag;
+        self.set = if on { self.set | flag } else { self.set & !flag };
+    }
+
+    fn of(self, flags: u8) -> u8 {
+        flags & !self.mask | self.set
+    }
+}
+
 /// What is wrong with the pages of a MODE SELECT, by offset into the list of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SelectError {
@@ -130,9 +151,16 @@ impl ModeParameters {
         self.saved.store(flags, Ordering::Release);
     }
 
-    /// Puts flags in force; says whether that changed anything.
-    pub(crate) fn put_in_force(&self, flags: u8) -> bool {
-        self.current.swap(flags, Ordering::AcqRel) != flags
+    /// The flags in force with a change made to them.
+    pub(crate) fn with(&self, change: ModeChange) -> u8 {
+        change.of(self.flags())
+    }
+
+    /// Makes a change to what is in force now, which leaves what pages other than its own say; says whether that changed
+    /// anything.
+    pub(crate) fn put_in_force(&self, change: ModeChange) -> bool {
+        let changed = |flags| Some(change.of(flags)).filter(|after| *after != flags);
+        self.current.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed).is_ok()
     }
 
     /// The pages that a MODE SENSE asks for; `None` where there is no such page. `savable` sets PS: what can be changed
@@ -172,10 +200,10 @@ impl ModeParameters {
         }))
     }
 
-    /// Reads the pages of a MODE SELECT: the flags that they ask for, or which of them is wrong. Nothing changes yet.
-    pub(crate) fn select(&self, pages: &[u8], threshold: Option<u32>) -> Result<u8, SelectError> {
+    /// Reads the pages of a MODE SELECT: the change that they ask for, or which of them is wrong. Nothing changes yet.
+    pub(crate) fn select(&self, pages: &[u8], threshold: Option<u32>) -> Result<ModeChange, SelectError> {
         let facts = Facts { flags: self.flags(), threshold };
-        let mut flags = facts.flags;
+        let mut change = ModeChange::default();
         let mut at = 0;
         while at < pages.len() {
             let (page, len) = find_page(&pages[at..], facts).map_err(|error| match error {
@@ -190,11 +218,11 @@ impl ModeParameters {
                 return Err(SelectError::Field(at + index));
             }
             for &(index, bit, flag) in page.changeable {
-                flags = if given[index] & bit != 0 { flags | flag } else { flags & !flag };
+                change.set(flag, given[index] & bit != 0);
             }
             at += len;
         }
-        Ok(flags)
+        Ok(change)
     }
 }
 
@@ -317,7 +345,7 @@ mod tests {
     }
 
     fn select(mode: &ModeParameters, pages: &[u8]) -> Result<bool, SelectError> {
-        mode.select(pages, Some(7)).map(|flags| mode.put_in_force(flags))
+        mode.select(pages, Some(7)).map(|change| mode.put_in_force(change))
     }
 
     #[test]
@@ -346,7 +374,7 @@ mod tests {
         let mode = with_cache(true);
         let mut control = current(&mode, page::CONTROL, 0);
         control[2] |= D_SENSE;
-        let flags = mode.select(&control, Some(7)).unwrap();
+        let flags = mode.with(mode.select(&control, Some(7)).unwrap());
         mode.set_saved(flags);
         mode.reset();
         assert!(mode.descriptor_sense());

@@ -41,7 +41,8 @@ pub enum StateError {
 ///
 /// - `save` is durable and atomic when it answers: after a crash at any moment `load` gives either the bytes of this
 ///   call or those before it, never a mixture and never nothing where there was something.
-/// - Saves of one owner and item take effect in the order of the calls.
+/// - Saves of one owner and item take effect in the order of the calls. One that waits for another thing may be left out
+///   where a later one follows: then both answer when the later one is durable.
 /// - `load` tells damage from absence. It may block: it is called only when units and targets are made.
 /// - `save` does not block: where it takes time it answers later. Who drops the answer abandons that, not the save. An
 ///   empty blob removes the item.

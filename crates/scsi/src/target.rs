@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::gate::{self, Gate};
+use crate::fair_turn::FairTurn;
 use crate::logical_unit::LogicalUnit;
 use crate::lun::Lun;
 use crate::lun_view::LunView;
@@ -49,7 +49,7 @@ pub struct ScsiTarget {
     inventory: Mutex<Inventory>,
     state: Option<Arc<dyn StateStore>>,
     /// One SET TARGET PORT GROUPS at a time.
-    setting_groups: Arc<Gate>,
+    setting_groups: Arc<FairTurn>,
 }
 
 /// Why SET TARGET PORT GROUPS was not carried out.
@@ -198,7 +198,7 @@ impl ScsiTarget {
         sender: u64,
         choices: &[(u16, AccessState)],
     ) -> Result<(), SetGroupsError> {
-        let _turn = gate::exclusive(self.setting_groups.clone()).await;
+        let _turn = self.setting_groups.take().await;
         let mut groups = self.groups();
         let before = groups.to_kept();
         groups.choose(choices).map_err(SetGroupsError::Choice)?;

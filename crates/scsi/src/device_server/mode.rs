@@ -135,21 +135,19 @@ fn select(command: Command, form: Form, len: usize) -> Answer {
     if !pages.is_empty() && !command.cdb.has(1, PF) {
         return Err(Sense::invalid_cdb_field(1, 4).into());
     }
-    let flags = unit.mode().select(pages, unit.threshold()).map_err(|error| match error {
+    let change = unit.mode().select(pages, unit.threshold()).map_err(|error| match error {
         SelectError::Length => too_short(),
         SelectError::Field(at) => Sense::invalid_parameter((pages_at + at) as u16).into(),
     })?;
     if !save {
-        unit.put_mode_in_force(flags, &command.itl);
+        unit.put_mode_in_force(change, &command.itl);
         return Ok(Io::Ready(Response::took(len as u64)));
     }
     stepwise(async move {
         let unit = command.unit();
-        // Kept first: what an initiator was told to be saved must come back.
-        unit.save_mode(flags)
+        unit.save_mode(change, &command.itl)
             .await
             .map_err(|_| Sense::new(SenseKey::HARDWARE_ERROR, AdditionalSense::INTERNAL_TARGET_FAILURE))?;
-        unit.put_mode_in_force(flags, &command.itl);
         Ok(Response::took(len as u64))
     })
 }

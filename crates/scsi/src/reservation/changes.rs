@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Notice, Outcome, Persistent, Refusal, ReservationType, Reservations};
-use crate::gate::{self, ExclusivePass, Gate, Owned};
+use crate::fair_turn::{FairTurn, Turn};
 use crate::logical_unit::{LogicalUnit, obstacle};
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::state_store::{StateError, StateStore, item};
@@ -17,13 +17,10 @@ use crate::unit_attention::UnitAttention;
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     in_force: Mutex<Reservations>,
-    turn: Arc<Gate>,
+    turn: Arc<FairTurn>,
     /// What the store has may differ from what is in force: a save failed, or was given up.
     in_doubt: AtomicBool,
 }
-
-/// The right to change reservations.
-pub(crate) type Turn = ExclusivePass<Owned<Gate>>;
 
 impl Keeper {
     /// With what the store has.
@@ -44,7 +41,7 @@ impl Keeper {
 
     /// Waits until no other change is under way.
     pub(crate) async fn turn(&self) -> Turn {
-        gate::exclusive(self.turn.clone()).await
+        self.turn.take().await
     }
 }
 

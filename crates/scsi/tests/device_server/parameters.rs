@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lunway_block::{BlockDevice, Space};
+use lunway_block::{BlockDevice, Buf, Io, Space};
 use lunway_memory::RamDisk;
 use lunway_scsi::vpd::{LogicalBlockProvisioning, page};
 use lunway_scsi::{
-    AdditionalSense, LogicalUnitOptions, Lun, LunView, MemoryStore, Sense, SenseKey, Status,
+    AdditionalSense, LogicalUnitOptions, Lun, LunView, MemoryStore, Sense, SenseKey, StateStore, Status,
     TaskManagementFunction, UnitAttention, cdb,
 };
 
+use crate::reservation::SlowStore;
 use crate::support::{Initiator, Rig, SECTOR, SECTORS, serve};
 
 const CONTROL: u8 = 0x0A;
@@ -66,6 +67,37 @@ fn without_a_store_nothing_can_be_saved_and_everyone_is_told_so() {
     assert_eq!(saved.code, AdditionalSense::SAVING_PARAMETERS_NOT_SUPPORTED);
     let refused = select_d_sense(&host, true);
     assert_eq!(*refused.sense.unwrap(), Sense::invalid_cdb_field(1, 0));
+}
+
+/// Each was made of the pages in force when it came, so that the later one saved the earlier one's page as it had been.
+#[tokio::test]
+async fn two_mode_selects_of_different_pages_at_a_time_are_both_in_force_and_saved() {
+    let store = Arc::new(SlowStore::default());
+    let state: Arc<dyn StateStore> = store.clone();
+    let rig = Rig::with(LogicalUnitOptions { state: Some(state), ..Default::default() });
+    let host = rig.login("host");
+    let select = |page: u8, bit: u8| {
+        let mut list = vec![0; 8];
+        list.extend(page_of(&host, page));
+        list[8] &= 0x3F;
+        list[8 + 2] |= bit;
+        let cdb = [0x55, 0x11, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
+        match host.0.execute([0; 8], &cdb, Buf::copy_of(&list).freeze()) {
+            Io::Pending(response) => tokio::spawn(response),
+            Io::Ready(response) => panic!("the store has not answered: {response:?}"),
+        }
+    };
+    let both = [select(CACHING, 0x04), select(CONTROL, 0x04)];
+    assert_eq!(page_of(&host, CACHING)[2] & 0x04, 0, "not in force before it is kept");
+    while !both.iter().all(|one| one.is_finished()) {
+        tokio::task::yield_now().await;
+        let waiting = std::mem::take(&mut *store.0.lock().unwrap());
+        waiting.into_iter().for_each(|done| done.send(true).unwrap());
+    }
+    for control in [0, SAVED] {
+        let bits = [CACHING, CONTROL].map(|page| page_of(&host, control | page)[2] & 0x04);
+        assert_eq!(bits, [0x04, 0x04], "page control {control:02x}");
+    }
 }
 
 #[test]

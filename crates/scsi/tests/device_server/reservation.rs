@@ -6,7 +6,7 @@ use lunway_block::Io;
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::{
-    AdditionalSense, LogicalUnit, LogicalUnitOptions, LunView, MemoryStore, NexusTasks, PortGroup,
+    AdditionalSense, LogicalUnit, LogicalUnitOptions, LunView, MemoryStore, NexusTasks, PortGroup, PortPair,
     ReservationType, Response, Sense, SenseKey, StateError, StateStore, Status, UnitAttention, state_item,
 };
 
@@ -284,7 +284,7 @@ fn kept_reservations_that_are_damaged_are_not_served() {
 
 /// A store that fails, or answers when it is told to.
 #[derive(Debug, Default)]
-struct SlowStore(Mutex<Vec<tokio::sync::oneshot::Sender<bool>>>);
+pub(crate) struct SlowStore(pub(crate) Mutex<Vec<tokio::sync::oneshot::Sender<bool>>>);
 
 impl StateStore for SlowStore {
     fn load(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, StateError> {
@@ -329,6 +329,46 @@ async fn good_comes_after_the_store_has_it_and_nothing_changes_where_it_cannot()
         }
     }
     assert_eq!(registrations(&rig).len(), 1);
+}
+
+/// Of one thing, the changes are made one after another, each when it is kept: a window of them by one principal is not a
+/// line in which another one waits.
+#[tokio::test]
+async fn one_principals_window_of_registrations_lets_another_principal_register_after_the_one_under_way() {
+    let store = Arc::new(SlowStore::default());
+    let state: Arc<dyn StateStore> = store.clone();
+    let rig = Rig::with(LogicalUnitOptions { state: Some(state), ..Default::default() });
+    let log_in = |principal: &str| {
+        let (initiator_port, principal) = (port(principal), principal.to_owned());
+        let ports = PortPair { initiator_port, relative_target_port: 1, principal };
+        let host = Initiator(rig.target.open_nexus_between(ports, LunView::ALL));
+        host.hears(UnitAttention::PowerOn);
+        host
+    };
+    let (many, one) = (log_in("many"), log_in("one"));
+    let send = |host: &Initiator, key| {
+        let _entered = host.0.owner().enter();
+        let list = out(REGISTER_AND_IGNORE, 0, 0, key).flags(APTPL).list;
+        let cdb = [0x5F, REGISTER_AND_IGNORE, 0, 0, 0, 0, 0, 0, 24, 0];
+        match host.0.execute([0; 8], &cdb, lunway_block::Buf::copy_of(&list).freeze()) {
+            Io::Pending(response) => tokio::spawn(response),
+            Io::Ready(response) => panic!("the store has not answered: {response:?}"),
+        }
+    };
+    let window: Vec<_> = (1..=64).map(|key| send(&many, key)).collect();
+    let other = send(&one, 99);
+    let mut saves = 0;
+    while !other.is_finished() {
+        tokio::task::yield_now().await;
+        if let Some(done) = store.0.lock().unwrap().pop() {
+            done.send(true).unwrap();
+            saves += 1;
+        }
+    }
+    // The one under way, the other principal's turn, its own; one more may begin before it is seen to have ended.
+    assert!(saves <= 4, "{saves} saves");
+    assert_eq!(other.await.unwrap().status, Status::GOOD);
+    assert!(!window[1].is_finished());
 }
 
 /// Tasks of a nexus that are aborted when it is asked for.

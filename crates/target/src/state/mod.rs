@@ -3,16 +3,18 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`FileStore`]: who asks, and the thread that does it |
+//! | `queue.rs` | whose turn it is, and what is written once for several |
 //! | `file.rs` | one file: its name and its bytes |
 //! | `directory.rs` | the directory as the steps that a disk knows, and the order in which a file is replaced |
 
 mod directory;
 mod file;
+mod queue;
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::log_limit::LogLimit;
 use directory::{Directory, FileSystem, remove, replace, sweep};
+use queue::{Queue, Request, Thing};
 
 pub(crate) use file::name as file_name;
 
@@ -72,17 +75,12 @@ const END_POLL: Duration = Duration::from_millis(5);
 /// its checksum tells when a disk has lost or changed it later: then [`load`](StateStore::load) says so, and the daemon
 /// does not start with a disk whose reservations it does not know.
 ///
-/// All of this is done by one thread, in the order in which it was asked for, because it waits for the disk; those who
-/// serve never do. The directory is locked: two processes that keep the same state would undo each other's.
+/// All of this is done by one thread, because it waits for the disk; those who serve never do. What is to be saved waits
+/// in a [`Queue`], in which sessions take turns. The directory is locked: two processes that keep the same state would undo each other's.
 pub struct FileStore {
-    requests: Mutex<Option<mpsc::Sender<Request>>>,
+    queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
     path: PathBuf,
-}
-
-enum Request {
-    Load { owner: String, item: String, answer: mpsc::SyncSender<Result<Option<Vec<u8>>, StateError>> },
-    Save { owner: String, item: String, bytes: Vec<u8>, answer: oneshot::Sender<Result<(), StateError>> },
 }
 
 impl FileStore {
@@ -93,22 +91,19 @@ impl FileStore {
         let mut directory =
             directory.map_err(|process| StateDirError::InUse { path: path.to_owned(), process })?;
         sweep(&mut directory).map_err(unusable)?;
-        let (requests, queue) = mpsc::channel();
+        let queue = Arc::new(Queue::new());
+        let requests = Arc::clone(&queue);
         let thread = thread::Builder::new()
             .name("lunway-state".to_owned())
-            .spawn(move || serve(&mut directory, &queue))
+            .spawn(move || serve(&mut directory, &requests))
             .map_err(unusable)?;
-        Ok(Self {
-            requests: Mutex::new(Some(requests)),
-            thread: Mutex::new(Some(thread)),
-            path: path.to_owned(),
-        })
+        Ok(Self { queue, thread: Mutex::new(Some(thread)), path: path.to_owned() })
     }
 
     /// Ends what was asked for, and gives the directory to the next process; where its disk does not answer within
     /// [`END_TIME`], without waiting for that. Nothing can be asked any longer.
     pub(crate) async fn end(&self) {
-        drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.queue.close();
         let by = tokio::time::Instant::now() + END_TIME;
         let is_running = || {
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,27 +118,19 @@ impl FileStore {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-
-    fn ask(&self, request: Request) {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        // A request that cannot be sent is dropped, and with it the way of its answer: that is the answer.
-        if let Some(requests) = &*requests {
-            let _ = requests.send(request);
-        }
-    }
 }
 
 impl StateStore for FileStore {
     fn load(&self, owner: &str, item: &str) -> Result<Option<Vec<u8>>, StateError> {
         let (answer, loaded) = mpsc::sync_channel(1);
-        self.ask(Request::Load { owner: owner.to_owned(), item: item.to_owned(), answer });
+        self.queue.load(Thing { owner: owner.to_owned(), item: item.to_owned() }, answer);
         loaded.recv().unwrap_or_else(|_| Err(unavailable(owner, item, "its thread has ended")))
     }
 
     fn save(&self, owner: &str, item: &str, bytes: Vec<u8>) -> Io<Result<(), StateError>> {
         let (answer, saved) = oneshot::channel();
         let (owner, item) = (owner.to_owned(), item.to_owned());
-        self.ask(Request::Save { owner: owner.clone(), item: item.clone(), bytes, answer });
+        self.queue.save(Thing { owner: owner.clone(), item: item.clone() }, bytes, answer);
         Io::pending(async move {
             saved.await.unwrap_or_else(|_| Err(unavailable(&owner, &item, "its thread has ended")))
         })
@@ -153,7 +140,7 @@ impl StateStore for FileStore {
 impl Drop for FileStore {
     /// Ends what was asked for; then the directory is free for the next process.
     fn drop(&mut self) {
-        drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.queue.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -172,20 +159,30 @@ fn unavailable(owner: &str, item: &str, why: impl fmt::Display) -> StateError {
 }
 
 /// The thread. It ends when nobody can ask any more.
-fn serve(directory: &mut dyn Directory, queue: &mpsc::Receiver<Request>) {
+fn serve(directory: &mut dyn Directory, queue: &Queue) {
+    /// However the thread ends, nobody waits for it.
+    struct Ending<'a>(&'a Queue);
+    impl Drop for Ending<'_> {
+        fn drop(&mut self) {
+            self.0.abandon();
+        }
+    }
+    let _ending = Ending(queue);
     // An initiator can make as many saves fail as it likes.
     let log = LogLimit::default();
-    for request in queue {
+    while let Some(request) = queue.next() {
         match request {
-            Request::Load { owner, item, answer } => {
+            Request::Load { thing: Thing { owner, item }, answer } => {
                 let _ = answer.send(load(directory, &owner, &item));
             }
-            Request::Save { owner, item, bytes, answer } => {
+            Request::Save { thing: Thing { owner, item }, bytes, answers } => {
                 let saved = save(directory, &owner, &item, &bytes);
                 if let Err(error) = &saved {
                     log.info(|suppressed| tracing::error!(suppressed, "{error}"));
                 }
-                let _ = answer.send(saved);
+                for answer in answers {
+                    let _ = answer.send(saved.clone());
+                }
             }
         }
     }
