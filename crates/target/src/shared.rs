@@ -17,7 +17,7 @@ use crate::access::{self, Access, Asker, Gate};
 use crate::chap_failures::ChapFailures;
 use crate::config::{Advertise, FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::driver::Session;
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{DeviceReading, Metrics, SpaceReading};
 use crate::portal::PortalTable;
 use crate::principal;
@@ -165,7 +165,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry>,
     pub(crate) metrics: Arc<Metrics>,
     /// Lines about sessions.
-    pub(crate) session_log: LogLimit,
+    pub(crate) session_log: LogLimits,
     /// Lines about connections that came to nothing.
     pub(crate) reject_log: LogLimit,
     pub(crate) throttle: LoginThrottle,

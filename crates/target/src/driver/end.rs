@@ -200,7 +200,7 @@ impl Connection {
                 ticket.leave();
                 let (initiator, target) =
                     (session.initiator, session.target.as_deref().unwrap_or("discovery"));
-                shared.session_log.info(|suppressed| {
+                shared.session_log.info(&session.principal, |suppressed| {
                     tracing::info!(?initiator, %target, %peer, suppressed, "connection over: {end}");
                 });
             }

@@ -49,7 +49,7 @@ impl Connection {
     /// Full feature phase begins, after the connections whose place this one takes have stopped.
     pub(super) fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
-        self.shared.session_log.info(|suppressed| {
+        self.shared.session_log.info(&session.principal, |suppressed| {
             tracing::info!(?initiator, %target, peer = %self.ends.peer, suppressed, "logged in");
         });
         self.shared.metrics.login(true);

@@ -55,7 +55,7 @@ use tokio::runtime::Handle as Runtime;
 use crate::chap_failures::ChapFailures;
 use crate::config::Config;
 use crate::isns::Registrar;
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{MetricsSnapshot, WarningCount};
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
@@ -201,7 +201,7 @@ impl Server {
             serving: Arc::new(serving).into(),
             metrics: Arc::default(),
             portals: Arc::clone(listeners.table()),
-            session_log: LogLimit::default(),
+            session_log: LogLimits::default(),
             reject_log: LogLimit::default(),
             throttle: LoginThrottle::default(),
             chap_failures: ChapFailures::default(),
