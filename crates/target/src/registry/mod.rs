@@ -119,6 +119,9 @@ pub(crate) async fn busy_after(connections: &[Arc<Handle>], known: Option<BTreeS
 const RESERVED_PART: usize = 4;
 /// Few are fewer than one in so many of all places, 32 of 256: a host with two targets over eight paths has 16.
 const FEW_PART: usize = 8;
+/// Of the places for sessions, one in so many, the last 32 of 256, is for principals that have none: without these, four
+/// principals that take all they can get leave none to a fifth.
+const FIRST_PART: usize = 8;
 
 /// What names a session (the ISID rule, RFC 7143 §4.4.3): there is one at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -446,11 +449,13 @@ impl Inner {
         let (all, max) = (others().count(), self.sessions_max);
         let own = others().filter(|session| session.key.is_of_same_initiator(key)).count();
         // What an initiator says its name is counts for nothing here.
-        let has_few = || {
+        let has_fewer_than = |most: usize| {
             let of_principal = others().filter(|session| session.key.principal == key.principal).count();
-            key.principal.is_none() || of_principal < (max / FEW_PART).max(1)
+            key.principal.is_none() || of_principal < most
         };
-        let has_place = all < max - max / RESERVED_PART || all < max && has_few();
+        let has_place = all < max - max / RESERVED_PART
+            || all < max - max / FIRST_PART && has_fewer_than((max / FEW_PART).max(1))
+            || all < max && has_fewer_than(1);
         match has_place && own < self.sessions_per_initiator_max {
             true => Ok(()),
             false => Err(Refusal::Full),

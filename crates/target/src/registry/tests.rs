@@ -112,6 +112,26 @@ fn one_principal_with_many_names_leaves_places_to_others() {
     assert_eq!(log_in("user:greedy", 97), Err(Refusal::Full));
 }
 
+/// With 64 places: the first takes 48, the next 8, and the last 8 are for principals that have none, one for each.
+#[test]
+fn principals_that_take_all_they_can_get_leave_a_place_to_each_that_has_none() {
+    let limits = Limits { sessions: 64, sessions_per_initiator: 64, ..Limits::default() };
+    let registry = Registry::new(&limits);
+    let mut tickets = Vec::new();
+    let mut log_in = |principal: usize, name: usize| {
+        let of =
+            || SessionKey { principal: Some(format!("user:{principal}")), ..key(&format!("iqn.{name}")) };
+        let mut ticket = ticket(&registry);
+        let place = ticket.reserve_tsih(Some(&of())).map(|_| ());
+        let place = place.and_then(|()| ticket.establish(of(), 0, None).map(drop));
+        tickets.push(ticket);
+        place.is_ok()
+    };
+    let taken: Vec<_> =
+        (0..11).map(|user| (0..64).filter(|name| log_in(user, user * 64 + name)).count()).collect();
+    assert_eq!(taken, [48, 8, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
 #[test]
 fn two_principals_with_one_name_take_neither_place_nor_count_of_each_other() {
     let limits = Limits { sessions: 2, sessions_per_initiator: 1, ..Limits::default() };
