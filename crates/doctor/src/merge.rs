@@ -16,9 +16,7 @@ const DIGESTS: [&str; 2] = ["node.conn[0].iscsi.HeaderDigest", "node.conn[0].isc
 /// end alone, or nothing of iSCSI.
 pub fn merge(machines: &[(&str, &Facts)]) -> Option<Ends> {
     let targets: Vec<&Target> = machines.iter().filter_map(|(_, facts)| facts.target.as_ref()).collect();
-    let hosts =
-        machines.iter().filter_map(|(name, facts)| Some(host(name, facts, facts.open_iscsi.as_ref()?)));
-    let hosts: Vec<HostEnd> = hosts.collect();
+    let hosts: Vec<HostEnd> = machines.iter().filter_map(|(name, facts)| host(name, facts)).collect();
     let target = (!targets.is_empty()).then(|| target(&targets));
     let two_ends = hosts.len() > 1 || (hosts.len() == 1 && target.is_some());
     two_ends.then_some(Ends { hosts, target })
@@ -40,7 +38,13 @@ fn target(targets: &[&Target]) -> TargetEnd {
     }
 }
 
-fn host(name: &str, facts: &Facts, initiator: &OpenIscsi) -> HostEnd {
+/// A machine as an initiator; `None`: it is none.
+fn host(name: &str, facts: &Facts) -> Option<HostEnd> {
+    let lunway_sessions = facts.lunway_sessions.clone().unwrap_or(Seen::Value(Vec::new()));
+    let has_sessions = lunway_sessions.get().is_none_or(|sessions| !sessions.is_empty());
+    if facts.open_iscsi.is_none() && !has_sessions {
+        return None;
+    }
     let own = facts.host.as_ref().map(|host| host.name.as_str()).filter(|name| !name.is_empty());
     let networks = match &facts.ports {
         None => Seen::default(),
@@ -49,16 +53,25 @@ fn host(name: &str, facts: &Facts, initiator: &OpenIscsi) -> HostEnd {
             Seen::Value(ports.iter().flat_map(|port| port.networks.clone()).collect())
         }
     };
-    HostEnd {
-        name: own.unwrap_or(name).to_owned(),
-        initiator_name: initiator.initiator_name.clone(),
-        sessions: match initiator.sessions.known() {
-            Err(why) => Seen::unseen(why),
-            Ok(sessions) => Seen::Value(sessions.iter().map(|one| session(initiator, one)).collect()),
+    let end =
+        HostEnd { name: own.unwrap_or(name).to_owned(), lunway_sessions, networks, ..HostEnd::default() };
+    Some(match &facts.open_iscsi {
+        None => HostEnd {
+            initiator_name: Seen::Value(String::new()),
+            sessions: Seen::Value(Vec::new()),
+            units: Seen::Value(Vec::new()),
+            ..end
         },
-        units: units(facts, initiator),
-        networks,
-    }
+        Some(initiator) => HostEnd {
+            initiator_name: initiator.initiator_name.clone(),
+            sessions: match initiator.sessions.known() {
+                Err(why) => Seen::unseen(why),
+                Ok(sessions) => Seen::Value(sessions.iter().map(|one| session(initiator, one)).collect()),
+            },
+            units: units(facts, initiator),
+            ..end
+        },
+    })
 }
 
 fn session(initiator: &OpenIscsi, session: &Session) -> HostSession {

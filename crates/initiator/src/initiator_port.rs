@@ -23,6 +23,9 @@ const RECORD_LEN_MAX: u64 = 64 << 10;
 /// First line of a record.
 const RECORD_TITLE: &str = "lunway initiator port 1";
 
+/// The file, beside the records of an initiator name for a target, that has the two names, a line each.
+pub(crate) const NAMES_FILE: &str = "names";
+
 /// Choice of the ISIDs of sessions, which with the initiator's name make its ports (RFC 7143 §4.4.2).
 ///
 /// A login under the name of a session that is there takes its place, and ends it with all its tasks (session
@@ -88,12 +91,25 @@ fn candidates() -> Vec<PathBuf> {
     paths
 }
 
+/// Folders in which processes of this user may have recorded their sessions, as far as they are there.
+pub(crate) fn record_folders() -> Vec<PathBuf> {
+    let named = env::var_os("LUNWAY_RUNTIME_DIR").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let mut folders = named.map_or_else(candidates, |path| vec![path]);
+    folders.retain(|path| is_private(path).is_ok());
+    folders
+}
+
 /// Makes the directory where it is not there. Another user must not be able to write in it.
 fn private_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    is_private(path)
+}
+
+/// An error where another user may write in the directory.
+fn is_private(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     let user = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
@@ -118,9 +134,11 @@ impl UnitPorts {
         let (Some(target), Some(lun)) = (&url.target, url.lun) else { return Ok(None) };
         let Some(root) = options.initiator_ports.directory()? else { return Ok(None) };
         let target = target.to_ascii_lowercase();
-        let nodes = hash(&[initiator_name(url, options).as_bytes(), target.as_bytes()]);
+        let initiator = initiator_name(url, options);
+        let nodes = hash(&[initiator.as_bytes(), target.as_bytes()]);
         let directory = root.join(hex(&nodes[..8]));
         private_directory(&directory)?;
+        note_names(&directory, &initiator, &target);
         // Of two users, or two containers, that cannot see each other's locks, no two may choose the same ISID: so the
         // place counts.
         let place = root.as_os_str().as_encoded_bytes();
@@ -265,14 +283,14 @@ pub(crate) struct Group {
 
 /// Contents of a port's file: lines of words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Record {
-    lun: u16,
-    groups: Vec<Group>,
+pub(crate) struct Record {
+    pub(crate) lun: u16,
+    pub(crate) groups: Vec<Group>,
 }
 
 impl Record {
     /// None if nothing is left of the port.
-    fn read(file: &mut File) -> Option<Self> {
+    pub(crate) fn read(file: &mut File) -> Option<Self> {
         let mut text = String::new();
         file.rewind().and_then(|()| file.take(RECORD_LEN_MAX).read_to_string(&mut text)).ok()?;
         Self::parse(&text).filter(|record| !record.groups.is_empty())
@@ -301,6 +319,16 @@ impl Record {
     }
 }
 
+/// Writes down whose records a directory has, for those who look at them. No session depends on it.
+fn note_names(directory: &Path, initiator: &str, target: &str) {
+    let path = directory.join(NAMES_FILE);
+    if !path.exists()
+        && let Err(error) = fs::write(&path, format!("{initiator}\n{target}\n"))
+    {
+        tracing::debug!(path = %path.display(), %error, "the names of recorded sessions cannot be written down");
+    }
+}
+
 /// Of parts with their lengths, so that no two lists have the same one.
 fn hash(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -311,11 +339,11 @@ fn hash(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn isid_of(hex: &str) -> Option<Isid> {
+pub(crate) fn isid_of(hex: &str) -> Option<Isid> {
     let mut isid = Isid::default();
     if hex.len() != 2 * isid.len() || !hex.is_ascii() {
         return None;

@@ -38,6 +38,7 @@
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `fence`, [`Detours`] | proof over other paths that a lost session is dead |
 //! | [`InitiatorPorts`], [`Predecessors`] | ISIDs that are the same on every start; what a killed process has left at the target, ended before the first I/O |
+//! | [`RecordedSession`] | which sessions processes of this host have now, for those who compare them with a target's |
 //! | `dialling`, `fresh_session`, `exchange` | a connection, a fresh session, one question at a time |
 //! | `unit`, `access`, [`Identity`] | shape, limits and names of a logical unit, and the state of its port |
 //!
@@ -62,6 +63,7 @@ mod operation;
 mod options;
 mod predecessors;
 mod probe;
+mod recorded_session;
 mod recovery;
 mod session;
 mod silence;
@@ -83,6 +85,7 @@ pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
 pub use options::OpenOptions;
 pub use predecessors::Predecessors;
+pub use recorded_session::RecordedSession;
 pub use silence::Silence;
 pub use unit::KnownDisk;
 pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{IQN, PATIENCE, Served, finish, lunway, succeed, until};
+use crate::support::{IQN, PATIENCE, Running, Served, finish, lunway, succeed, until};
 use crate::{doctor, findings, verdicts};
 
 /// A copy of a machine whose kernel takes itself for logged in to a target, over a portal.
@@ -73,6 +73,42 @@ fn hosts_and_their_target_are_judged_together() {
     // One end alone is not compared with anything.
     let alone = findings(&finish(doctor(&["--from", &one], folder.path()), PATIENCE));
     assert!(alone.iter().all(|one| !one["id"].as_str().unwrap().starts_with("ends-")), "{alone:#?}");
+    drop(served);
+}
+
+#[test]
+fn a_disk_that_lunway_attaches_is_met_at_the_target_by_its_isid() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let socket = path("socket");
+    let served = Served::start(&["--lun", "0=ram:16M", "--socket", &socket]);
+    until(|| Path::new(&socket).exists());
+    let disk = path("disk");
+    let attached = lunway(&["attach", &served.url(0), "--nbd", &format!("unix:{disk}")]);
+    let attached = Running::start(attached);
+    until(|| Path::new(&disk).exists());
+    let logins = || {
+        let found = findings(&finish(doctor(&["--socket", &socket], folder.path()), PATIENCE));
+        let of_rule = found.iter().filter(|one| one["id"] == "ends-login");
+        // A machine with open-iscsi has sessions of its own.
+        let ours = of_rule.map(|one| format!("{}: {}", one["verdict"], one["what"]));
+        ours.filter(|what| what.contains("of lunway (process")).collect::<Vec<_>>()
+    };
+    let found = logins();
+    assert!(
+        found.len() == 1 && found[0].starts_with("\"ok\"") && found[0].contains("of the target"),
+        "{found:?}"
+    );
+    // Its facts in a file tell the same elsewhere.
+    let mut facts = lunway(&["doctor", "--facts"]);
+    facts.env("XDG_STATE_HOME", folder.path());
+    fs::write(path("host.json"), succeed(facts)).unwrap();
+    let together = doctor(&["--from", &path("host.json"), "--socket", &socket], folder.path());
+    let found = findings(&finish(together, PATIENCE));
+    assert!(verdicts(&found, "ends-login").contains(&"ok".to_owned()), "{found:#?}");
+    attached.signal(rustix::process::Signal::INT);
+    attached.end(PATIENCE);
+    assert_eq!(logins(), Vec::<String>::new());
     drop(served);
 }
 

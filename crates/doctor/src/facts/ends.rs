@@ -5,29 +5,31 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::facts::ServedSession;
+use crate::facts::{LunwaySession, ServedSession};
 use crate::seen::Seen;
 
 /// What hosts and a target tell of the same sessions, as [`merge`](crate::merge) makes it of their facts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ends {
-    /// Machines with the kernel's initiator.
+    /// Machines with an initiator.
     pub hosts: Vec<HostEnd>,
     /// The target; `None`: only hosts were looked at.
     pub target: Option<TargetEnd>,
 }
 
-/// A machine with the kernel's initiator.
+/// A machine with the kernel's initiator, lunway's, or both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostEnd {
     /// Its name, or that of the file that tells of it.
     pub name: String,
-    /// Its initiator's name.
+    /// The name of the kernel's initiator; empty: it has none.
     pub initiator_name: Seen<String>,
-    /// Its sessions.
+    /// Sessions of the kernel's initiator.
     pub sessions: Seen<Vec<HostSession>>,
+    /// Sessions of lunway's initiator.
+    pub lunway_sessions: Seen<Vec<LunwaySession>>,
     /// Disks that its sessions lead to.
     pub units: Seen<Vec<HostUnit>>,
     /// Networks that it has addresses in.

@@ -1,7 +1,7 @@
-//! open-iscsi and dm-multipath.
+//! open-iscsi, dm-multipath, and sessions of lunway's own initiator.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -122,4 +122,24 @@ pub struct MultipathMap {
     pub device: String,
     /// The disks that are its paths.
     pub paths: Vec<String>,
+}
+
+/// A session that a process of lunway has recorded on this machine: of `attach`, `copy`, `bench` and others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LunwaySession {
+    /// The initiator's name.
+    pub initiator: String,
+    /// The target's name.
+    pub target: String,
+    /// The logical unit that it is for.
+    pub lun: u64,
+    /// The initiator's part of its identity, twelve hexadecimal digits.
+    pub isid: String,
+    /// The local address that it was bound to; `None`: the kernel chose.
+    pub local: Option<IpAddr>,
+    /// The portal that it leads to.
+    pub portal: Option<SocketAddr>,
+    /// Its process; `None`: that has ended, and has not logged out.
+    pub process: Option<u32>,
 }

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 
 pub use ends::{Ends, HostEnd, HostSession, HostUnit, TargetEnd};
 pub use host::{Answers, Host};
-pub use initiator::{Chap, Connection, Multipath, MultipathMap, OpenIscsi, Record, SecretFile, Session};
+pub use initiator::{
+    Chap, Connection, LunwaySession, Multipath, MultipathMap, OpenIscsi, Record, SecretFile, Session,
+};
 pub use lanes::{Lane, LaneProbe, LanePull, Lanes, PlanFinding};
 pub use limits::within_limits;
 pub use network::{Coalescing, Counters, Peer, Port, Ring, Role, Route};
@@ -48,6 +50,8 @@ pub struct Facts {
     pub sysctls: BTreeMap<String, Seen<String>>,
     /// Linux's initiator.
     pub open_iscsi: Option<OpenIscsi>,
+    /// Sessions of lunway's own initiator.
+    pub lunway_sessions: Option<Seen<Vec<LunwaySession>>>,
     /// dm-multipath.
     pub multipath: Option<Multipath>,
     /// Disks, arrays, file systems.

@@ -5,11 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use lunway_block::Severity;
 
 use super::{Group, Rule, listed};
-use crate::facts::{Ends, Facts, HostEnd, HostSession, HostUnit, ServedSession, TargetEnd};
+use crate::facts::{Ends, Facts, HostEnd, HostSession, HostUnit, LunwaySession, ServedSession, TargetEnd};
 use crate::verdict::{Outcome, Verdict};
 
 const BOTH: &str = "hosts and a target that were checked together";
 const HOSTS: &str = "two or more hosts that were checked together";
+/// What to do about a lane of lunway's initiator that is down.
+const LANE_DOWN: &str = "on {host}: check the cable and the switch; lunway doctor DEVICE --probe";
+/// What gives a disk of lunway's initiator another lane.
+const OTHER_PORTAL: &str = "on {host}: add portal={portal} to the address of the disk, or to its paths.toml";
+/// What gives lunway's initiator a name of its own.
+const OTHER_NAME: &str =
+    "on {host}: hostnamectl set-hostname NAME    # or add initiator=IQN to the address of the disk";
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -164,15 +171,37 @@ fn is_one(name: &str, own: &HostSession, served: &ServedSession) -> bool {
     if isid.is_empty() { portal } else { served.isid.eq_ignore_ascii_case(isid) }
 }
 
+/// Sessions of lunway's initiator on a host, or none where they are not known, which [`login`] tells.
+fn of_lunway(host: &HostEnd) -> &[LunwaySession] {
+    host.lunway_sessions.get().map_or(&[], Vec::as_slice)
+}
+
+/// Whether the two ends tell of one session of lunway's initiator, which knows its ISID.
+fn is_the_same(own: &LunwaySession, served: &ServedSession) -> bool {
+    served.initiator == own.initiator
+        && served.target.eq_ignore_ascii_case(&own.target)
+        && served.isid.eq_ignore_ascii_case(&own.isid)
+}
+
 /// Takes sessions of the host and of the target away in pairs: what is left, one end alone has.
 fn login(host: &HostEnd, target: &TargetEnd) -> Vec<Outcome> {
     let (own, name) = match (sessions(host), name(host)) {
         (Ok(own), Ok(name)) => (own, name),
         (Err(unknown), _) | (_, Err(unknown)) => return unknown,
     };
-    let mut served: Vec<&ServedSession> =
-        target.sessions.iter().filter(|session| session.initiator == name).collect();
     let mut found = Vec::new();
+    if let Err(why) = host.lunway_sessions.known() {
+        found.push(Outcome::unknown(&host.name, format!("sessions of lunway on {}: {why}", host.name)));
+    }
+    let names: BTreeSet<&str> = of_lunway(host).iter().map(|session| session.initiator.as_str()).collect();
+    let is_here = |served: &&ServedSession| {
+        (!name.is_empty() && served.initiator == name) || names.contains(served.initiator.as_str())
+    };
+    let mut served: Vec<&ServedSession> = target.sessions.iter().filter(is_here).collect();
+    for session in of_lunway(host) {
+        let pair = served.iter().position(|served| is_the_same(session, served));
+        found.extend(recorded(host, session, pair.map(|at| served.swap_remove(at)), target));
+    }
     for session in own.iter().filter(|session| session.up && target.names.contains(&session.target)) {
         let pair = served.iter().position(|served| is_one(name, session, served));
         let portal = session.portal.map_or("PORTAL".to_owned(), |portal| portal.to_string());
@@ -192,10 +221,53 @@ fn login(host: &HostEnd, target: &TargetEnd) -> Vec<Outcome> {
             "the target has session {} of {} from {}, and {} does not",
             served.tsih, served.initiator, served.peer, host.name
         );
+        if names.contains(served.initiator.as_str()) {
+            // Other users have records of their own, and containers as well.
+            return Outcome::unknown(
+                &host.name,
+                format!("{what}, unless another user or a container of it does"),
+            );
+        }
         let here = Outcome::judged(false, Verdict::Warn, &host.name, what);
         here.fixed_by(format!("lunway session drop {}", served.tsih), "")
     }));
     found
+}
+
+/// A session of lunway's initiator beside the target's.
+fn recorded(
+    host: &HostEnd,
+    session: &LunwaySession,
+    served: Option<&ServedSession>,
+    target: &TargetEnd,
+) -> Option<Outcome> {
+    let LunwaySession { isid, target: name, portal, .. } = session;
+    let portal = portal.map_or(String::new(), |portal| format!(" by {portal}"));
+    let (host, lun) = (&host.name, session.lun);
+    Some(match (session.process, served) {
+        (Some(process), Some(served)) => {
+            let what = format!("session {isid} of lunway (process {process}) on {host} is session");
+            Outcome::ok(host, format!("{what} {} of the target", served.tsih))
+        }
+        (Some(process), None) if target.names.iter().any(|served| served.eq_ignore_ascii_case(name)) => {
+            let what = format!("lunway on {host} (process {process}) has session {isid} to {name}{portal}");
+            let what = format!("{what}, and the target has not: its lane is down, or it is logging in");
+            Outcome::warn(host, what).fixed_by(LANE_DOWN, "")
+        }
+        // The next process that opens the disk ends it, before its first I/O.
+        (None, Some(served)) => {
+            let what = format!("a process of lunway on {host} has ended, and the target keeps its session");
+            let what = format!("{what} {} to LUN {lun}, with its reservations", served.tsih);
+            Outcome::warn(host, what).fixed_by(format!("lunway session drop {}", served.tsih), "")
+        }
+        _ => return None,
+    })
+}
+
+/// Names of initiators on a host: the kernel's, and those of lunway's sessions.
+fn all_names(host: &HostEnd) -> BTreeSet<&str> {
+    let kernel = host.initiator_name.get().map(String::as_str).filter(|name| !name.is_empty());
+    kernel.into_iter().chain(of_lunway(host).iter().map(|session| session.initiator.as_str())).collect()
 }
 
 fn names(facts: &Facts) -> Vec<Outcome> {
@@ -205,15 +277,11 @@ fn names(facts: &Facts) -> Vec<Outcome> {
         }
         let mut owners: BTreeMap<&str, Vec<(usize, &str)>> = BTreeMap::new();
         for (at, host) in ends.hosts.iter().enumerate() {
-            if let Some(own) = host.initiator_name.get() {
+            for own in all_names(host) {
                 owners.entry(own).or_default().push((at, &host.name));
             }
         }
-        let judge = |(at, host): (usize, &HostEnd)| {
-            let own = match name(host) {
-                Ok(own) => own,
-                Err(mut unknown) => return unknown.remove(0),
-            };
+        let judge = |at: usize, host: &HostEnd, own: &str| {
             let others = owners.get(own).into_iter().flatten().filter(|(other, _)| *other != at);
             // As many as a sentence has.
             let same: Vec<String> = others.take(32).map(|(_, other)| (*other).to_owned()).collect();
@@ -222,9 +290,17 @@ fn names(facts: &Facts) -> Vec<Outcome> {
                 false => format!("{} and {} are both {own}", host.name, listed(same.clone())),
             };
             let outcome = Outcome::judged(same.is_empty(), Verdict::Bad, &host.name, what);
-            outcome.with("host", &host.name).with("old", own)
+            match host.initiator_name.get().is_some_and(|kernel| kernel == own) {
+                true => outcome.with("host", &host.name).with("old", own),
+                // lunway makes its name of the host's.
+                false => outcome.with("host", &host.name).fixed_by(OTHER_NAME, ""),
+            }
         };
-        ends.hosts.iter().enumerate().map(judge).collect()
+        let of_host = |(at, host): (usize, &HostEnd)| -> Vec<Outcome> {
+            let unknown = name(host).err().unwrap_or_default();
+            unknown.into_iter().chain(all_names(host).into_iter().map(|own| judge(at, host, own))).collect()
+        };
+        ends.hosts.iter().enumerate().flat_map(of_host).collect()
     })
 }
 
@@ -368,22 +444,33 @@ fn lanes(host: &HostEnd, target: &TargetEnd) -> Vec<Outcome> {
         Ok(networks) => networks,
         Err(why) => return vec![Outcome::unknown(&host.name, format!("networks of {}: {why}", host.name))],
     };
-    let used: BTreeSet<&str> = own
+    let of_lunway = of_lunway(host);
+    let used: BTreeSet<&str> = target
+        .names
         .iter()
-        .map(|session| session.target.as_str())
-        .filter(|used| target.names.iter().any(|name| name == used))
+        .map(String::as_str)
+        .filter(|name| {
+            own.iter().any(|session| session.target == *name)
+                || of_lunway.iter().any(|session| session.target.eq_ignore_ascii_case(name))
+        })
         .collect();
     let near =
         target.portals.iter().filter(|portal| networks.iter().any(|network| network.contains(&portal.ip())));
     let mut found = Vec::new();
     for portal in near {
         for name in &used {
-            let there =
-                own.iter().any(|session| session.target == *name && session.portal == Some(portal.ip()));
+            let by_kernel = |session: &&HostSession| session.target == *name;
+            let there = own.iter().filter(by_kernel).any(|session| session.portal == Some(portal.ip()))
+                || of_lunway.iter().any(|session| {
+                    session.target.eq_ignore_ascii_case(name) && session.portal == Some(*portal)
+                });
             let has = if there { "has a session" } else { "has no session" };
             let what = format!("{} {has} to {name} by {portal}, which is in its networks", host.name);
             let outcome = Outcome::judged(there, Verdict::Warn, &host.name, what);
-            found.push(outcome.with("target", name).with("portal", portal));
+            found.push(match own.iter().any(|session| by_kernel(&session)) {
+                true => outcome.with("target", name).with("portal", portal),
+                false => outcome.with("portal", portal).fixed_by(OTHER_PORTAL, ""),
+            });
         }
     }
     found

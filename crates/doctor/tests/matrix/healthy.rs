@@ -249,11 +249,26 @@ fn host_end(number: u8) -> HostEnd {
             written_at: known(if number == 0 { "/data".into() } else { String::new() }),
         }]),
         networks: known(vec!["10.0.1.0/24".parse().unwrap()]),
+        lunway_sessions: known(if number == 0 { vec![lunway_session()] } else { vec![] }),
+    }
+}
+
+/// A session of lunway's initiator on the first host.
+pub(crate) fn lunway_session() -> LunwaySession {
+    LunwaySession {
+        initiator: "iqn.2026-11.com.example:lunway".into(),
+        target: IQN.into(),
+        lun: 0,
+        isid: "400000000009".into(),
+        local: None,
+        portal: Some("10.0.1.101:3260".parse().unwrap()),
+        process: Some(712),
     }
 }
 
 fn ends() -> Ends {
-    let target = target();
+    let mut target = target();
+    target.sessions.insert(0, served_session(9, "lunway", "10.0.1.101:3260", 9));
     Ends {
         hosts: vec![host_end(0), host_end(1)],
         target: Some(TargetEnd {
@@ -357,6 +372,7 @@ pub(crate) fn healthy() -> Facts {
             secret_files: known(vec![SecretFile { path: "/etc/iscsi/iscsid.conf".into(), mode: 0o600 }]),
             sessions: known(vec![session(1), session(2)]),
         }),
+        lunway_sessions: Some(known(vec![])),
         multipath: Some(Multipath {
             running: known(true),
             defaults: known(BTreeMap::new()),

@@ -26,6 +26,8 @@ fn is_judged(place: &str) -> bool {
     let of_store = place.starts_with("/target/stores/") && !place.ends_with("/physical_sector");
     // Of ports that no portal is on nothing has to be known.
     let none = place == "/default_ports" || of_store;
+    // The merging takes them to the ends, where they are judged.
+    let none = none || place == "/lunway_sessions";
     // LVM counts no errors.
     let none = none || place.starts_with("/storage/volumes/") && place.ends_with("/errors");
     !NOT_JUDGED.iter().any(|name| place.ends_with(name)) && !none && (!of_disk || local == of_local)

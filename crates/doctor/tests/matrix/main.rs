@@ -6,6 +6,7 @@ mod fixes;
 mod healthy;
 mod hidden;
 mod hostile;
+mod lunway_ends;
 mod plants;
 mod set_ups;
 

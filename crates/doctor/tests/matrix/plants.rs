@@ -271,7 +271,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("lun-failures", |facts| unit(facts).failures.push(Failures { cause: "medium".into(), count: 1 })),
     ("lun-flush", |facts| unit(facts).operations[2].latency_us_total = 1000),
     ("ends-login", |facts| {
-        // The target has forgotten the host's second session.
+        // The target has forgotten the host's first session.
         ends(facts).target.as_mut().unwrap().sessions.remove(1);
     }),
     ("ends-name", |facts| {
@@ -281,7 +281,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
         ends.hosts.push(clone);
         ends.target.as_mut().unwrap().sessions.clear();
         for host in &mut ends.hosts {
-            host.sessions = known(vec![]);
+            (host.sessions, host.lunway_sessions) = (known(vec![]), known(vec![]));
         }
     }),
     ("ends-writers", |facts| value(&mut ends(facts).hosts[1].units)[0].written_at = known("/mnt".into())),

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use lunway_doctor::{Diagnosis, Facts, Machine, compare_looks, diagnose, gather, merge};
 
 use super::answers::Answers;
-use super::{Doctor, lanes, looks, serving};
+use super::{Doctor, lanes, looks, recorded, serving};
 use crate::failure::Failure;
 
 /// Longest file of facts, bytes: those of a machine with a thousand disks have some megabytes.
@@ -140,7 +140,7 @@ impl Doctor {
             }
             Some(answers.into_inner())
         };
-        let host = gather(&machine, &ports);
+        let host = Facts { lunway_sessions: Some(recorded::sessions()), ..gather(&machine, &ports) };
         if self.daemon.is_here() {
             self.check_ports(&host)?;
             return Ok((Facts { lanes, target, answers, ..host }, None));

@@ -7,6 +7,7 @@
 //! | `answers.rs` | answers to what no program can see, kept in the user's state folder |
 //! | `lanes.rs` | the lanes of a disk: plan and probes |
 //! | `pull.rs` | lanes taken down one after another |
+//! | `recorded.rs` | sessions of lunway's own initiator |
 //! | `looks.rs` | earlier looks at running targets |
 //! | `state.rs` | files in the user's state folder |
 //! | `serving.rs` | a running target, by its management interface |
@@ -19,6 +20,7 @@ mod looked;
 mod looks;
 mod page;
 mod pull;
+mod recorded;
 mod serving;
 mod state;
 mod verdicts;
