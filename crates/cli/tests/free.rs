@@ -51,7 +51,7 @@ fn a_copy_leaves_out_what_is_free_and_has_all_files() {
     // Onto what was there before: the free ranges are zero, not what was there.
     let old = guest.text("old.vhdx");
     succeed(lunway(&["disk", "create", &old, "--from", &format!("raw:{disk}"), "--block-size", "1M"]));
-    succeed(lunway(&["disk", "convert", &disk, &old, "--skip-free", "--overwrite", "--verify"]));
+    succeed(lunway(&["copy", &disk, &old, "--skip-free", "--overwrite", "--verify"]));
     guest.assert_whole(&old);
     assert!(succeed(lunway(&["disk", "map", &old])).contains("zero"));
     // After an interrupt the rest is completed in the same way.

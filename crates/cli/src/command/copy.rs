@@ -20,7 +20,7 @@ use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
-use super::disk::{NewDisk, skipped};
+use super::disk::{NewDisk, Replaced, skipped};
 use crate::device::{self, Waiter};
 use crate::failure::Failure;
 use crate::report_file::{file_of, is_same_file};
@@ -60,6 +60,9 @@ pub(crate) struct Copy {
     /// The parent of a VHDX file that is made.
     #[arg(skip)]
     parent: Option<PathBuf>,
+    /// The file whose place a new one takes.
+    #[arg(skip)]
+    replaced: Option<Replaced>,
 }
 
 /// What a copy does with its destination, before and after.
@@ -99,6 +102,17 @@ impl Destination {
             spec => device::open(spec, options).await,
         }
     }
+
+    /// What a new file is whose name has no ending, as a further line; empty for all others.
+    pub(super) fn kind_of_new(&self) -> String {
+        match (&self.spec, &self.complete) {
+            (DeviceSpec::File { .. }, Some(complete)) if complete.extension().is_none() => format!(
+                "\n{} is a raw image, since its name says nothing else: *.vhdx or vhdx:FILE makes a VHDX file",
+                complete.display()
+            ),
+            _ => String::new(),
+        }
+    }
 }
 
 impl Copy {
@@ -111,19 +125,18 @@ impl Copy {
         how: How,
         json: bool,
     ) -> Self {
-        Self { source, destination, how, direct: false, json, layout, parent }
+        Self { source, destination, how, direct: false, json, layout, parent, replaced: None }
+    }
+
+    /// The same, with a new file in the place of an existing one.
+    pub(super) fn replacing(self, replaced: Option<Replaced>) -> Self {
+        Self { replaced, ..self }
     }
 
     pub(crate) fn run(self) -> Result<(), Failure> {
         let source = device::parse(&self.source)?;
         let destination = device::parse(&self.destination)?;
-        if let (Some(from), Some(to)) = (file_of(&source), file_of(&destination))
-            && is_same_file(from, to)
-        {
-            return Err(Failure::Usage(format!(
-                "{source} and {destination} are the same file: name another destination"
-            )));
-        }
+        refuse_same(&source, &destination)?;
         let waiter = Waiter::new()?;
         let options = OpenOptions { direct: self.direct, ..OpenOptions::default() };
         let reading = OpenOptions { read_only: true, ..options.clone() };
@@ -170,10 +183,13 @@ impl Copy {
             .and_then(|text| closed.map(|()| text))
             .with_context(|| format!("copying {source_spec} to {destination_spec}"))
             .map_err(Failure::Failed)?;
-        if let Some(complete) = &into.complete {
-            rename(&partial(complete), complete)?;
+        match (&self.replaced, &into.complete) {
+            (Some(replaced), Some(complete)) => replaced.give_way(&partial(complete))?,
+            (None, Some(complete)) => rename(&partial(complete), complete)?,
+            (_, None) => {}
         }
-        terminal::print(&text)
+        let kind = if self.json { String::new() } else { into.kind_of_new() };
+        terminal::print(&(text + &kind))
     }
 
     /// Decides what is written: a file that is not there yet has another name until it is complete.
@@ -188,14 +204,25 @@ impl Copy {
         if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
             return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name {spec} *.avhdx")));
         }
-        let Some(path) = missing_file(spec)? else {
-            return match self.parent {
-                Some(_) => Err(Failure::failed(anyhow!(
-                    "{spec} already exists: --parent makes a new file, so choose another name or remove it"
+        let missing = match &self.replaced {
+            Some(replaced) => may_be_made(spec, replaced.path()).map(|()| Some(replaced.path()))?,
+            None => missing_file(spec)?,
+        };
+        let layout = self.layout.first_option();
+        let Some(path) = missing else {
+            return match self.parent.as_ref().map(|_| "--parent").or(layout) {
+                Some(option) => Err(Failure::Usage(format!(
+                    "{option} describes a new file, and {spec} is written in place: leave {option} out, or name another file"
                 ))),
                 None => Ok(there),
             };
         };
+        if let (DeviceSpec::File { .. }, Some(option)) = (spec, layout) {
+            return Err(Failure::Usage(format!(
+                "{option} describes a VHDX or VHD file, and {spec} is raw by its name: name it *.vhdx or *.vhd, or leave \
+                 {option} out"
+            )));
+        }
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             return Err(Failure::failed(anyhow!(
                 "{} does not exist: create the directory and name a file in it, such as {}disk.img",
@@ -208,7 +235,10 @@ impl Copy {
         let name = unfinished.display();
         let before = match fs::metadata(&unfinished) {
             Ok(file) if self.how.resume => match disk_size(&spec, file.len())? {
-                there if there == size => Before::Unfinished,
+                there if there == size => {
+                    self.layout.agrees_with(&spec, self.parent.is_some())?;
+                    Before::Unfinished
+                }
                 there => {
                     return Err(Failure::failed(anyhow!(
                         "{name} is {} and the source {}, so it belongs to another copy; --overwrite starts again",
@@ -249,6 +279,9 @@ impl Copy {
                 (DeviceSpec::Image { path, .. }, _) => drop(self.layout.make_vhd(path, size, sector)?),
                 _ => create_file(&unfinished, size).map_err(Failure::failed)?,
             }
+            if let Some(replaced) = &self.replaced {
+                replaced.lend_permissions(&unfinished)?;
+            }
         }
         Ok(Destination { spec, before, complete: Some(path.to_owned()) })
     }
@@ -286,7 +319,9 @@ impl Copy {
         finish(&bar);
         let remains = || match &into.complete {
             Some(complete) => {
-                format!("{} is incomplete; --resume continues it", partial(complete).display())
+                // Two words where a file is replaced: one would be refused because that exists.
+                let overwrite = if self.replaced.is_some() { " --overwrite" } else { "" };
+                format!("{} is incomplete; --resume{overwrite} continues it", partial(complete).display())
             }
             None if self.how.overwrite => {
                 "the destination is incomplete; --resume --overwrite completes it".to_owned()
@@ -426,6 +461,16 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     lunway_vhdx::rename_new(from, to).with_context(failed).map_err(Failure::Failed)
 }
 
+/// Refuses a copy of a file to itself.
+pub(super) fn refuse_same(source: &DeviceSpec, destination: &DeviceSpec) -> Result<(), Failure> {
+    match (file_of(source), file_of(destination)) {
+        (Some(from), Some(to)) if is_same_file(from, to) => Err(Failure::Usage(format!(
+            "{source} and {destination} are the same file: name another destination"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The path of a file, raw, VHDX or VHD, that does not exist.
 fn missing_file(spec: &DeviceSpec) -> Result<Option<&Path>, Failure> {
     let missing = |path: &Path| !path.try_exists().unwrap_or(true);
@@ -446,25 +491,28 @@ fn missing_file(spec: &DeviceSpec) -> Result<Option<&Path>, Failure> {
                 "{shown} does not exist, and a file in /dev is not a disk: check the name"
             )));
         }
-        let extension = path.extension().map(OsStr::to_ascii_lowercase);
-        let foreign = extension.filter(|extension| ["vmdk", "vdi"].iter().any(|format| extension == format));
-        if foreign.is_some() && !matches!(spec, DeviceSpec::File { format: FileFormat::Raw, .. }) {
-            return Err(Failure::failed(anyhow!(
-                "files of this format are not made: raw:{shown} makes a raw image of that name, {shown}.vhdx a VHDX"
-            )));
-        }
+        may_be_made(spec, path)?;
+    }
+    Ok(file_of(spec).filter(|path| missing(path)).filter(|_| {
+        matches!(spec, DeviceSpec::File { .. } | DeviceSpec::Vhdx { .. } | DeviceSpec::Image { .. })
+    }))
+}
+
+/// Refuses to make a file in a format that this program only reads, or not even that.
+fn may_be_made(spec: &DeviceSpec, path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let extension = path.extension().map(OsStr::to_ascii_lowercase);
+    let foreign = extension.filter(|extension| ["vmdk", "vdi"].iter().any(|format| extension == format));
+    if foreign.is_some() && !matches!(spec, DeviceSpec::File { format: FileFormat::Raw, .. }) {
+        return Err(Failure::failed(anyhow!(
+            "files of this format are not made: raw:{shown} makes a raw image of that name, {shown}.vhdx a VHDX"
+        )));
     }
     match spec {
-        DeviceSpec::Image { path, format: ImageFormat::Qcow2 } if missing(path) => {
-            Err(Failure::failed(anyhow!(
-                "qcow2 files are only read, not made: raw:{0} makes a raw image of that name, {0}.vhdx a VHDX",
-                path.display()
-            )))
-        }
-        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Image { path, .. } => {
-            Ok(missing(path).then_some(path))
-        }
-        _ => Ok(None),
+        DeviceSpec::Image { format: ImageFormat::Qcow2, .. } => Err(Failure::failed(anyhow!(
+            "qcow2 files are only read, not made: raw:{shown} makes a raw image of that name, {shown}.vhdx a VHDX"
+        ))),
+        _ => Ok(()),
     }
 }
 

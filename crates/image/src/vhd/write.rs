@@ -200,6 +200,11 @@ impl<S: Storage> Writer<S> {
         Self { storage, footer, blocks: Some(blocks) }
     }
 
+    /// Bytes of a block; `None`: the disk is fixed.
+    pub fn block_size(&self) -> Option<u64> {
+        self.blocks.as_ref().map(|blocks| blocks.block_size)
+    }
+
     /// Bytes of the disk.
     pub fn size(&self) -> u64 {
         self.footer.current_size.get()

@@ -1,20 +1,22 @@
 //! `lunway backup restore`.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_backup::{Folder, Manifest, Order, Restored, Target, restore};
+use lunway_backup::{BackupError, Folder, Manifest, Order, Restored, Target, restore};
 use lunway_bench::{Region, holds_data};
 use lunway_block::size::{HumanSize, parse_size};
+use lunway_block::spec::DeviceSpec;
 use lunway_copy::{Before, of_paths};
 use lunway_device::OpenOptions;
 use serde_json::json;
 
 use super::{Destination, catalogue, failed, refuse_inside};
-use crate::command::copy::{Copy, How, partial, rename, unchanged};
+use crate::command::copy::{Copy, Destination as Into, How, partial, rename, unchanged};
 use crate::command::disk::NewDisk;
 use crate::device::{self, Waiter};
 use crate::failure::Failure;
@@ -90,6 +92,7 @@ impl Restore {
         let cancel = interrupt::watch();
         let begun = Instant::now();
         let behind = opened.device.geometry().size.saturating_sub(size);
+        let writes = Cell::new(false);
         let result = waiter.wait(async {
             let device = &*opened.device;
             if into.complete.is_none() && !self.overwrite {
@@ -106,6 +109,7 @@ impl Restore {
             let is_cancelled = || cancel.is_cancelled();
             let mut told = |done| bar.set_position(done);
             let order = Order { point: manifest.point, range: Some(range), target };
+            writes.set(true);
             let restored = restore(&folder, &catalogue, order, device, &is_cancelled, &mut told).await;
             bar.finish_and_clear();
             Ok(restored?)
@@ -113,19 +117,21 @@ impl Restore {
         let closed = waiter.wait(opened.close()).context("closing the device");
         let restored = result
             .and_then(|restored| closed.map(|()| restored))
-            .with_context(|| match &into.complete {
-                Some(complete) => format!(
-                    "restoring point {} to {spec}: {} is incomplete; --resume continues it",
-                    manifest.point,
-                    partial(complete).display()
-                ),
-                None => format!("restoring point {} to {spec}", manifest.point),
+            .map_err(|error| {
+                let remains = remains(&spec, &into, writes.get(), error.downcast_ref());
+                error.context(format!("restoring point {} to {spec}{remains}", manifest.point))
             })
             .map_err(Failure::Failed)?;
         if let Some(complete) = &into.complete {
             rename(&partial(complete), complete)?;
         }
-        self.print(&restored, &manifest.point.to_string(), (size, behind), begun.elapsed().as_secs_f64())
+        let told = unchanged(behind) + &into.kind_of_new();
+        self.print(
+            &restored,
+            &manifest.point.to_string(),
+            (size, behind, &told),
+            begun.elapsed().as_secs_f64(),
+        )
     }
 
     /// The bytes of the disk that are restored.
@@ -151,7 +157,7 @@ impl Restore {
         &self,
         restored: &Restored,
         point: &str,
-        (size, behind): (u64, u64),
+        (size, behind, told): (u64, u64, &str),
         seconds: f64,
     ) -> Result<(), Failure> {
         if self.json {
@@ -170,10 +176,32 @@ impl Restore {
             compared => format!(", {} compared", HumanSize(compared)),
         };
         terminal::print(&format!(
-            "point {point}: {} restored ({} written{compared}) in {seconds:.1} s{}",
+            "point {point}: {} restored ({} written{compared}) in {seconds:.1} s{told}",
             HumanSize(size),
-            HumanSize(restored.written),
-            unchanged(behind)
+            HumanSize(restored.written)
         ))
+    }
+}
+
+/// What a restore that failed has left, and what may be done with it: the end of a sentence; empty where nothing was
+/// written.
+fn remains(spec: &DeviceSpec, into: &Into, writes: bool, error: Option<&BackupError>) -> String {
+    let is_damaged = matches!(error, Some(BackupError::Damaged { .. }));
+    match &into.complete {
+        Some(complete) if is_damaged => format!(
+            ": {} is incomplete, and the point cannot complete it: restore an older one (--point) with --overwrite, or \
+             remove the file",
+            partial(complete).display()
+        ),
+        Some(complete) => format!(
+            ": {} is incomplete; --resume continues it, --overwrite starts again",
+            partial(complete).display()
+        ),
+        None if writes && is_damaged => format!(
+            ": {spec} holds only a part of it, and the point cannot complete it: restore an older one (--point) with \
+             --overwrite"
+        ),
+        None if writes => format!(": {spec} holds only a part of it; --delta --overwrite completes it"),
+        None => String::new(),
     }
 }

@@ -8,18 +8,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args};
 use lunway_block::size::{HumanSize, parse_size};
+use lunway_block::spec::{DeviceSpec, FileFormat};
+use lunway_image::Format;
 use lunway_image::vhd::{Layout, Writer};
 use lunway_vhdx::{
-    CHAIN_FILES_MAX, Chain, CreateOptions, Kind, Locator, OpenError, OpenOptions, create, relative_path,
+    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, Kind, Locator, OpenError, OpenOptions, create,
+    open_unlocked, relative_path,
 };
 use serde_json::json;
 
 use super::named::{Named, vhdx};
 use super::parent::open_parent;
+use super::replaced::Replaced;
 use super::{folder, guids, kind_name};
-use crate::command::copy::{Copy, How};
+use crate::command::copy::{Copy, How, refuse_same};
 use crate::failure::Failure;
-use crate::{progress, terminal};
+use crate::report_file::{file_of, is_same_file};
+use crate::{device, progress, terminal};
 
 /// How a new VHDX or VHD file is laid out.
 #[derive(Clone, Debug, Default, Args)]
@@ -80,8 +85,8 @@ pub(super) struct Create {
 /// Copy a disk to another format or layout.
 ///
 /// Source and destination are devices: raw files, VHDX files, LUNs; VHD and qcow2 files are read with their parents.
-/// The options describe a VHDX or VHD file that is created. Zeroes stay unallocated. A new destination file is called
-/// DST.partial until it is complete.
+/// The options describe a VHDX or VHD file that is created. Zeroes stay unallocated. A destination file is always
+/// created: it is called DST.partial until it is complete, and replaces an existing file only with --overwrite.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -138,15 +143,14 @@ pub(super) struct Snapshot {
 
 impl Create {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let path = &new_file(&self.file)?;
+        let (path, kind) = &new_file(&self.file)?;
         if let Some(source) = self.from {
             refuse_existing(path)?;
-            let kind = if is_vhd(path) { "vhd" } else { "vhdx" };
-            let destination = format!("{kind}:{}", path.display());
+            let destination = kind.named(path);
             let how = How { verify: self.verify, ..How::default() };
             return Copy::to_disk(source, destination, self.layout, None, how, self.json).run();
         }
-        if is_vhd(path) {
+        if *kind == NewKind::Vhd {
             if self.parent.is_some() {
                 return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name it *.avhdx")));
             }
@@ -164,19 +168,83 @@ impl Create {
 impl Convert {
     pub(super) fn run(self) -> Result<(), Failure> {
         let parent = self.parent.map(|parent| vhdx(&parent, "")).transpose()?;
-        Copy::to_disk(self.source, self.destination, self.layout, parent, self.how, self.json).run()
+        let (from, to) = (device::parse(&self.source)?, device::parse(&self.destination)?);
+        refuse_same(&from, &to)?;
+        if let (Some(parent), Some(to)) = (&parent, file_of(&to))
+            && is_same_file(parent, to)
+        {
+            return Err(Failure::Usage(format!(
+                "{} is its own parent: name another destination",
+                to.display()
+            )));
+        }
+        let replaced = Replaced::of(&to, self.how.overwrite)?;
+        let copy = Copy::to_disk(self.source, self.destination, self.layout, parent, self.how, self.json);
+        copy.replacing(replaced).run()
     }
 }
 
 impl Snapshot {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let child = new_file(&self.child)?;
+        let (child, kind) = new_file(&self.child)?;
+        if kind == NewKind::Vhd {
+            return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name it *.avhdx")));
+        }
         let made = NewDisk::default().make_child(&child, &vhdx(&self.file, RAW)?, None)?;
         print(&child, &made, self.json)
     }
 }
 
 impl NewDisk {
+    /// The first option that was given: of a destination that takes none, it would be ignored.
+    pub(in crate::command) fn first_option(&self) -> Option<&'static str> {
+        let given = [
+            (self.fixed, "--fixed"),
+            (self.block_size.is_some(), "--block-size"),
+            (self.sector.is_some(), "--sector"),
+            (self.physical_sector.is_some(), "--physical-sector"),
+        ];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+
+    /// Refuses to complete an unfinished VHDX or VHD file that was begun with other options than were given now.
+    pub(in crate::command) fn agrees_with(
+        &self,
+        unfinished: &DeviceSpec,
+        has_parent: bool,
+    ) -> anyhow::Result<()> {
+        let differs = |wanted: Option<u64>, begun: u64| wanted.is_some_and(|wanted| wanted != begun);
+        let (path, options) = match unfinished {
+            DeviceSpec::Vhdx { path } => {
+                let file = open_unlocked(path, false)?;
+                let disk = Disk::open(file, &OpenOptions::read_only(), guids()?())?;
+                let begun = disk.parameters();
+                let sector = |wanted: Option<u32>, begun: u32| wanted.is_some_and(|wanted| wanted != begun);
+                let options = vec![
+                    (has_parent && begun.kind != Kind::Differencing, "--parent"),
+                    (self.fixed && begun.kind != Kind::Fixed, "--fixed"),
+                    (differs(self.block_size, begun.block_size.into()), "--block-size"),
+                    (sector(self.sector, begun.logical_sector), "--sector"),
+                    (sector(self.physical_sector, begun.physical_sector), "--physical-sector"),
+                ];
+                (path, options)
+            }
+            DeviceSpec::Image { path, .. } => {
+                let begun = Writer::open_file(path)?.block_size();
+                let blocks = begun.is_some_and(|begun| differs(self.block_size, begun));
+                (path, vec![(self.fixed && begun.is_some(), "--fixed"), (blocks, "--block-size")])
+            }
+            _ => return Ok(()),
+        };
+        match options.into_iter().find(|(is_other, _)| *is_other) {
+            Some((_, option)) => Err(anyhow!(
+                "{} was begun without this {option}: leave {option} out to complete it as it is, or --resume to start again",
+                path.display()
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Makes an empty disk of `size` bytes. `sector` is its logical sector where the user says nothing.
     pub(in crate::command) fn make(
         &self,
@@ -321,36 +389,73 @@ fn reserve(file: &File, data: std::ops::Range<u64>, zero: bool) -> anyhow::Resul
     Ok(())
 }
 
-/// Whether a file that is made is to be VHD: its name says so.
-fn is_vhd(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("vhd"))
+/// The format of a file that is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NewKind {
+    Vhdx,
+    Vhd,
 }
+
+impl NewKind {
+    /// The file as a device, in the words of the grammar.
+    fn named(self, path: &Path) -> String {
+        let word = match self {
+            Self::Vhdx => "vhdx",
+            Self::Vhd => "vhd",
+        };
+        format!("{word}:{}", path.display())
+    }
+}
+
+/// What makes a raw image.
+const RAW_MADE: &str = "raw images are made by `truncate -s SIZE`, or `lunway lun add … --create SIZE`";
+/// What makes a qcow2 image.
+const QCOW2: &str = "qcow2 images are made by `qemu-img create -f qcow2`";
 
 /// Ends of names that say another format, which no command would open as VHDX, and what makes such a file.
 const FOREIGN: [(&[&str], &str); 3] = [
-    (
-        &["img", "raw", "iso"],
-        "raw images are made by `truncate -s SIZE`, or `lunway lun add … --create SIZE`",
-    ),
-    (&["qcow2", "qcow"], "qcow2 images are made by `qemu-img create -f qcow2`"),
+    (&["img", "raw", "iso"], RAW_MADE),
+    (&["qcow2", "qcow"], QCOW2),
     (&["vmdk", "vdi"], "such images are made by `qemu-img create`"),
 ];
 
 /// How a raw image is frozen, which takes no child.
 const RAW: &str = "`lunway lun snapshot` freezes a raw image while it is served";
 
-/// The file that is to be made, which must not have the name of another format.
-fn new_file(path: &Path) -> Result<PathBuf, Failure> {
-    if let Named::Vhdx(path) = Named::of(path)? {
-        return Ok(path);
-    }
-    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    match FOREIGN.iter().find(|(ends, _)| ends.contains(&extension.as_str())) {
-        Some((_, instead)) => Err(Failure::failed(anyhow!(
+/// The file that is to be made, and its format: what its name says, VHDX where that says nothing. The name must not be
+/// that of another format.
+fn new_file(file: &Path) -> Result<(PathBuf, NewKind), Failure> {
+    let refused = |path: &Path, instead: &str| {
+        Failure::failed(anyhow!(
             "{} is not the name of a VHDX file: name it *.vhdx; {instead}",
             path.display()
-        ))),
-        None => Ok(path.to_owned()),
+        ))
+    };
+    match Named::of(file)? {
+        Named::Vhdx(path) => Ok((path, NewKind::Vhdx)),
+        Named::Image(path, Format::Vhd) => Ok((path, NewKind::Vhd)),
+        Named::Image(path, Format::Qcow2) => Err(refused(&path, QCOW2)),
+        Named::Raw { path, spec: DeviceSpec::File { format: FileFormat::Raw, .. } } => {
+            Err(refused(&path, RAW_MADE))
+        }
+        Named::Raw { path, .. } => {
+            let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+            match FOREIGN.iter().find(|(ends, _)| ends.contains(&extension.as_str())) {
+                Some((_, instead)) => Err(refused(&path, instead)),
+                None => Ok((path, NewKind::Vhdx)),
+            }
+        }
+    }
+}
+
+/// How other commands take a VHDX file whose name does not say what it is: a further line; empty where it does.
+fn by_name(path: &Path) -> String {
+    match Named::of(path) {
+        Ok(Named::Vhdx(_)) => String::new(),
+        _ => format!(
+            "\nIts name does not say that it is a VHDX file: other commands take it as vhdx:{}",
+            path.display()
+        ),
     }
 }
 
@@ -390,6 +495,7 @@ fn print(path: &Path, options: &CreateOptions, json: bool) -> Result<(), Failure
     match json {
         true => terminal::print_json(&json!({
             "file": path.display().to_string(),
+            "format": "vhdx",
             "kind": kind_name(parameters.kind),
             "virtual_bytes": parameters.disk_size,
             "block_bytes": parameters.block_size,
@@ -399,13 +505,14 @@ fn print(path: &Path, options: &CreateOptions, json: bool) -> Result<(), Failure
             "parent": parent,
         })),
         false => terminal::print(&format!(
-            "{}: a {} disk of {}, blocks of {}, sectors of {} bytes{}",
+            "{}: a {} VHDX of {}, blocks of {}, sectors of {} bytes{}{}",
             path.display(),
             kind_name(parameters.kind),
             HumanSize(parameters.disk_size),
             HumanSize(parameters.block_size.into()),
             parameters.logical_sector,
-            parent.map_or_else(String::new, |parent| format!(", on {parent}"))
+            parent.map_or_else(String::new, |parent| format!(", on {parent}")),
+            by_name(path)
         )),
     }
 }

@@ -13,6 +13,7 @@ mod merge;
 mod mount;
 mod named;
 mod parent;
+mod replaced;
 mod resize;
 mod set;
 mod source;
@@ -32,6 +33,7 @@ use crate::failure::Failure;
 
 pub(super) use create::NewDisk;
 pub(super) use free::skipped;
+pub(super) use replaced::Replaced;
 
 /// Create, inspect, check, change, compact and merge virtual disks; show the free space on any disk
 #[derive(Debug, Args)]
