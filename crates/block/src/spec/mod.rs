@@ -291,6 +291,11 @@ impl DeviceSpec {
         matches!(self.leaf(), Self::Ram { .. })
     }
 
+    /// Whether the disk lies in a VHDX, in a file or on another device, whatever decorates it.
+    pub fn is_vhdx(&self) -> bool {
+        matches!(self, Self::Vhdx { .. } | Self::VhdxOn { .. }) || self.inner().is_some_and(Self::is_vhdx)
+    }
+
     /// The back end inside all decorators, to be named otherwise.
     pub fn leaf_mut(&mut self) -> &mut Self {
         match self {

@@ -286,6 +286,14 @@ impl Config {
         if let Some(percent) = lun.threshold_percent.filter(|percent| !(1..=99).contains(percent)) {
             return Err(self.wrong(&at("threshold_percent"), &percent, "1 to 99 make sense"));
         }
+        if let Some(policy) = lun.compact.first().filter(|_| !lun.device.spec().is_vhdx()) {
+            let why = format!(
+                "only a VHDX file is compacted, and {} is none: leave it out (--compact never); initiators free space of \
+                 other devices by UNMAP (`fstrim`), and `lunway disk compact FILE` frees that of a raw file which is not served",
+                lun.device
+            );
+            return Err(self.wrong(&at("compact"), policy.name(), why));
+        }
         if let Some(serial) = lun.serial.as_ref().filter(|serial| !is_visible(serial, 32)) {
             return Err(self.wrong(&at("serial"), serial, "1 to 32 visible ASCII characters are possible"));
         }

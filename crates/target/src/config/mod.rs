@@ -327,6 +327,18 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Keys of the daemon as a whole that are read only at its start: threads are pinned, stores and sockets open.
+    pub const FIXED: [&str; 5] = ["cores", "state_dir", "machine_id", "isns", "api"];
+
+    /// Takes the values of [`FIXED`](Self::FIXED) from another configuration.
+    pub fn take_fixed(&mut self, other: &Self) {
+        self.cores = other.cores;
+        self.state_dir.clone_from(&other.state_dir);
+        self.machine_id.clone_from(&other.machine_id);
+        self.isns.clone_from(&other.isns);
+        self.api.clone_from(&other.api);
+    }
+
     /// Reads and checks a file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
@@ -539,6 +551,10 @@ mod tests {
             (format!("{TARGET}{lun}sector = 513"), "lun 0: sector = \"513\": 512 and 4096"),
             (format!("{TARGET}{lun}serial = \"a b\""), "serial = \"a b\""),
             (
+                format!("{TARGET}{}compact = [\"on-idle\"]", lun.replace("ram:1G", "disk.img")),
+                "lun 0: compact = \"on-idle\": only a VHDX file is compacted, and disk.img is none",
+            ),
+            (
                 format!("{TARGET}{lun}serial = \"S\"\n{}{lun}serial = \"S\"", TARGET.replace(":a", ":b")),
                 "lun 0: serial = \"S\": lun 0 of iqn.2026-11.com.example:a has it, and initiators would take both",
             ),
@@ -560,6 +576,14 @@ mod tests {
         ] {
             let message = error(&text);
             assert!(message.contains(part), "{text}\n{message}");
+        }
+    }
+
+    #[test]
+    fn compaction_by_itself_is_for_vhdx_whatever_is_around_it() {
+        for device in ["disk.vhdx", "stats:vhdx:disk", "vhdx:iscsi://192.0.2.1/iqn.2026-11.com.example:b/0"] {
+            let lun = format!("[[target.lun]]\nid = 0\ndevice = \"{device}\"\ncompact = [\"on-close\"]\n");
+            parse(&format!("{TARGET}{lun}")).unwrap().check().unwrap();
         }
     }
 

@@ -204,7 +204,7 @@ pub struct LunConfig {
     pub threshold_percent: Option<u8>,
     /// When the VHDX file of the LUN is compacted automatically, by moving its blocks into its holes: `on-idle`, while
     /// no initiator has read or written for a minute; `on-close`, for at most 5 seconds, when the LUN is removed or the
-    /// daemon ends. Without it: only on request (`lunway lun compact`).
+    /// daemon ends. Without it: only on request (`lunway lun compact`). Refused for other devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compact: Vec<CompactPolicy>,
     /// `true`: changes are recorded in blocks of 64 KiB, in a file in the state directory, so that a backup reads
@@ -222,6 +222,16 @@ pub enum CompactPolicy {
     OnIdle,
     /// When the LUN is removed or the daemon ends, for at most 5 seconds.
     OnClose,
+}
+
+impl CompactPolicy {
+    /// Its name in a configuration.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::OnIdle => "on-idle",
+            Self::OnClose => "on-close",
+        }
+    }
 }
 
 impl LunConfig {
