@@ -171,7 +171,8 @@ impl Manager {
                 }
                 this.keep_formats(served);
             };
-            let options = ChangeOptions { served: Some(&took), ..ChangeOptions::default() };
+            let options =
+                ChangeOptions { served: Some(&took), fixed_later: true, ..ChangeOptions::default() };
             let mut applied = this.apply(ask, read, options).await?;
             if !ask.dry_run {
                 this.server.log_warnings(None);

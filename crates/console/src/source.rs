@@ -22,6 +22,8 @@ use crate::replace::{self, replace};
 /// A device that the file names without its format is written as what it was opened as (`raw:disk.img`), so that it
 /// stays that whatever its initiators write.
 ///
+/// Keys that are read only at the start keep the values that the file says, which may be those of the next start.
+///
 /// A file that somebody edited after it was last read is never overwritten: it must be reloaded first.
 #[derive(Debug)]
 pub struct Source {
@@ -178,7 +180,10 @@ impl Source {
         if !self.overrides.listen.is_empty() {
             after.listen.clone_from(&before.listen);
         }
-        if self.overrides.cores.is_some() {
+        // The file may have other values of these for the next start. A new one has none yet.
+        if !present.is_empty() {
+            after.take_fixed(&before);
+        } else if self.overrides.cores.is_some() {
             after.cores = before.cores;
         }
         if let Some(name) = &self.added_target {

@@ -168,7 +168,12 @@ async fn what_holds_for_as_long_as_the_process_runs_is_not_changed_silently() {
         let (status, sentence) = daemon.put("/v1/config", other).await.unwrap_err();
         assert_eq!(
             (status, sentence),
-            (409, format!("{key} can be changed only by a restart of the daemon"))
+            (
+                409,
+                format!(
+                    "{key} is read only at the start of the daemon: change it in the configuration file, for the next start"
+                )
+            )
         );
     }
     assert_eq!(daemon.text(), FILE);

@@ -61,6 +61,45 @@ async fn an_edited_file_counts_after_a_reload_and_is_not_overwritten_before() {
 }
 
 #[tokio::test]
+async fn keys_that_are_read_at_the_start_alone_wait_for_the_next_one_and_stay_in_the_file() {
+    let daemon = Daemon::start().await;
+    let cores = daemon.get("/v1/config").await["config"]["cores"].clone();
+    let edited = format!(
+        "cores = 7\nstate_dir = \"elsewhere\"\nmachine_id = \"other\"\n{}\n[isns]\nserver = \"192.0.2.1:3205\"\n\
+         [api]\nsocket = \"other.sock\"\n",
+        FILE.replace("cores = 1\n", "").replace("ram:1M", "ram:2M")
+    );
+    fs::write(daemon.path(), &edited).unwrap();
+    for (path, changes) in [("/v1/reload?dry_run=true", 1), ("/v1/reload", 1), ("/v1/reload", 0)] {
+        let answer = daemon.call(Method::POST, path, Value::Null).await.unwrap();
+        // The rest of the file is served.
+        assert_eq!(lines(&answer).len(), changes, "{path}: {answer}");
+        for key in lunway_target::Config::FIXED {
+            let told = |effect: &Value| {
+                let effect = effect.as_str().unwrap();
+                effect.starts_with(key) && effect.ends_with(": takes effect at the next start of the daemon")
+            };
+            assert!(answer["effects"].as_array().unwrap().iter().any(told), "{path}, {key}: {answer}");
+        }
+    }
+    assert_eq!(daemon.get("/v1/config").await["config"]["cores"], cores);
+    // A change of something else leaves them for the next start.
+    daemon.put(&format!("/v1/targets/{TARGET}"), json!({ "alias": "A" })).await.unwrap();
+    let text = daemon.text();
+    for line in [
+        "cores = 7",
+        "state_dir = \"elsewhere\"",
+        "machine_id = \"other\"",
+        "server = \"192.0.2.1:3205\"",
+        "other.sock",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("alias = \"A\""), "{text}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_file_with_an_error_is_not_served_and_the_error_says_where_it_is() {
     let daemon = Daemon::start().await;
     fs::write(daemon.path(), FILE.replace("id = 0", "id = \"x\"")).unwrap();

@@ -48,6 +48,12 @@ impl Change {
     pub(crate) fn is_of_daemon(&self, key: &str) -> bool {
         self.place == key || (self.place.is_empty() && self.key.as_deref() == Some(key))
     }
+
+    /// The line of a plan without its sign: `cores: 2 -> 4`.
+    pub(crate) fn difference(&self) -> String {
+        let line = self.to_string();
+        line.split_once(' ').map_or_else(String::new, |(_, rest)| rest.to_owned())
+    }
 }
 
 impl fmt::Display for Change {

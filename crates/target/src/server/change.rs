@@ -30,10 +30,6 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const RETIRE_TIME: Duration = Duration::from_secs(10);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
-/// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets
-/// open.
-const FIXED: [&str; 5] = ["cores", "state_dir", "machine_id", "isns", "api"];
-
 /// Looks at a configuration that is served, while no other change can be made.
 pub type Served<'a> = &'a (dyn Fn(&Config) + Send + Sync);
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
@@ -48,6 +44,10 @@ pub struct ChangeOptions<'a> {
     pub generation: Option<u64>,
     /// Keeps the new configuration for good, when everything is ready and before anything has changed.
     pub persist: Option<Persist<'a>>,
+    /// The new configuration is that of a file for the next start as well: keys that are read only at the start
+    /// ([`Config::FIXED`]) keep the values of this start, and [`Changed::effects`] says so. Otherwise another value of
+    /// them is [`ChangeError::NeedsRestart`].
+    pub fixed_later: bool,
     /// Called when the configuration is served, also if it was served already; not for a trial.
     pub served: Option<Served<'a>>,
     /// Logical units may get fewer bytes than they have, and lose what is behind the new end. Otherwise that is
@@ -265,10 +265,16 @@ impl Server {
         edit(&mut new)?;
         new.check()?;
         new.keep_formats(&old);
+        let waiting = match options.fixed_later {
+            true => at_next_start(&old, &mut new)?,
+            false => Vec::new(),
+        };
         // What is served once all devices are open.
         let served = self.offline.with_formats(&new);
         let mut changes = old.changes(&served)?;
-        if let Some(key) = FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key))) {
+        if let Some(key) =
+            Config::FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key)))
+        {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
         let prepared = self.prepare(&transaction.luns, &new, options.switched)?;
@@ -297,6 +303,9 @@ impl Server {
         let now = warnings.iter().cloned().chain(self.idle_portals(&served));
         let new = now.filter(|warning| !known.contains(warning) && !warning.is_told_by_effects());
         effects.extend(new.map(|warning| warning.text));
+        if options.fixed_later && made {
+            self.tell_later(&waiting);
+        }
         let is_served = || {
             if let Some(look) = options.served.filter(|_| made) {
                 look(&served);
@@ -308,6 +317,7 @@ impl Server {
                 self.current().warnings = warnings;
             }
             is_served();
+            effects.extend(waiting);
             return Ok(Attempt::Unchanged(Changed { generation, changes, effects }));
         }
         if let Some(persist) = options.persist {
@@ -328,7 +338,17 @@ impl Server {
         }
         let aftermath = self.commit(&mut transaction, prepared, openings, &served);
         is_served();
+        effects.extend(waiting);
         Ok(Attempt::Made(Changed { generation, changes, effects }, aftermath))
+    }
+
+    /// Logs what waits for the next start, once: a reload of the same file says nothing new.
+    fn tell_later(&self, later: &[String]) {
+        let mut current = self.current();
+        if current.later != later {
+            later.iter().for_each(|sentence| tracing::warn!("{sentence}"));
+            current.later = later.to_vec();
+        }
     }
 
     /// Gets everything that `new` needs besides devices. Of what is served nothing changes.
@@ -575,6 +595,17 @@ impl Server {
         }
         leaving
     }
+}
+
+/// Gives `new` the values of [`Config::FIXED`] that `old` has, and says of each that is another one when it counts.
+fn at_next_start(old: &Config, new: &mut Config) -> Result<Vec<String>, ConfigError> {
+    let is_fixed = |change: &Change| Config::FIXED.iter().any(|key| change.is_of_daemon(key));
+    let changes = old.changes(new)?.into_iter().filter(is_fixed);
+    let sentence =
+        |change: Change| format!("{}: takes effect at the next start of the daemon", change.difference());
+    let later = changes.map(sentence).collect();
+    new.take_fixed(old);
+    Ok(later)
 }
 
 /// A logical unit that would have fewer bytes than now, with its own device or with another.

@@ -106,7 +106,9 @@ pub enum ChangeError {
         is: u64,
     },
     /// Values that hold for as long as the process runs.
-    #[error("{0} can be changed only by a restart of the daemon")]
+    #[error(
+        "{0} is read only at the start of the daemon: change it in the configuration file, for the next start"
+    )]
     NeedsRestart(String),
     /// A logical unit would lose what is behind its new end, and nobody said that this is meant.
     #[error(

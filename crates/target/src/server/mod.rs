@@ -121,6 +121,8 @@ struct Current {
     generation: u64,
     /// Those that the configuration alone has.
     warnings: Vec<Warning>,
+    /// What a reload has left for the next start, a sentence each.
+    later: Vec<String>,
 }
 
 impl Server {
@@ -223,7 +225,12 @@ impl Server {
         portal::close_unwanted();
         let warnings = Warning::of(&config);
         let transaction = Arc::new(tokio::sync::Mutex::new(Transaction::new(luns)));
-        let current = Arc::new(Mutex::new(Current { config: Arc::new(config), generation: 1, warnings }));
+        let current = Arc::new(Mutex::new(Current {
+            config: Arc::new(config),
+            generation: 1,
+            warnings,
+            later: Vec::new(),
+        }));
         let later = Later {
             maker: maker.clone(),
             offline: Arc::downgrade(&offline),
