@@ -90,21 +90,42 @@ pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection
     inspection
 }
 
+/// Numbers of the logical units that a target shows to us, by a session of its own.
+///
+/// # Errors
+///
+/// [`OpenError`]; a target that does not answer REPORT LUNS with a list has [`OpenError::Command`].
+pub async fn luns(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<u16>, OpenError> {
+    let options = &options.clone().with_timers_of(url);
+    let mut fresh =
+        FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;
+    let listed = report_luns(&mut fresh).await;
+    let portal = Exchange::portal(&fresh);
+    fresh.logout().await;
+    let refused = |why| OpenError::Command { portal, command: "REPORT LUNS", why };
+    listed?.map_err(refused)
+}
+
+/// The numbers that REPORT LUNS lists; or what it was answered with instead.
+async fn report_luns(fresh: &mut FreshSession) -> Result<Result<Vec<u16>, String>, OpenError> {
+    // It is answered by LUN 0 whether or not there is a unit (SPC-4 §6.33).
+    fresh.address(Lun::new(0));
+    let answer = ask(fresh, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
+    let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();
+    let number = |lun: Lun| match lun.address() {
+        LunAddress::Unit(number) => Some(number),
+        _ => None,
+    };
+    let numbers = list.map(|list| list.luns.into_iter().filter_map(number).collect());
+    Ok(numbers.ok_or_else(|| answer.describe()))
+}
+
 async fn look(url: &IscsiUrl, fresh: &mut FreshSession) -> Result<Inspection, OpenError> {
     let portal = Exchange::portal(fresh);
     let Some(session) = fresh.logged_in().cloned() else {
         return Err(OpenError::Lost { portal, why: "it is not logged in".to_owned() });
     };
-    // REPORT LUNS is answered by LUN 0 whether or not there is a unit (SPC-4 §6.33).
-    fresh.address(Lun::new(0));
-    let answer = ask(fresh, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
-    let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();
-    let luns = list.map_or(Vec::new(), |list| list.luns);
-    let number = |lun: Lun| match lun.address() {
-        LunAddress::Unit(number) => Some(number),
-        _ => None,
-    };
-    let luns = luns.into_iter().filter_map(number).collect();
+    let luns = report_luns(fresh).await?.unwrap_or_default();
     let unit = match url.lun {
         Some(lun) => {
             fresh.address(Lun::new(lun));

@@ -76,7 +76,7 @@ mod wire;
 pub use device::IscsiDevice;
 pub use identity::Identity;
 pub use initiator_port::InitiatorPorts;
-pub use inspect::{Inspection, UnitInspection, discover, inspect};
+pub use inspect::{Inspection, UnitInspection, discover, inspect, luns};
 pub use isid::IsidFamily;
 pub use lunway_iscsi::TargetRecord;
 pub use lunway_iscsi::pdu::Isid;

@@ -305,6 +305,16 @@ fn facts_are_judged_elsewhere_as_they_are_here_and_odd_files_cost_a_sentence() {
         assert!(output.status.code() == Some(1) && said.lines().count() == 1, "{name}: {said}");
         assert!(said.contains("cannot judge"), "{name}: {said}");
     }
+    fs::write(path("host.json"), r#"{"schema":1}"#).unwrap();
+    std::os::unix::fs::symlink("host.json", path("again.json")).unwrap();
+    for (arguments, sentence) in [
+        (["--from", &path("host.json"), "--from", &path("again.json")], "are the same file"),
+        (["--answer", "asked-ups=yes", "--answer", "asked-ups=no"], "is given as yes and as no"),
+    ] {
+        let output = finish(doctor(&arguments, folder.path()), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(sentence), "{said}");
+    }
     // What the script for Windows writes, UTF-16 and marks of byte order included.
     let windows = r#"{"schema":1,"windows":{"name":"W","disk_timeout":30,"policy":{"unseen":"no MPIO"}}}"#;
     let bytes: Vec<u8> =
@@ -343,6 +353,20 @@ fn a_running_target_is_judged_with_its_stores_and_lanes() {
     );
     for rule in ["lane-answers", "lane-delayed"] {
         assert_eq!(verdicts(&found, rule), ["ok"], "{rule}: {found:#?}");
+    }
+    assert_eq!(verdicts(&found, "lane-lun"), ["ok"]);
+    // Nothing is probed that is not there: the finding says what is.
+    for more in [&[][..], &["--probe"], &["--pull", "--yes"]] {
+        let absent = served.url(7);
+        let output = finish(doctor(&[&[absent.as_str()], more].concat(), folder.path()), PATIENCE);
+        let found = findings(&output);
+        assert_eq!(
+            (output.status.code(), verdicts(&found, "lane-lun")),
+            (Some(4), vec!["bad".to_owned()]),
+            "{found:#?}"
+        );
+        let finding = found.iter().find(|finding| finding["id"] == "lane-lun").unwrap().to_string();
+        assert!(finding.contains("shows no LUN 7 to this initiator, but LUN 0, 1"), "{finding}");
     }
     drop(served);
     let output = finish(doctor(&["--socket", &path("nobody")], folder.path()), PATIENCE);

@@ -18,6 +18,25 @@ pub struct Lanes {
     pub lanes: Vec<Lane>,
     /// Rules that the plan breaks.
     pub findings: Vec<PlanFinding>,
+    /// The logical unit that the address names, and those that there are.
+    pub units: Seen<Units>,
+}
+
+/// Logical units of a target, as it shows them to this initiator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Units {
+    /// The number in the disk's address.
+    pub named: u16,
+    /// The numbers that REPORT LUNS lists.
+    pub shown: Vec<u16>,
+}
+
+impl Units {
+    /// Whether the one that is named is there.
+    pub fn has_named(&self) -> bool {
+        self.shown.contains(&self.named)
+    }
 }
 
 /// A lane.

@@ -19,7 +19,7 @@ pub use host::{Answers, Host};
 pub use initiator::{
     Chap, Connection, LunwaySession, Multipath, MultipathMap, OpenIscsi, Record, SecretFile, Session,
 };
-pub use lanes::{Lane, LaneProbe, LanePull, Lanes, PlanFinding};
+pub use lanes::{Lane, LaneProbe, LanePull, Lanes, PlanFinding, Units};
 pub use limits::within_limits;
 pub use network::{Coalescing, Counters, Peer, Port, Ring, Role, Route};
 pub use storage::{Array, ArrayKind, Disk, FstabEntry, Mount, Partition, Storage, Swap};

@@ -29,6 +29,9 @@ const PAUSE_MAX_MS: f64 = 1050.0;
 /// Milliseconds until a lane that may connect again is there: two attempts of open-iscsi, which makes one every 2 s.
 const RETURN_MAX_MS: f64 = 5000.0;
 
+/// Numbers of logical units that a sentence lists: what fits on a line.
+const LISTED_MAX: usize = 16;
+
 macro_rules! of_plan {
     ($id:literal, $plan:literal, $title:literal, $why:literal, $source:literal, $thumbs:expr, $fix:literal) => {
         Rule {
@@ -48,6 +51,19 @@ macro_rules! of_plan {
 }
 
 pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "lane-lun",
+        group: Group::Lanes,
+        title: "The target has the logical unit that the disk's address names",
+        severity: Severity::Warning,
+        applies: PLAN,
+        why: "without it every lane logs in, and every command is refused with ILLEGAL REQUEST (no published figure)",
+        source: "SPC-4 §6.33, REPORT LUNS: what is not listed has no logical unit for this initiator",
+        thumbs: &[],
+        fix: "name a LUN that is there in the address; at a target of lunway: lunway lun list; lunway acl list TARGET",
+        undo: "",
+        check: unit,
+    },
     of_plan!(
         "lane-subnet",
         "rule-3",
@@ -383,6 +399,29 @@ fn planned(facts: &Facts, id: &str) -> Vec<Outcome> {
     let of_rule = lanes.findings.iter().filter(|finding| finding.id == id);
     let found: Vec<Outcome> = of_rule.map(|finding| Outcome::warn(&finding.place, &finding.what)).collect();
     if found.is_empty() { vec![Outcome::ok(&lanes.disk, sound(lanes))] } else { found }
+}
+
+fn unit(facts: &Facts) -> Vec<Outcome> {
+    let Some(lanes) = &facts.lanes else { return Vec::new() };
+    vec![match lanes.units.known() {
+        Err(why) => Outcome::unknown(&lanes.disk, format!("the logical units of the target: {why}")),
+        Ok(units) if units.has_named() => Outcome::ok(&lanes.disk, format!("LUN {} is there", units.named)),
+        Ok(units) => {
+            let there = match units.shown.as_slice() {
+                [] => "and no other".to_owned(),
+                shown => format!("but LUN {}", listed(shown)),
+            };
+            let what = format!("the target shows no LUN {} to this initiator, {there}", units.named);
+            Outcome::bad(&lanes.disk, what)
+        }
+    }]
+}
+
+/// Numbers in a sentence: `0, 1, 5`; of many, the first.
+fn listed(numbers: &[u16]) -> String {
+    let first: Vec<String> = numbers.iter().take(LISTED_MAX).map(ToString::to_string).collect();
+    let more = if numbers.len() > LISTED_MAX { " …" } else { "" };
+    first.join(", ") + more
 }
 
 fn sound(lanes: &Lanes) -> String {

@@ -139,6 +139,7 @@ const FIXES: &[(&str, Run)] = &[
     ("ends-timers", Not(ELSEWHERE)),
     ("ends-lanes", Not(ELSEWHERE)),
     ("ends-size", Not(ELSEWHERE)),
+    ("lane-lun", Not(LOOK)),
     ("lane-subnet", Not(PLAN)),
     ("lane-balance", Not(PLAN)),
     ("lane-mesh", Not(PLAN)),

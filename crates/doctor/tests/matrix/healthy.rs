@@ -462,6 +462,7 @@ pub(crate) fn healthy() -> Facts {
             plan: "paired".into(),
             lanes: vec![lane(1), lane(2)],
             findings: vec![],
+            units: known(Units { named: 0, shown: vec![0, 1] }),
         }),
         windows: Some(Windows {
             name: "win".into(),

@@ -293,6 +293,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
         ends.target.as_mut().unwrap().sessions.pop();
     }),
     ("ends-size", |facts| value(&mut ends(facts).hosts[1].units)[0].size = 5 << 30),
+    ("lane-lun", |facts| value(&mut facts.lanes.as_mut().unwrap().units).named = 7),
     ("lane-subnet", |facts| plan(facts, "rule-3")),
     ("lane-balance", |facts| plan(facts, "rule-5")),
     ("lane-mesh", |facts| plan(facts, "rule-6")),

@@ -35,6 +35,19 @@ impl FromStr for Answer {
     }
 }
 
+/// Refuses two answers to one question.
+pub(super) fn contradict(answers: &[Answer]) -> Result<(), Failure> {
+    let is_again = |(at, answer): &(usize, &Answer)| {
+        answers[..*at].iter().any(|other| other.id == answer.id && other.yes != answer.yes)
+    };
+    match answers.iter().enumerate().find(is_again) {
+        Some((_, answer)) => {
+            Err(Failure::Usage(format!("--answer {} is given as yes and as no: give it once", answer.id)))
+        }
+        None => Ok(()),
+    }
+}
+
 /// The answers of this user: `doctor.json` in the state folder.
 pub(super) struct Answers {
     path: Option<PathBuf>,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_ok};
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
-use lunway_doctor::facts::{Lane, LaneProbe, Lanes, PlanFinding};
+use lunway_doctor::facts::{Lane, LaneProbe, Lanes, PlanFinding, Units};
 use lunway_doctor::probe::{NO_ANSWER, path_mtu, port_lost, segments};
 use lunway_doctor::{Machine, Seen};
+use lunway_initiator::{IscsiUrl, luns};
 use lunway_iscsi_paths::{IscsiMultipath, LaneName, MultipathUrl, PortalName};
 use lunway_multipath::plan::{Plan, PlanKind, PlannedLane};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -20,7 +21,8 @@ use crate::command::paths;
 use crate::device;
 use crate::failure::Failure;
 
-/// Time for a lane to log in. Together with the other two a run stays under 15 s.
+/// Time for a lane to log in, and for the question which logical units there are. Together with the other two a run
+/// stays under 19 s.
 const OPEN_TIME: Duration = Duration::from_secs(4);
 /// Time for the small reads of all lanes, which are made one lane after another.
 const READ_TIME: Duration = Duration::from_secs(4);
@@ -45,7 +47,10 @@ pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lan
         let plan = IscsiMultipath::plan_for(&url, &options)
             .await
             .map_err(|error| Failure::failed(anyhow!("cannot plan lanes to {spec}: {error}")))?;
-        let probes = if probe {
+        let units = units(&url, &plan).await;
+        // Without the logical unit every lane would answer with the same error.
+        let is_there = units.get().is_none_or(Units::has_named);
+        let probes = if probe && is_there {
             eprintln!(
                 "lunway: probing {} lanes: {READS} small reads, {} MiB and some dozen echo requests each, for at most 15 s",
                 plan.lanes.len(),
@@ -53,9 +58,11 @@ pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lan
             );
             probed(&url, &plan).await
         } else {
-            vec![Seen::unseen("--probe was not given"); plan.lanes.len()]
+            let why =
+                if is_there { "--probe was not given" } else { "the target does not show the logical unit" };
+            vec![Seen::unseen(why); plan.lanes.len()]
         };
-        let pulls = match pull {
+        let pulls = match pull.filter(|_| is_there) {
             None => BTreeMap::new(),
             Some(agreed) => {
                 pull::agree(&spec.to_string(), plan.lanes.len(), agreed)?;
@@ -81,9 +88,36 @@ pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lan
             plan: plan.kind.to_string(),
             lanes: plan.lanes.iter().zip(probes).map(lane).collect(),
             findings: plan.warnings.iter().map(finding).collect(),
+            units,
         };
         Ok((lanes, plan.lanes.iter().filter_map(|lane| lane.interface.clone()).collect()))
     })
+}
+
+/// Asks the target for its logical units, over the first lane that answers.
+async fn units(url: &MultipathUrl, plan: &Plan) -> Seen<Units> {
+    let Some(named) = url.base.lun else { return Seen::unseen("the address names none") };
+    let options = OpenOptions::default().iscsi;
+    let ask = |lane: &PlannedLane| {
+        let address = IscsiUrl {
+            host: lane.portal.ip().to_string(),
+            port: lane.portal.port(),
+            target: lane.target.clone().or_else(|| url.base.target.clone()),
+            from: lane.near,
+            ..url.base.clone()
+        };
+        let options = options.clone();
+        Box::pin(async move { luns(&address, &options).await })
+    };
+    let asked = plan.lanes.iter().map(ask).collect::<Vec<_>>();
+    if asked.is_empty() {
+        return Seen::unseen("there is no lane to ask over");
+    }
+    match timeout(OPEN_TIME, select_ok(asked)).await {
+        Ok(Ok((shown, _))) => Seen::Value(Units { named, shown }),
+        Ok(Err(error)) => Seen::unseen(error.to_string()),
+        Err(_) => Seen::unseen(format!("{NO_ANSWER} within {} s", OPEN_TIME.as_secs())),
+    }
 }
 
 /// Measures every lane: each as a disk of its own.

@@ -7,9 +7,10 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use lunway_doctor::{Diagnosis, Facts, Machine, compare_looks, diagnose, gather, merge};
 
-use super::answers::Answers;
+use super::answers::{self, Answers};
 use super::{Doctor, lanes, looks, recorded, serving};
 use crate::failure::Failure;
+use crate::report_file::is_same_file;
 
 /// Longest file of facts, bytes: those of a machine with a thousand disks have some megabytes.
 const FACTS_MAX: u64 = 32 << 20;
@@ -81,7 +82,15 @@ impl Doctor {
     pub(super) fn look(&self) -> Result<Looked, Failure> {
         let mut machines = Vec::new();
         let mut other_end = None;
-        for path in &self.from {
+        for (at, path) in self.from.iter().enumerate() {
+            // One machine as two would have two hosts of one name at one target.
+            if let Some(same) = self.from[..at].iter().find(|other| is_same_file(other, path)) {
+                return Err(Failure::Usage(format!(
+                    "--from {} and --from {} are the same file: give the facts of each machine once",
+                    same.display(),
+                    path.display()
+                )));
+            }
             machines.push((path.display().to_string(), read(path)?));
         }
         if let Some(root) = &self.root {
@@ -134,6 +143,7 @@ impl Doctor {
         };
         let answers = {
             let mut answers = Answers::read()?;
+            answers::contradict(&self.answer)?;
             answers.add(&self.answer)?;
             if self.ask {
                 answers.ask()?;
