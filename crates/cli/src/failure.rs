@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::secret::without_arguments_secrets;
+use crate::served_file::ServedFile;
 
 /// Why a command did not do what it should: one sentence for a person, one exit code for a script.
 #[derive(Debug)]
@@ -37,7 +38,9 @@ impl Failure {
                 ExitCode::from(2)
             }
             Self::Failed(error) => {
-                eprintln!("lunway: {}", without_arguments_secrets(&sentence(error)));
+                let sentence = sentence(error);
+                let user = daemon_of(&sentence);
+                eprintln!("lunway: {}", without_arguments_secrets(&(sentence + &user)));
                 ExitCode::FAILURE
             }
             Self::Found(code) => ExitCode::from(*code),
@@ -48,6 +51,17 @@ impl Failure {
                 ExitCode::FAILURE
             }
         }
+    }
+}
+
+/// The end of a sentence that says of a file in use which logical unit it is; empty where none of our daemons has it.
+fn daemon_of(sentence: &str) -> String {
+    let arguments = || env::args().skip(1);
+    let found = sentence.contains(" in use ").then(|| ServedFile::named_in(sentence, arguments())).flatten();
+    let Some(served) = found else { return String::new() };
+    match arguments().take(2).eq(["backup", "run"]) {
+        true => format!("; {served}: name {} as the source instead", served.source()),
+        false => format!("; {served}"),
     }
 }
 

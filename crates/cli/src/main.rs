@@ -14,6 +14,7 @@
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
 //! | `protection` | a process that the kernel writes through: locked memory, OOM score, no I/O for memory |
+//! | `served_file` | the logical unit that a file in use is, for messages |
 //! | `supervisor` | what systemd is told |
 
 mod arguments;
@@ -29,6 +30,7 @@ mod protection;
 mod report_file;
 mod screen;
 mod secret;
+mod served_file;
 mod supervisor;
 mod terminal;
 

@@ -22,6 +22,8 @@ pub enum OtherUser {
     LoopDevice(PathBuf),
     /// A program has locked a part of the file (`fcntl(2)`): QEMU locks single bytes of every image that it opens.
     RecordLock,
+    /// This process has locked a part of the file and all of it (`flock(2)`), as lunway does.
+    Process(LockHolder),
     /// The block device is mounted, or a part of another device.
     Kernel,
 }
@@ -30,7 +32,10 @@ impl fmt::Display for OtherUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LoopDevice(device) => write!(f, "as {}", device.display()),
-            Self::RecordLock => f.write_str("by a program that has locked a part of it, such as QEMU"),
+            Self::RecordLock => {
+                f.write_str("by a program that has locked a part of it, such as QEMU or another lunway")
+            }
+            Self::Process(holder) => write!(f, "by {holder}"),
             Self::Kernel => f.write_str("by the kernel: it is mounted, or a part of another device"),
         }
     }
@@ -93,7 +98,8 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
         return None;
     }
     match has_record_lock(file) {
-        Ok(true) => Some(OtherUser::RecordLock),
+        // QEMU has no `flock`; our own programs have both, since they take QEMU's locks as well.
+        Ok(true) => Some(lock_holder(file).map_or(OtherUser::RecordLock, OtherUser::Process)),
         // A file system without record locks has none.
         Ok(false) | Err(_) => loop_device(file).map(OtherUser::LoopDevice),
     }
@@ -255,6 +261,23 @@ mod tests {
         assert_eq!(other_user(file.as_file()), Some(OtherUser::RecordLock));
         drop(other);
         assert_eq!(other_user(file.as_file()), None);
+    }
+
+    #[test]
+    fn one_of_our_own_programs_is_named_and_not_taken_for_qemu() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let ours = file.reopen().unwrap();
+        ours.lock().unwrap();
+        announce(&ours, true);
+        let found = other_user(file.as_file());
+        // A file system that locks by another number tells nothing.
+        let expected = lock_holder(file.as_file()).map_or(OtherUser::RecordLock, OtherUser::Process);
+        assert_eq!(found, Some(expected.clone()));
+        let said = expected.to_string();
+        assert!(
+            said == format!("by this process (PID {})", std::process::id())
+                || said.contains("another lunway")
+        );
     }
 
     #[test]

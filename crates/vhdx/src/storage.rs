@@ -227,6 +227,10 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         // Looked for before the file is locked: NFS shows its own lock as another's.
         let other = if writable { other_user(&file) } else { None };
         let locked = if writable { file.try_lock() } else { file.try_lock_shared() };
+        if locked.is_ok() && other.is_some() {
+            // So that the next look does not find this process.
+            let _ = file.unlock();
+        }
         let busy = match (locked, other) {
             (Err(std::fs::TryLockError::WouldBlock), _) => crate::OpenError::InUse { by: lock_holder(&file) },
             (_, Some(by)) => crate::OpenError::InUseElsewhere { by },

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::data;
-use super::support::{PATIENCE, finish, image, interrupted, lunway, succeed};
+use super::support::{IQN, PATIENCE, Served, finish, image, interrupted, lunway, succeed, until};
 
 #[test]
 fn a_copy_that_is_running_keeps_its_partial_file() {
@@ -85,6 +85,28 @@ fn a_disk_that_qemu_has_open_is_written_by_no_command() {
         drop(guest.stdin.take());
         assert!(guest.wait().unwrap().success());
         succeed(lunway(&["copy", "ram:1M", disk, "--overwrite"]));
+    }
+}
+
+#[test]
+fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (raw, vhdx, socket, points) = (path("disk.img"), path("disk.vhdx"), path("api.sock"), path("points"));
+    data(Path::new(&raw));
+    succeed(lunway(&["disk", "create", &vhdx, "--from", &raw]));
+    fs::create_dir(&points).unwrap();
+    let luns = [format!("0={raw}"), format!("5={vhdx}")];
+    let _served = Served::start(&["--lun", &luns[0], "--lun", &luns[1], "--socket", &socket]);
+    until(|| Path::new(&socket).exists());
+    for (disk, lun) in [(&raw, 0), (&vhdx, 5)] {
+        let unit = format!("{disk} is LUN {lun} of target {IQN}, which the daemon on {socket} serves");
+        refused_in_use(disk, writing(disk), &unit);
+        let output = finish(lunway(&["backup", "run", disk, &points]), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("name lun:{IQN}/{lun} as the source instead")), "{said}");
+        assert!(!said.contains("such as QEMU") || said.contains("another lunway"), "{said}");
     }
 }
 
