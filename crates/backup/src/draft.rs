@@ -113,13 +113,20 @@ impl Draft {
                 }
                 Some(read) if left.is_none() && fits(&read.plan, &decided, source) => left = Some(read),
                 Some(read) => {
-                    notes.push("an incomplete point did not fit any more and was removed".into());
+                    let what = "an incomplete point of another kind, parent, size or source was removed";
+                    notes.push(format!("{what}: this run began anew"));
                     discard(folder, &Names::of(&read.plan))?;
                 }
                 None => {}
             }
         }
-        sweep(folder, left.as_ref().map(|read| Names::of(&read.plan)).as_ref())?;
+        let swept = sweep(folder, left.as_ref().map(|read| Names::of(&read.plan)).as_ref())?;
+        if swept > 0 && left.is_none() && notes.is_empty() {
+            notes.push(
+                "the files of an incomplete point that had not recorded anything were removed: this run began anew"
+                    .to_owned(),
+            );
+        }
         if let Some(read) = left {
             let names = Names::of(&read.plan);
             match resume(folder, guids, read, state) {
@@ -130,7 +137,7 @@ impl Draft {
                 Err(error) if !is_of_the_files(&error) => return Err(error),
                 Err(error) => {
                     notes.push(format!(
-                        "the incomplete point could not be continued ({error}) and was removed"
+                        "the incomplete point could not be continued ({error}) and was removed: this run began anew"
                     ));
                     discard(folder, &names)?;
                 }
@@ -481,15 +488,19 @@ fn is_ours(name: &str) -> bool {
     name.ends_with(INCOMPLETE) && (parse_stem(stem).is_some() || name.starts_with(NOTES))
 }
 
-/// Removes incomplete files that belong to nothing.
-fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<()> {
+/// Removes incomplete files that belong to nothing, and says how many disks of points were among them.
+fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<usize> {
     let removing = || BackupError::folder("removing", &folder.show(""));
     let kept = kept.map(|names| [names.disk(), names.leaves(), names.have(), names.journal()]);
+    let mut removed = 0;
     for name in folder.names().map_err(removing())? {
         let is_kept = kept.as_ref().is_some_and(|kept| kept.contains(&name));
         if is_ours(&name) && !is_kept {
             folder.remove(&name).map_err(removing())?;
+            // Merges and notes have incomplete files as well.
+            let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".vhdx"));
+            removed += usize::from(stem.and_then(parse_stem).is_some());
         }
     }
-    Ok(())
+    Ok(removed)
 }

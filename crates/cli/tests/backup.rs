@@ -206,6 +206,52 @@ fn a_run_that_is_killed_at_any_moment_is_gone_on_with() {
     assert!(left_incomplete > 0, "no kill came in the middle");
 }
 
+/// Kills the first backup of a place once it has sent something.
+fn killed_first_run(place: &Place) {
+    let source = format!("rate:4M:{}", place.path("disk"));
+    let mut command = lunway(&["backup", "run", &source, &place.path("dest"), "--rename-source"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let has_begun = || {
+        let files = fs::read_dir(place.path("dest")).unwrap().flatten();
+        let disks = files.filter(|file| file.file_name().to_str().unwrap().ends_with(".vhdx.incomplete"));
+        disks.into_iter().any(|file| file.metadata().is_ok_and(|file| file.len() > 6 << 20))
+    };
+    support::until(has_begun);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(has_begun());
+}
+
+#[test]
+fn the_run_after_an_interrupted_first_one_says_whether_it_went_on() {
+    let journal = |place: &Place| {
+        let files = fs::read_dir(place.path("dest")).unwrap().flatten().map(|file| file.path());
+        files.into_iter().find(|path| path.to_str().unwrap().ends_with(".journal.incomplete")).unwrap()
+    };
+    let nothing = |_: &Place| {};
+    let no_journal = |place: &Place| fs::remove_file(journal(place)).unwrap();
+    let larger = |place: &Place| {
+        let disk = fs::File::options().write(true).open(place.path("disk")).unwrap();
+        disk.set_len(32 << 20).unwrap();
+    };
+    let cases: [(&dyn Fn(&Place), &str); 3] = [
+        (&nothing, "an incomplete point was continued"),
+        (&no_journal, "had not recorded anything were removed: this run began anew"),
+        (&larger, "of another kind, parent, size or source was removed: this run began anew"),
+    ];
+    for (meanwhile, note) in cases {
+        let place = Place::new();
+        killed_first_run(&place);
+        meanwhile(&place);
+        let source = format!("rate:1G:{}", place.path("disk"));
+        let words = ["backup", "run", &source, &place.path("dest"), "--rename-source"];
+        let output = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains(note), "{said}");
+        place.check("latest", &place.path("disk"));
+    }
+}
+
 #[test]
 fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
     if !rustix::process::geteuid().is_root() {
