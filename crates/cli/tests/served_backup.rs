@@ -566,7 +566,11 @@ fn snapshots_that_are_asked_for_together_wait_for_each_other() {
         }
     }
     let twice = finish(command(folder, &["snapshot", "create", &both[0], &both[0]]), PATIENCE);
-    assert_eq!(twice.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&twice.stderr);
+    assert!(
+        twice.status.code() == Some(2) && said.contains(&format!("{} is named twice", both[0])),
+        "{said}"
+    );
     assert!(snapshots(folder).is_empty());
 }
 

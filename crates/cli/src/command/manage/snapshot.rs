@@ -90,6 +90,13 @@ impl Snapshot {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::Create { luns, area, freezing, daemon } => {
+                // Before the guest is frozen for it.
+                if let Some((_, twice)) = luns.iter().enumerate().find(|(at, lun)| luns[..*at].contains(lun))
+                {
+                    return Err(Failure::Usage(format!(
+                        "{twice} is named twice: name each logical unit once"
+                    )));
+                }
                 let luns: Vec<_> = luns
                     .iter()
                     .map(|LunName { target, lun }| json!({ "target": target, "lun": lun }))
