@@ -139,11 +139,16 @@ fn a_read_only_file_system_is_named_by_each_command_that_would_write_to_it() {
     succeed(lunway(&[&short[..], &["--html-file", &saved[0], "--json-file", &saved[1]]].concat()));
     // What only reads a VHDX file works there; a folder that is mounted on is not written.
     let reads = ["disk info", "disk map", "disk check"];
-    for role in [Role::Report, Role::Copy, Role::NewDisk, Role::Vhdx, Role::NewFile, Role::Socket] {
+    let points = text("points");
+    fs::create_dir(&points).unwrap();
+    succeed(lunway(&["backup", "run", &source, &points]));
+    for role in
+        [Role::Report, Role::Copy, Role::Restore, Role::NewDisk, Role::Vhdx, Role::NewFile, Role::Socket]
+    {
         for (command, option) in places_of(role) {
             let names: &[&str] = match (role, command.as_str(), option.as_str()) {
                 (Role::Report, ..) => &["new", "report.json"],
-                (Role::Copy, ..) => &["new", "disk.img"],
+                (Role::Copy | Role::Restore, ..) => &["new", "disk.img"],
                 (Role::Vhdx, "disk create" | "disk convert" | "disk rebase", "--parent") => continue,
                 // The child is elsewhere, and the parent is not changed.
                 (Role::Vhdx, "disk snapshot", "FILE") => continue,
@@ -157,8 +162,9 @@ fn a_read_only_file_system_is_named_by_each_command_that_would_write_to_it() {
                     Role::Report => {
                         [working(&command, folder.path()).unwrap(), vec![option.clone(), place]].concat()
                     }
-                    Role::Copy => {
-                        let words = command.split(' ').chain([source.as_str(), &place, "--overwrite"]);
+                    Role::Copy | Role::Restore => {
+                        let from = if role == Role::Copy { &source } else { &points };
+                        let words = command.split(' ').chain([from.as_str(), &place, "--overwrite"]);
                         words.map(str::to_owned).collect()
                     }
                     _ => match (command.as_str(), option.as_str()) {
@@ -180,6 +186,50 @@ fn a_read_only_file_system_is_named_by_each_command_that_would_write_to_it() {
                 assert_eq!(code, Some(1), "{words:?}: {said}");
                 assert!(said.contains("Read-only file system"), "{words:?}: {said}");
                 assert!(said.contains(name.trim_end_matches(".vhdx")), "{words:?}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_only_folder_of_backups_is_read_and_named_by_each_command_that_would_add_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, empty, points) = (text("source"), text("empty"), text("points"));
+    fs::write(&source, vec![0x5a; 1 << 20]).unwrap();
+    for place in [&empty, &points] {
+        fs::create_dir(place).unwrap();
+    }
+    for byte in [1, 2] {
+        fs::write(&source, vec![byte; 1 << 20]).unwrap();
+        succeed(lunway(&["backup", "run", &source, &points]));
+    }
+    for (command, _) in places_of(Role::Backups) {
+        let out = text(&format!("out-of-{}", command.replace(' ', "-")));
+        let (writes, more): (bool, &[&str]) = match command.as_str() {
+            "backup run" => (true, &[]),
+            "backup prune" => (true, &["--keep-last", "1"]),
+            "backup restore" => (false, &[&out]),
+            "backup list" | "backup status" | "backup verify" => (false, &[]),
+            // It serves until it is interrupted: `backup_mount.rs`.
+            "backup mount" => continue,
+            other => panic!("`{other}` has no row here"),
+        };
+        let places: &[&String] = if command == "backup run" { &[&points, &empty] } else { &[&points] };
+        for place in places {
+            let mut words: Vec<&str> = vec![env!("CARGO_BIN_EXE_lunway")];
+            words.extend(command.split(' '));
+            words.extend((command == "backup run").then_some(source.as_str()));
+            words.push(place);
+            words.extend(more);
+            let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            let Some((code, said)) = on_a_read_only_file_system(&words, Path::new(place)) else { return };
+            assert_eq!(code, Some(i32::from(writes)), "{words:?}: {said}");
+            if writes {
+                assert!(
+                    said.contains("Read-only file system") && said.contains(place.as_str()),
+                    "{words:?}: {said}"
+                );
             }
         }
     }

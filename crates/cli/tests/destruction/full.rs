@@ -86,8 +86,8 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
         assert!(said.to_lowercase().contains("no space left"), "{words:?}: {said}");
         let new: Vec<_> = names.lines().filter(|name| *name != "old.vhdx").collect();
         assert!(new.iter().all(|name| left.contains(name)), "{words:?} left {new:?}");
-        // A restore names its destination, of which this is a part.
-        let named = |name: &str| said.contains(name.trim_end_matches(".partial"));
+        // What is left is named, with the word that goes on with it.
+        let named = |name: &str| said.contains(&format!("{name} is incomplete; --resume continues it"));
         assert!(new.iter().all(|name| named(name)), "{words:?} says nothing of {new:?}: {said}");
     }
     // Compaction needs no room, or ends as it began.

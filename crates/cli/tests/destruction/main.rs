@@ -12,6 +12,7 @@ mod block_device;
 mod file_systems;
 mod full;
 mod in_use;
+mod raw_disks;
 
 use std::fs;
 use std::os::unix::fs::symlink;
