@@ -587,3 +587,40 @@ fn a_disk_is_mounted_and_a_parent_for_reading_alone() {
         assert_eq!(said.contains("mounted read-only"), read_only, "{said}");
     }
 }
+
+/// Before, such a file was extended by the next write, and a check found nothing.
+#[test]
+fn a_file_that_another_program_cuts_has_lost_data_until_a_repair_makes_zeroes_of_it() {
+    let folder = Folder::new();
+    let bytes = image(&folder.path("disk.img"), 24 * MIB);
+    folder.disk("convert disk.img cut.vhdx --fixed");
+    let len = || fs::metadata(folder.path("cut.vhdx")).unwrap().len();
+    let whole = len();
+    fs::File::options().write(true).open(folder.path("cut.vhdx")).unwrap().set_len(whole - 4 * MIB).unwrap();
+    let refused = finish(folder.command("check cut.vhdx"), PATIENCE);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8(refused.stdout).unwrap();
+    assert!(
+        said.contains("4194304 bytes of data are lost") && said.contains("  loss    payload block"),
+        "{said}"
+    );
+    // Nothing that writes opens it; what is left can be copied.
+    let [from, to] =
+        [format!("raw:{}", folder.path("disk.img")), format!("vhdx:{}", folder.path("cut.vhdx"))];
+    let output = finish(lunway(&["copy", &from, &to, "--resume", "--overwrite"]), PATIENCE);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("lunway disk repair"), "{said}");
+    assert!(folder.refused("resize cut.vhdx 48M").contains("4194304 bytes of data are lost"));
+    assert_eq!(len(), whole - 4 * MIB);
+
+    let repaired = folder.json("repair cut.vhdx");
+    assert_eq!([&repaired["lost_bytes"], &repaired["lengthened_bytes"]], [4 * MIB, 4 * MIB], "{repaired}");
+    assert_eq!(len(), whole);
+    folder.disk("check cut.vhdx");
+    let mut zeroed = bytes;
+    zeroed[20 << 20..].fill(0);
+    assert!(folder.contents("cut.vhdx") == zeroed);
+    folder.disk("repair cut.vhdx --undo");
+    assert_eq!(len(), whole - 4 * MIB);
+    folder.refused("check cut.vhdx");
+}

@@ -185,11 +185,12 @@ impl<S: Storage> Chain<S> {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
-        resolved(disk, || disk.begin_write(offset, data.len() as u64, &mut plan))?;
+        resolved(disk, || disk.begin_write(offset, data.len() as u64, &mut plan))
+            .map_err(|error| error.at(offset))?;
         let mut write = |to, part: Range<u64>| {
             disk.storage().write_at(to, &data[part.start as usize..part.end as usize]).map(|()| true)
         };
-        self.carry_out(&mut plan, &mut write).map(drop)
+        self.carry_out(&mut plan, offset, &mut write).map(drop)
     }
 
     /// Writes what `copy` puts into the file: it is called with a place in the file, and what of the range belongs
@@ -206,8 +207,8 @@ impl<S: Storage> Chain<S> {
     ) -> Result<bool, DiskError> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
-        resolved(disk, || disk.begin_write(offset, len, &mut plan))?;
-        self.carry_out(&mut plan, copy)
+        resolved(disk, || disk.begin_write(offset, len, &mut plan)).map_err(|error| error.at(offset))?;
+        self.carry_out(&mut plan, offset, copy)
     }
 
     /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less. Of a long one a part at a
@@ -228,8 +229,9 @@ impl<S: Storage> Chain<S> {
         let mut at = offset;
         loop {
             let next = end.min((at / step + 1) * step);
-            resolved(disk, || disk.begin_discard(at, next - at, mode, &mut plan))?;
-            self.carry_out(&mut plan, &mut |_, _| Ok(false))?;
+            resolved(disk, || disk.begin_discard(at, next - at, mode, &mut plan))
+                .map_err(|error| error.at(at))?;
+            self.carry_out(&mut plan, at, &mut |_, _| Ok(false))?;
             at = next;
             if at >= end {
                 break;
@@ -253,7 +255,7 @@ impl<S: Storage> Chain<S> {
     fn remove_if_zero(&self, block: u64) -> Result<(), Stop> {
         let disk = &self.disks[0];
         let Some(at) = with_pages(disk, || disk.removable(block))? else { return Ok(()) };
-        if !disk.storage().is_hole(at.offset, at.len).unwrap_or(false) {
+        if !disk.storage.is_hole(at.offset, at.len).unwrap_or(false) {
             return Ok(());
         }
         let Some(emptied) = with_pages(disk, || disk.begin_emptied(block))? else { return Ok(()) };
@@ -280,7 +282,7 @@ impl<S: Storage> Chain<S> {
         let mut done = 0;
         while done < emptied.at.len {
             let piece = &mut buf[..(emptied.at.len - done).min(ZERO_CHECK as u64) as usize];
-            let read = disk.storage().read_at(emptied.at.offset + done, piece);
+            let read = disk.storage.read_at(emptied.at.offset + done, piece);
             if read.is_err() || piece.iter().any(|byte| *byte != 0) {
                 return false;
             }
@@ -331,15 +333,18 @@ impl<S: Storage> Chain<S> {
             return Ok(());
         }
         let mut plan = ReadPlan::default();
-        resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan))?;
+        resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan))
+            .map_err(|error| error.at(offset))?;
         let mut result = Ok(());
         let mut at = 0;
         for segment in plan.segments() {
             let piece = &mut buf[at..at + segment.len as usize];
             let read = match segment.source {
-                Source::File(from) => {
-                    disk.storage().read_at(from, piece).map_err(DiskError::storage("reading"))
-                }
+                Source::File(from) => disk.storage.read_at(from, piece).map_err(|error| {
+                    // What of the piece is there still.
+                    let there = disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(segment.len));
+                    DiskError::storage("reading")(error).at(offset + at as u64 + there)
+                }),
                 Source::Parent => self.read_level(level + 1, offset + at as u64, piece),
                 Source::Zero | Source::Unmapped | Source::NeverWritten => {
                     piece.fill(0);
@@ -365,7 +370,8 @@ impl<S: Storage> Chain<S> {
             if level == 0 { len } else { disk.parameters().disk_size.saturating_sub(offset).min(len) };
         let mut plan = ReadPlan::default();
         if there > 0 {
-            resolved(disk, || disk.resolve_read(offset, there, &mut plan))?;
+            resolved(disk, || disk.resolve_read(offset, there, &mut plan))
+                .map_err(|error| error.at(offset))?;
             disk.end_read(&mut plan);
         }
         let mut at = offset;
@@ -384,20 +390,24 @@ impl<S: Storage> Chain<S> {
         Ok(())
     }
 
-    /// `copy` as for [`write_by`](Self::write_by).
+    /// Writes what a plan of a range from `offset` on says; `copy` as for [`write_by`](Self::write_by).
     fn carry_out(
         &self,
         plan: &mut WritePlan,
+        offset: u64,
         copy: &mut dyn FnMut(u64, Range<u64>) -> io::Result<bool>,
     ) -> Result<bool, DiskError> {
         let disk = &self.disks[0];
         let mut copied = false;
         for segment in plan.segments() {
             let written = match segment.fill {
-                Fill::Data(from) => copy(segment.offset, from..from + segment.len),
-                Fill::Zeroes => disk.storage().zero(segment.offset, segment.len).map(|()| true),
-                Fill::Hole => match disk.storage().punch(segment.offset, segment.len) {
-                    Ok(false) => disk.storage().zero(segment.offset, segment.len).map(|()| true),
+                Fill::Data(from) => disk
+                    .storage
+                    .check_to(segment.offset + segment.len)
+                    .and_then(|()| copy(segment.offset, from..from + segment.len)),
+                Fill::Zeroes => disk.storage.zero(segment.offset, segment.len).map(|()| true),
+                Fill::Hole => match disk.storage.punch(segment.offset, segment.len) {
+                    Ok(false) => disk.storage.zero(segment.offset, segment.len).map(|()| true),
                     other => other,
                 },
             };
@@ -411,8 +421,9 @@ impl<S: Storage> Chain<S> {
                     };
                 }
                 Err(error) => {
+                    let from = if let Fill::Data(from) = segment.fill { from } else { 0 };
                     disk.abort(plan);
-                    return Err(DiskError::storage("writing")(error));
+                    return Err(DiskError::storage("writing")(error).at(offset + from));
                 }
             }
         }

@@ -28,12 +28,18 @@ pub struct Report {
     pub free: u64,
     /// The log has entries, which a writable open replays.
     pub log_in_use: bool,
+    worst: Option<Severity>,
 }
 
 impl Report {
-    /// Whether something is against the standard, so that the file is not opened.
+    /// How bad the worst finding is; `None`: there is none.
+    pub fn worst(&self) -> Option<Severity> {
+        self.worst
+    }
+
+    /// Whether something is against the standard or lost, so that the file is not opened for writing.
     pub fn is_damaged(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Damage)
+        self.worst() >= Some(Severity::Damage)
     }
 
     fn add(&mut self, severity: Severity, place: Place, offset: u64, problem: impl Into<String>) {
@@ -41,14 +47,13 @@ impl Report {
     }
 
     fn push(&mut self, finding: Finding) {
-        match self.findings.len() < FINDINGS_MAX {
+        // The worst is never left out.
+        let worst = self.worst.max(Some(finding.severity));
+        match self.findings.len() < FINDINGS_MAX || worst > self.worst {
             true => self.findings.push(finding),
-            // The worst is never left out.
-            false if finding.severity == Severity::Damage && !self.is_damaged() => {
-                self.findings.push(finding);
-            }
             false => self.left_out += 1,
         }
+        self.worst = worst;
     }
 
     fn add_error(&mut self, error: OpenError) {
@@ -56,6 +61,7 @@ impl Report {
             OpenError::Corrupt { place, offset, problem } => {
                 self.add(Severity::Damage, place, offset, problem);
             }
+            OpenError::Lost { place, offset, problem } => self.add(Severity::Loss, place, offset, problem),
             OpenError::Unsupported { place, offset, problem } => {
                 self.add(
                     Severity::Damage,
@@ -106,6 +112,7 @@ pub fn check(storage: &impl Storage) -> Report {
         &view,
         bat,
         &geometry,
+        opened.file_len,
         overlay,
         &mut opened.space,
         |finding| {

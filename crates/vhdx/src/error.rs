@@ -66,6 +66,16 @@ pub enum OpenError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The file was cut: bytes are gone that its structures lead to.
+    #[error("{place} at byte {offset}: {problem}")]
+    Lost {
+        /// Which structure leads there, or is gone itself.
+        place: Place,
+        /// Where in the file that structure is, bytes.
+        offset: u64,
+        /// What is gone, and what can be done.
+        problem: String,
+    },
     /// Nothing is wrong with the file, but this code does not know what it needs.
     #[error("{place} at byte {offset}: {problem}, which this program does not support")]
     Unsupported {
@@ -158,6 +168,10 @@ impl OpenError {
         Self::Corrupt { place, offset, problem: problem.into() }
     }
 
+    pub(crate) fn lost(place: Place, offset: u64, problem: impl Into<String>) -> Self {
+        Self::Lost { place, offset, problem: problem.into() }
+    }
+
     pub(crate) fn unsupported(place: Place, offset: u64, problem: impl Into<String>) -> Self {
         Self::Unsupported { place, offset, problem: problem.into() }
     }
@@ -216,6 +230,9 @@ pub enum DiskError {
     /// A differencing disk was read alone where its parent has the data.
     #[error("the data at offset {0} is in the parent, which is not open")]
     NoParent(u64),
+    /// The file is shorter than the disk's structures say, or than it was when it was opened.
+    #[error("the data at offset {0} is lost: the file was cut before the place where it was")]
+    Lost(u64),
     /// The storage failed.
     #[error("{what}: {message}")]
     Storage {
@@ -238,6 +255,14 @@ impl DiskError {
                 Self::NoSpace
             }
             kind => Self::Storage { what, kind, message: error.to_string() },
+        }
+    }
+
+    /// The same of an operation on the disk at `offset`: what the storage has not, the disk has lost.
+    pub(crate) fn at(self, offset: u64) -> Self {
+        match self {
+            Self::Storage { kind: io::ErrorKind::UnexpectedEof, .. } => Self::Lost(offset),
+            other => other,
         }
     }
 }

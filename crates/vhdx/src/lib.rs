@@ -38,7 +38,7 @@
 //! | part | is |
 //! |---|---|
 //! | [`mod@format`] | on-disk types and constants |
-//! | [`Storage`] | what a file lies on |
+//! | [`Storage`], [`Measured`] | what a file lies on; its length, which no other program may change |
 //! | `header`, `region`, `metadata`, `locator` | the parts of a file, parsed, checked, built |
 //! | `log` | active sequence, replay on the file and in memory, new entries |
 //! | `geometry` | blocks, chunks, the interleaved table |
@@ -65,6 +65,7 @@ mod geometry;
 mod header;
 mod locator;
 mod log;
+mod measured;
 pub mod merge;
 mod metadata;
 mod open;
@@ -88,6 +89,7 @@ pub use edit::{
 };
 pub use error::{CreateError, DiskError, EditError, OpenError, Place};
 pub use locator::{Locator, relative_path};
+pub use measured::Measured;
 pub use metadata::{Item, Kind, Parameters};
 pub use open::OpenOptions;
 pub use region::Span;

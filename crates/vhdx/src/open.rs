@@ -7,6 +7,7 @@ use crate::geometry::Geometry;
 use crate::header::Headers;
 use crate::log::replay::{self, View};
 use crate::log::ring::Ring;
+use crate::measured::Measured;
 use crate::metadata::Parameters;
 use crate::region::{Regions, Span};
 use crate::scan::{Counts, Finding, Severity, scan};
@@ -55,34 +56,47 @@ impl<S: Storage> Disk<S> {
     ///
     /// A log that is not empty is replayed: onto the file, or in memory where `options` ask for reading alone.
     /// Otherwise nothing is changed before the first write. `guids` are taken when the file is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]. A file that has lost data is not opened for writing ([`OpenError::Lost`]). Opened for reading alone,
+    /// it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
     pub fn open(
         storage: S,
         options: &OpenOptions,
         mut guids: Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
+        let storage = Measured::opened(storage)?;
         if !options.read_only {
             replay_onto(&storage, guids.as_mut())?;
         }
         let mut opened = read(&storage)?;
         let view = View { storage: &storage, overlay: opened.overlay.as_ref() };
-        let overlay = opened.overlay.as_ref();
-        let (bat, geometry) = (opened.regions.bat, opened.geometry);
-        let counts = scan(&view, bat, &geometry, overlay, &mut opened.space, refuse_damage, |block| {
-            Err(OpenError::PayloadInLog { offset: block.offset })
-        })?;
+        let (bat, geometry, overlay) = (opened.regions.bat, opened.geometry, opened.overlay.as_ref());
+        let mut losses = Losses::default();
+        let counts = scan(
+            &view,
+            bat,
+            &geometry,
+            opened.file_len,
+            overlay,
+            &mut opened.space,
+            |finding| losses.refuse_damage(finding),
+            |block| Err(OpenError::PayloadInLog { offset: block.offset }),
+        )?;
+        if !options.read_only {
+            losses.refuse(&counts)?;
+        }
         Ok(Self::assemble(storage, options, guids, opened, counts))
     }
 
     fn assemble(
-        storage: S,
+        storage: Measured<S>,
         options: &OpenOptions,
         guids: Box<dyn GuidSource>,
         opened: Opened,
         counts: Counts,
     ) -> Self {
-        // What a caller reads lies on the storage itself: behind its end there is nothing, whatever the log makes of
-        // its length.
-        let file_len = storage.len().unwrap_or(opened.file_len).min(opened.file_len);
         Self::from_parts(Parts {
             storage,
             parameters: opened.parameters,
@@ -95,16 +109,40 @@ impl<S: Storage> Disk<S> {
             guids,
             space: opened.space,
             counts,
-            file_len,
+            file_len: opened.file_len,
             cached_pages: options.cached_pages,
         })
     }
 }
 
-fn refuse_damage(finding: Finding) -> Result<(), OpenError> {
-    match finding.severity {
-        Severity::Note => Ok(()),
-        Severity::Damage => Err(OpenError::corrupt(finding.place, finding.offset, finding.problem)),
+/// What a scan has found to be lost.
+#[derive(Default)]
+struct Losses {
+    first: Option<Finding>,
+}
+
+impl Losses {
+    /// Refuses damage, and remembers the first loss.
+    fn refuse_damage(&mut self, finding: Finding) -> Result<(), OpenError> {
+        match finding.severity {
+            Severity::Note => {}
+            Severity::Damage => {
+                return Err(OpenError::corrupt(finding.place, finding.offset, finding.problem));
+            }
+            Severity::Loss => drop(self.first.get_or_insert(finding)),
+        }
+        Ok(())
+    }
+
+    /// Refuses any loss: a write would lengthen the file, and what is lost would read as zeroes.
+    fn refuse(self, counts: &Counts) -> Result<(), OpenError> {
+        let Some(Finding { place, offset, problem, .. }) = self.first else { return Ok(()) };
+        let problem = format!(
+            "{problem}; {} bytes of data are lost in all, because the file was cut: restore it from a backup, or open it for \
+             reading alone and copy what is left; lunway disk repair fills what is lost with zeroes",
+            counts.lost
+        );
+        Err(OpenError::lost(place, offset, problem))
     }
 }
 
@@ -130,6 +168,16 @@ pub(crate) fn ring_of(headers: &Headers) -> Ring {
     Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
 }
 
+/// The length that a file has had for certain, as its log says.
+pub(crate) fn length_before(storage: &impl Storage) -> Result<u64, OpenError> {
+    check_identity(storage)?;
+    let headers = Headers::read(storage)?;
+    match headers.current.log {
+        log if log.is_zero() => Ok(0),
+        log => replay::length_before(storage, ring_of(&headers), log),
+    }
+}
+
 /// Replays a log that is not empty, and empties it. FileWriteGuid changes before, since the file does; DataWriteGuid
 /// does not: a read of the disk sees nothing new, and children name it.
 pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), OpenError> {
@@ -147,11 +195,14 @@ pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) ->
     headers.update(storage, |header| header.log = Guid::ZERO).map_err(writing)
 }
 
-/// Reads everything of a file whose log is empty, and refuses any damage.
+/// Reads everything of a file whose log is empty, and refuses any damage or loss.
 pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
     let mut opened = read(storage)?;
-    let (bat, geometry) = (opened.regions.bat, opened.geometry);
-    scan(storage, bat, &geometry, None, &mut opened.space, refuse_damage, |_| Ok(()))?;
+    let (bat, geometry, len) = (opened.regions.bat, opened.geometry, opened.file_len);
+    let mut losses = Losses::default();
+    let sink = |finding| losses.refuse_damage(finding);
+    let counts = scan(storage, bat, &geometry, len, None, &mut opened.space, sink, |_| Ok(()))?;
+    losses.refuse(&counts)?;
     Ok(opened)
 }
 
@@ -170,7 +221,7 @@ pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
     {
         if span.end() > file_len {
             let problem = format!("it ends at byte {}, the file at {file_len}", span.end());
-            return Err(OpenError::corrupt(place, span.offset, problem));
+            return Err(OpenError::lost(place, span.offset, problem));
         }
     }
     let parameters = Parameters::read(&view, regions.metadata)?;

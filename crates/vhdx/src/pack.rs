@@ -151,18 +151,17 @@ fn copy_beside<S: Storage>(
             return Ok(false);
         }
     }
-    let storage = disk.storage();
+    // The file has all of it: the first change has lengthened one that ended within its last block, behind the disk.
+    let storage = &disk.storage;
     let (from, to) = (relocation.from, relocation.to);
-    let file_len = storage.len().map_err(DiskError::storage("asking for the file's length"))?;
-    let there = file_len.saturating_sub(from.offset).min(from.len);
     let moving = DiskError::storage("moving a block");
-    if there == from.len && storage.share(from.offset, to.offset, from.len).map_err(moving)? {
+    if storage.share(from.offset, to.offset, from.len).map_err(moving)? {
         return Ok(true);
     }
-    let mut buf = vec![0; MIB.min(there) as usize];
+    let mut buf = vec![0; MIB.min(from.len) as usize];
     let mut done = 0;
-    while done < there {
-        let piece = &mut buf[..MIB.min(there - done) as usize];
+    while done < from.len {
+        let piece = &mut buf[..MIB.min(from.len - done) as usize];
         storage.read_at(from.offset + done, piece).map_err(DiskError::storage("reading a block"))?;
         write(storage, to.offset + done, piece)?;
         done += piece.len() as u64;
@@ -176,9 +175,6 @@ fn copy_beside<S: Storage>(
                 Some(_) => copied = 0,
             }
         }
-    }
-    if there < to.len {
-        storage.zero(to.offset + there, to.len - there).map_err(DiskError::storage("writing zeroes"))?;
     }
     Ok(true)
 }
@@ -199,26 +195,16 @@ fn begin<S: Storage>(disk: &Disk<S>, block: u64) -> Result<Option<Relocation>, D
 }
 
 fn copy<S: Storage>(disk: &Disk<S>, relocation: &Relocation, buf: &mut Vec<u8>) -> Result<(), DiskError> {
-    let storage = disk.storage();
+    let storage = &disk.storage;
     let (from, to) = (relocation.from, relocation.to);
-    // Others leave files that end within their last block.
-    let len = storage.len().map_err(DiskError::storage("asking for the file's length"))?;
-    let there = len.saturating_sub(from.offset).min(from.len);
-    let shared = match there == from.len {
-        true => storage.share(from.offset, to.offset, from.len),
-        false => Ok(false),
-    };
-    let mut done = if shared.map_err(DiskError::storage("moving a block"))? { there } else { 0 };
-    while done < there {
-        let now = PIECE.min(there - done);
+    let shared = storage.share(from.offset, to.offset, from.len);
+    let mut done = if shared.map_err(DiskError::storage("moving a block"))? { from.len } else { 0 };
+    while done < from.len {
+        let now = PIECE.min(from.len - done);
         buf.resize(now as usize, 0);
         storage.read_at(from.offset + done, buf).map_err(DiskError::storage("reading a block"))?;
         write(storage, to.offset + done, buf)?;
         done += now;
-    }
-    if there < to.len {
-        let zeroed = storage.zero(to.offset + there, to.len - there);
-        zeroed.map_err(DiskError::storage("writing zeroes"))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! reports it.
 
 use crate::error::{OpenError, Place};
-use crate::format::{BatEntry, BlockState, MIB};
+use crate::format::{BatEntry, BlockState, FILE_SIZE_MAX, MIB};
 use crate::geometry::{Geometry, Slot};
 use crate::log::replay::Overlay;
 use crate::metadata::Kind;
@@ -17,6 +17,9 @@ pub enum Severity {
     Note,
     /// Against the standard: the file is not opened.
     Damage,
+    /// Data is gone: the file ends before bytes that its structures lead to. It is opened for reading alone, and what is
+    /// gone is an error; where that is a structure that all data depends on, it is not opened.
+    Loss,
 }
 
 /// Something that a check found.
@@ -53,22 +56,25 @@ pub struct Counts {
     pub partial: u64,
     /// Sector bitmap blocks.
     pub bitmaps: u64,
+    /// Bytes of present blocks, and of sector bitmap blocks, that lie behind the end of the file.
+    pub lost: u64,
     /// Present blocks that do not lie behind the present block before them.
     pub out_of_order: u64,
 }
 
-/// Looks at every entry, takes the space of all blocks, and tells `sink` what is wrong, and `in_log` of payload blocks
+/// Looks at every entry of a file of `file_len` bytes, takes the space of all blocks, and tells `sink` what is wrong, and `in_log` of payload blocks
 /// that the log changes.
+#[expect(clippy::too_many_arguments, reason = "the parts of an opened file, which its callers keep apart")]
 pub(crate) fn scan(
     storage: &impl Storage,
     bat: Span,
     geometry: &Geometry,
+    file_len: u64,
     overlay: Option<&Overlay>,
     space: &mut Space,
     mut sink: impl FnMut(Finding) -> Result<(), OpenError>,
     mut in_log: impl FnMut(Span) -> Result<(), OpenError>,
 ) -> Result<Counts, OpenError> {
-    let file_len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
     let mut counts = Counts::default();
     let mut buf = vec![0; STEP];
     let total = geometry.entries() * 8;
@@ -209,13 +215,30 @@ pub(crate) fn scan(
             if !holds_space {
                 continue;
             }
-            if span.offset < MIB || span.offset >= file_len || ends_chunk && span.end() > file_len {
+            // The last block has bytes of the disk only up to its end.
+            let needed = match slot {
+                Slot::Payload(block) if has_data(state) => geometry.block_len(block),
+                Slot::Payload(_) => 0,
+                Slot::Bitmap(_) => len,
+            };
+            if span.offset < MIB
+                || needed == 0 && span.offset >= file_len
+                || span.end() > FILE_SIZE_MAX && span.end() > file_len
+            {
                 let problem =
                     format!("it lies at byte {}, outside of the file of {file_len} bytes", span.offset);
                 find(Severity::Damage, problem)?;
                 continue;
             }
-            if span.end() > file_len {
+            if span.offset + needed > file_len {
+                let lost = needed.min(span.offset + needed - file_len);
+                counts.lost += lost;
+                let problem = format!(
+                    "{lost} bytes of it are lost: it ends at byte {}, the file at {file_len}",
+                    span.offset + needed
+                );
+                find(Severity::Loss, problem)?;
+            } else if span.end() > file_len {
                 let problem =
                     format!("the file ends within it, at byte {file_len} instead of {}", span.end());
                 find(Severity::Note, problem)?;
@@ -237,6 +260,10 @@ pub(crate) fn scan(
         done += now as u64;
     }
     Ok(counts)
+}
+
+fn has_data(state: BlockState) -> bool {
+    matches!(state, BlockState::FullyPresent | BlockState::PartiallyPresent)
 }
 
 /// How many entries at the beginning of a list belong together: entries of zero, or of blocks that are present and lie

@@ -82,7 +82,12 @@ fn write_zeroes(storage: &(impl Storage + ?Sized), offset: u64, len: u64) -> io:
 
 impl Storage for File {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        use rustix::fs::{AtFlags, StatxFlags, statx};
+        // Asked for times as well, as `fstat` does, NFS would first write all that it has of the file to the server.
+        match statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
+            Ok(found) if found.stx_mask & StatxFlags::SIZE.bits() != 0 => Ok(found.stx_size),
+            _ => Ok(self.metadata()?.len()),
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -160,43 +165,51 @@ impl Storage for File {
 /// btrfs, bcachefs (`linux/magic.h`).
 const SHARING: [u64; 3] = [0x5846_5342, 0x9123_683E, 0xCA45_1A4E];
 
-impl<S: Storage + ?Sized> Storage for Arc<S> {
-    fn len(&self) -> io::Result<u64> {
-        (**self).len()
-    }
+/// Passes every call on to what a pointer leads to.
+macro_rules! through_a_pointer {
+    ($pointer:ty) => {
+        impl<S: Storage + ?Sized> Storage for $pointer {
+            fn len(&self) -> io::Result<u64> {
+                (**self).len()
+            }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        (**self).read_at(offset, buf)
-    }
+            fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+                (**self).read_at(offset, buf)
+            }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        (**self).write_at(offset, data)
-    }
+            fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+                (**self).write_at(offset, data)
+            }
 
-    fn flush(&self) -> io::Result<()> {
-        (**self).flush()
-    }
+            fn flush(&self) -> io::Result<()> {
+                (**self).flush()
+            }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        (**self).set_len(len)
-    }
+            fn set_len(&self, len: u64) -> io::Result<()> {
+                (**self).set_len(len)
+            }
 
-    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
-        (**self).punch(offset, len)
-    }
+            fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+                (**self).punch(offset, len)
+            }
 
-    fn share(&self, from: u64, to: u64, len: u64) -> io::Result<bool> {
-        (**self).share(from, to, len)
-    }
+            fn share(&self, from: u64, to: u64, len: u64) -> io::Result<bool> {
+                (**self).share(from, to, len)
+            }
 
-    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
-        (**self).zero(offset, len)
-    }
+            fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+                (**self).zero(offset, len)
+            }
 
-    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
-        (**self).is_hole(offset, len)
-    }
+            fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+                (**self).is_hole(offset, len)
+            }
+        }
+    };
 }
+
+through_a_pointer!(Arc<S>);
+through_a_pointer!(&S);
 
 /// How often a lock is tried, and how long between: a process that another thread is starting shares this one's locks
 /// until it runs its program, so that a file closed a moment ago is still locked; on a busy machine for some

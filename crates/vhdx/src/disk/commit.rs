@@ -53,8 +53,8 @@ impl<S: Storage> Disk<S> {
             }
         }
         match committer.log {
-            // Nothing was changed since the file was opened.
-            None => Ok(()),
+            // Nothing was changed since the file was opened; what was written before must still be there.
+            None => self.check_length(),
             Some(_) => self.commit(&mut committer),
         }
     }
@@ -65,7 +65,7 @@ impl<S: Storage> Disk<S> {
         let mut committer = self.committer();
         self.state().check_alive()?;
         if committer.log.is_none() {
-            return Ok(());
+            return self.check_length();
         }
         self.commit(&mut committer)?;
         // What the commit has put in place is durable before the log that holds it is given up.

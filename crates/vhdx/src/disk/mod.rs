@@ -8,6 +8,7 @@ mod relocate;
 mod write;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use emptied::Emptied;
@@ -21,6 +22,7 @@ use crate::geometry::{Geometry, entry_place};
 use crate::header::Headers;
 use crate::log::replay::{Overlay, View};
 use crate::log::write::LogWriter;
+use crate::measured::Measured;
 use crate::metadata::{Item, Parameters, read_items};
 use crate::pages::{Miss, Pages};
 use crate::pins::Pins;
@@ -51,6 +53,8 @@ use crate::storage::Storage;
 /// - A failed operation for want of space changes nothing, and works again when there is space. After a failed flush of
 ///   the storage the disk refuses everything but reads: what the storage has is not known, and the log decides at the
 ///   next open.
+/// - What another program cuts off the file is lost, and does not become zeroes: reads of it fail as
+///   [`DiskError::Lost`], writes there as well, and so does the next flush ([`Measured`]).
 ///
 /// # Concurrency
 ///
@@ -58,11 +62,13 @@ use crate::storage::Storage;
 /// more is held during a commit. Operations on different blocks do not wait for each other; of two writes that would
 /// allocate the same block, the second waits until the first is complete.
 pub struct Disk<S> {
-    pub(crate) storage: S,
+    pub(crate) storage: Measured<S>,
     pub(crate) parameters: Parameters,
     pub(crate) geometry: Geometry,
     regions: Regions,
     overlay: Option<Overlay>,
+    /// What a replay in memory has added to the end of the file: it reads as zeroes, and is not there.
+    added: Range<u64>,
     read_only: bool,
     data_write_at_open: Guid,
     next_data_write: Option<Guid>,
@@ -154,7 +160,7 @@ enum Unapplied {
 
 /// What [`open`](crate::open) found.
 pub(crate) struct Parts<S> {
-    pub(crate) storage: S,
+    pub(crate) storage: Measured<S>,
     pub(crate) parameters: Parameters,
     pub(crate) geometry: Geometry,
     pub(crate) regions: Regions,
@@ -171,8 +177,10 @@ pub(crate) struct Parts<S> {
 
 impl<S: Storage> Disk<S> {
     pub(crate) fn from_parts(parts: Parts<S>) -> Self {
+        let stored = parts.overlay.as_ref().map_or(parts.file_len, |overlay| overlay.stored);
         Self {
             storage: parts.storage,
+            added: stored..parts.file_len,
             parameters: parts.parameters,
             geometry: parts.geometry,
             regions: parts.regions,
@@ -224,6 +232,11 @@ impl<S: Storage> Disk<S> {
         self.counts
     }
 
+    /// Bytes of blocks that the file did not have when it was opened, since it was cut: reads of them fail.
+    pub fn lost(&self) -> u64 {
+        self.counts.lost
+    }
+
     /// Bytes of the file that nothing uses.
     pub fn free(&self) -> u64 {
         self.state().space.free() * MIB
@@ -241,7 +254,15 @@ impl<S: Storage> Disk<S> {
 
     /// What the file lies on.
     pub fn storage(&self) -> &S {
-        &self.storage
+        self.storage.storage()
+    }
+
+    /// Refuses if another program has cut the file of a disk that may have been written.
+    fn check_length(&self) -> Result<(), DiskError> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.storage.check().map_err(DiskError::storage("looking at the file's length"))
     }
 
     /// All metadata items with their bytes, those of users too.
@@ -277,7 +298,7 @@ impl<S: Storage> Disk<S> {
         }
     }
 
-    fn view(&self) -> View<'_, S> {
+    fn view(&self) -> View<'_, Measured<S>> {
         View { storage: &self.storage, overlay: self.overlay.as_ref() }
     }
 

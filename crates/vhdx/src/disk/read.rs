@@ -125,7 +125,7 @@ impl<S: Storage> Disk<S> {
             Some(BlockState::Zero) => Source::Zero,
             Some(BlockState::Unmapped) => Source::Unmapped,
             Some(BlockState::FullyPresent | BlockState::PartiallyPresent) => {
-                push_file(state.file_len, entry.offset() + within, len, plan);
+                self.push_file(entry.offset() + within, len, plan);
                 return Ok(());
             }
             None => return Err(changed(block).into()),
@@ -149,14 +149,13 @@ impl<S: Storage> Disk<S> {
         }
         let sector = self.geometry.sector;
         let first = self.geometry.first_bit(block) + within / sector;
-        let file_len = state.file_len;
         let mut at = offset + within;
         for (page, mut bits) in bitmap::pages(bitmap.offset(), first..first + len / sector) {
             let bytes = state.pages.get(page)?;
             while !bits.is_empty() {
                 let (present, count) = bitmap::run(bytes, bits.clone());
                 match present {
-                    true => push_file(file_len, at, count * sector, plan),
+                    true => self.push_file(at, count * sector, plan),
                     false => plan.push(count * sector, Source::Parent),
                 }
                 bits.start += count;
@@ -165,16 +164,19 @@ impl<S: Storage> Disk<S> {
         }
         Ok(())
     }
-}
 
-/// A piece of the file; what lies behind its end (in a last block that was cut off) reads as zeroes.
-fn push_file(file_len: u64, offset: u64, len: u64, plan: &mut ReadPlan) {
-    let there = file_len.saturating_sub(offset).min(len);
-    if there > 0 {
-        plan.push(there, Source::File(offset));
-    }
-    if there < len {
-        plan.push(len - there, Source::Zero);
+    /// A piece of the file. What a replay in memory has added to its end reads as zeroes; what is behind that was cut
+    /// off, and is lost: reading it fails.
+    fn push_file(&self, offset: u64, len: u64, plan: &mut ReadPlan) {
+        let end = offset + len;
+        let (from, to) = (self.added.start.clamp(offset, end), self.added.end.clamp(offset, end));
+        for (start, stop, source) in
+            [(offset, from, Source::File(offset)), (from, to, Source::Zero), (to, end, Source::File(to))]
+        {
+            if start < stop {
+                plan.push(stop - start, source);
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::bitmap;
 use crate::error::{DiskError, EditError, OpenError, Place};
 use crate::format::{BatEntry, BlockState, GuidSource, MIB, PAGE, item, region_id};
 use crate::geometry::{Geometry, Slot};
+use crate::measured::Measured;
 use crate::metadata::{Kind, Parameters, item_place};
 use crate::region::Span;
 use crate::storage::Storage;
@@ -21,6 +22,7 @@ pub fn divide_blocks(
     block_size: u32,
     guids: &mut dyn GuidSource,
 ) -> Result<(), EditError> {
+    let storage = &Measured::opened(storage)?;
     let mut edit = Edit::open(storage, guids)?;
     let parameters = edit.opened.parameters.clone();
     let new = Parameters { block_size, ..parameters.clone() };

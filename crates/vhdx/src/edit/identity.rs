@@ -3,6 +3,7 @@
 use super::{Changes, Edit};
 use crate::error::{EditError, OpenError, Place};
 use crate::format::{Guid, GuidSource, item};
+use crate::measured::Measured;
 use crate::metadata::item_place;
 use crate::storage::Storage;
 
@@ -22,6 +23,7 @@ pub fn set_identity(
     identity: &Identity,
     guids: &mut dyn GuidSource,
 ) -> Result<(), EditError> {
+    let storage = &Measured::opened(storage)?;
     let mut edit = Edit::open(storage, guids)?;
     let mut parameters = edit.opened.parameters.clone();
     parameters.disk_id = identity.disk_id.unwrap_or(parameters.disk_id);

@@ -4,6 +4,7 @@ use super::{Changes, Edit, trim_end};
 use crate::error::{DiskError, EditError};
 use crate::format::{BatEntry, BlockState, GuidSource, MIB, PAGE_U64, region_id};
 use crate::geometry::Slot;
+use crate::measured::Measured;
 use crate::open;
 use crate::region::Span;
 use crate::storage::Storage;
@@ -18,6 +19,7 @@ const STEP: u64 = 1 << 20;
 ///
 /// Those of the storage, and damage. What was moved before stays moved.
 pub fn pack_metadata(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<u64, EditError> {
+    let storage = &Measured::opened(storage)?;
     let mut moved = 0;
     loop {
         let mut edit = Edit::open(storage, guids)?;

@@ -4,6 +4,7 @@ use super::{Changes, Edit};
 use crate::error::{EditError, OpenError, Place};
 use crate::format::{Guid, GuidSource, MIB, item, region_id};
 use crate::locator::Locator;
+use crate::measured::Measured;
 use crate::metadata::{build, item_place, read_items};
 use crate::region::Span;
 use crate::storage::Storage;
@@ -16,6 +17,7 @@ pub fn set_parent(
     guids: &mut dyn GuidSource,
 ) -> Result<(), EditError> {
     locator.check().map_err(EditError::Refused)?;
+    let storage = &Measured::opened(storage)?;
     let mut edit = Edit::open(storage, guids)?;
     if edit.opened.parameters.locator.is_none() {
         return Err(EditError::Refused("the disk has no parent: it is not a differencing disk".into()));

@@ -1,17 +1,22 @@
 //! Repairs of what is provably safe: what two copies or an entry's own state decide. Nothing that holds data is
 //! changed.
 
+use std::io;
+
 use super::{Changes, Edit};
-use crate::error::{DiskError, EditError};
+use crate::error::{DiskError, EditError, OpenError, Place};
 use crate::format::{
     BatEntry, BlockState, GuidSource, HEADER_OFFSETS, HEADER_SECTION, Header, PAGE, PAGE_U64,
     REGION_TABLE_OFFSETS,
 };
 use crate::geometry::{Geometry, Slot};
+use crate::log::replay::View;
 use crate::log::write::LogWriter;
+use crate::measured::Measured;
 use crate::metadata::Kind;
 use crate::open;
 use crate::region::Span;
+use crate::scan::{Severity, scan};
 use crate::storage::Storage;
 use zerocopy::FromBytes;
 
@@ -29,8 +34,10 @@ pub struct Repairs {
     pub region_tables: u64,
     /// Entries of the block table.
     pub entries: u64,
-    /// Bytes that the file was too short for its last block.
+    /// Bytes that the file was too short for its blocks or its log.
     pub lengthened: u64,
+    /// Of these, what blocks of the disk have lost: they read as zeroes now.
+    pub lost: u64,
 }
 
 impl Repairs {
@@ -47,32 +54,33 @@ impl Repairs {
 ///
 /// As for [`repair`].
 pub fn repaired_parts(storage: &impl Storage) -> Result<Vec<Span>, EditError> {
-    let opened = open::read(storage)?;
+    let opened = open::read(&completed(storage)?)?;
     let sections = Span { offset: 0, len: HEADER_SECTION };
     Ok(vec![sections, open::ring_of(&opened.headers).span, opened.regions.bat, opened.regions.metadata])
 }
 
-/// Repairs a file: replays the log, renews a damaged header and a stale copy of the region table, lengthens a file that
-/// was cut within its last block, and corrects entries of the block table whose meaning is certain. A file with damage
-/// beyond that is refused.
+/// Repairs a file: replays the log, renews a damaged header and a stale copy of the region table, and corrects entries
+/// of the block table whose meaning is certain. A file that was cut gets its length again, so that it can be used: what
+/// its blocks have lost reads as zeroes. A file with damage beyond that is refused, and one that has lost a structure.
 ///
 /// # Errors
 ///
 /// The damage that makes the file unreadable, and which no rule of the standard decides.
 pub fn repair(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<Repairs, EditError> {
+    let storage = &Measured::opened(storage)?;
+    let end = needed(&completed(storage)?)?;
     let mut repairs = Repairs {
-        log_replayed: open::read(storage)?.overlay.is_some(),
         headers: HEADER_OFFSETS.iter().filter(|offset| !header_is_valid(storage, **offset)).count() as u64,
+        lengthened: end.missing,
+        lost: end.lost,
+        log_replayed: end.log_in_use,
         ..Repairs::default()
     };
+    if end.missing > 0 {
+        storage.set_len(end.len).map_err(DiskError::storage("extending the file"))?;
+    }
     let mut edit = Edit::open(storage, guids)?;
     repairs.region_tables = u64::from(edit.opened.regions.stale_copy.is_some());
-    let (end, len) = (edit.opened.space.end(), edit.opened.file_len);
-    if end > len {
-        storage.set_len(end).map_err(DiskError::storage("extending the file"))?;
-        repairs.lengthened = end - len;
-        edit.opened.file_len = end;
-    }
     loop {
         let (entries, more) = edit.correct_entries()?;
         repairs.entries += entries;
@@ -91,6 +99,96 @@ pub fn repair(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<Repa
         renewed.map_err(DiskError::storage("writing a header"))?;
     }
     Ok(repairs)
+}
+
+/// A file with the length that its log says it has had, read alone; what is missing of it reads as zeroes.
+struct Completed<'a, S> {
+    storage: &'a S,
+    len: u64,
+    /// The length that it has.
+    stored: u64,
+}
+
+fn completed<S: Storage>(storage: &S) -> Result<Completed<'_, S>, EditError> {
+    let stored = storage.len().map_err(DiskError::storage("asking for the file's length"))?;
+    let len = open::length_before(storage)?.max(stored);
+    Ok(Completed { storage, len, stored })
+}
+
+impl<S: Storage> Storage for Completed<'_, S> {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (there, missing) =
+            buf.split_at_mut(self.stored.saturating_sub(offset).min(buf.len() as u64) as usize);
+        missing.fill(0);
+        self.storage.read_at(offset, there)
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+/// The end that a file should have.
+struct End {
+    len: u64,
+    /// Bytes that it is too short, whatever a replay of the log adds.
+    missing: u64,
+    /// Of these, bytes of blocks.
+    lost: u64,
+    log_in_use: bool,
+}
+
+/// Refuses a file that has lost more than data: without a table, an item of metadata or the bitmap of a block's sectors,
+/// zeroes would be taken for what they said.
+fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
+    let mut opened = open::read(file)?;
+    let refuse = |place, offset| {
+        let problem = "it is lost, because the file was cut, and zeroes cannot stand for it: restore the file from a backup, or \
+                       open it for reading alone and copy what is left";
+        OpenError::lost(place, offset, problem)
+    };
+    let structures = [
+        (Place::Log, open::ring_of(&opened.headers).span),
+        (Place::Bat, opened.regions.bat),
+        (Place::Metadata, opened.regions.metadata),
+    ];
+    // What a replay adds to a file that was not cut is not lost.
+    let len = if file.stored < file.len { file.stored } else { opened.file_len };
+    if let Some((place, span)) = structures.iter().find(|(_, span)| span.end() > len) {
+        return Err(refuse(*place, span.offset).into());
+    }
+    let (bat, geometry, overlay) = (opened.regions.bat, opened.geometry, opened.overlay.as_ref());
+    let counts = scan(
+        &View { storage: file, overlay },
+        bat,
+        &geometry,
+        len,
+        overlay,
+        &mut opened.space,
+        |finding| match (finding.severity, finding.place) {
+            (Severity::Loss, Place::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
+            (Severity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
+            (Severity::Loss | Severity::Note, _) => Ok(()),
+        },
+        |_| Ok(()),
+    )?;
+    let end = opened.space.end().max(file.len).max(len);
+    Ok(End { len: end, missing: end - len, lost: counts.lost, log_in_use: opened.overlay.is_some() })
 }
 
 fn header_is_valid(storage: &impl Storage, offset: u64) -> bool {

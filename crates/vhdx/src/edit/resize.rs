@@ -4,6 +4,7 @@ use super::{Changes, Edit, trim_end};
 use crate::error::{DiskError, EditError, OpenError, Place};
 use crate::format::{BatEntry, BlockState, Guid, GuidSource, MIB, item, region_id};
 use crate::geometry::{Geometry, Slot};
+use crate::measured::Measured;
 use crate::metadata::{Kind, Parameters, item_place};
 use crate::region::Span;
 use crate::storage::Storage;
@@ -31,6 +32,7 @@ pub struct Resize {
 ///
 /// [`EditError::Refused`] where the size is none, or the parent's data behind the old end would come to light.
 pub fn resize(storage: &impl Storage, to: &Resize, guids: &mut dyn GuidSource) -> Result<(), EditError> {
+    let storage = &Measured::opened(storage)?;
     let Resize { size, parent_size, data_write } = *to;
     let mut edit = Edit::open(storage, guids)?;
     let parameters = edit.opened.parameters.clone();

@@ -19,6 +19,8 @@ pub(crate) struct Overlay {
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
     /// Ranges of zeroes under the pages, begin and end, apart from each other.
     zeroes: BTreeMap<u64, u64>,
+    /// The length that the file has. What is missing of it later is lost, and does not read as zeroes.
+    pub(crate) stored: u64,
     /// The length that the file would have.
     len: u64,
 }
@@ -61,7 +63,10 @@ pub(crate) struct View<'a, S> {
 
 impl<S: Storage> Storage for View<'_, S> {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.storage.len()?.max(self.overlay.map_or(0, |overlay| overlay.len)))
+        match self.overlay {
+            Some(overlay) => Ok(overlay.stored.max(overlay.len)),
+            None => self.storage.len(),
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -70,7 +75,7 @@ impl<S: Storage> Storage for View<'_, S> {
         if end > self.len()? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let stored = self.storage.len()?.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let stored = overlay.stored.saturating_sub(offset).min(buf.len() as u64) as usize;
         self.storage.read_at(offset, &mut buf[..stored])?;
         buf[stored..].fill(0);
         if !overlay.touches(Span { offset, len: buf.len() as u64 }) {
@@ -107,21 +112,32 @@ impl<S: Storage> Storage for View<'_, S> {
 
 /// Finds the active sequence without carrying it out.
 pub(crate) fn find(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Vec<Entry>, OpenError> {
-    let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
-    if ring.span.end() > file {
-        let problem = format!("it ends at byte {}, the file at {file}", ring.span.end());
-        return Err(OpenError::corrupt(Place::Log, ring.span.offset, problem));
-    }
-    let entries = Scanner::new(storage, ring, log).active()?;
+    let (entries, file) = find_in_cut(storage, ring, log)?;
     check_length(&entries, ring.span, file)?;
     Ok(entries)
 }
 
+/// The same in a file that may be shorter than its log says: the sequence, and the length of the file.
+fn find_in_cut(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(Vec<Entry>, u64), OpenError> {
+    let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+    if ring.span.end() > file {
+        let problem = format!("it ends at byte {}, the file at {file}", ring.span.end());
+        return Err(OpenError::lost(Place::Log, ring.span.offset, problem));
+    }
+    Ok((Scanner::new(storage, ring, log).active()?, file))
+}
+
+/// The length that a file has had for certain when the newest entry of its log was written.
+pub(crate) fn length_before(storage: &impl Storage, ring: Ring, log: Guid) -> Result<u64, OpenError> {
+    let (entries, _) = find_in_cut(storage, ring, log)?;
+    Ok(entries.last().map_or(0, |head| head.flushed_file_offset))
+}
+
 /// Replays into memory; the file is only read.
 pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Overlay, OpenError> {
-    let entries = find(storage, ring, log)?;
-    let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
-    let mut overlay = Overlay { len: check_length(&entries, ring.span, file)?, ..Overlay::default() };
+    let (entries, file) = find_in_cut(storage, ring, log)?;
+    let len = check_length(&entries, ring.span, file)?;
+    let mut overlay = Overlay { stored: file, len, ..Overlay::default() };
     let too_much = || {
         let problem = "more to replay than is kept in memory: open the file for writing once";
         OpenError::unsupported(Place::Log, ring.span.offset, problem)
@@ -235,7 +251,7 @@ mod tests {
     #[test]
     fn the_overlay_shows_the_newest_of_pages_and_zeroes() {
         let storage = MemoryStorage::of_bytes(&[9; 64 << 10]);
-        let mut overlay = Overlay { len: 80 << 10, ..Overlay::default() };
+        let mut overlay = Overlay { stored: 64 << 10, len: 80 << 10, ..Overlay::default() };
         overlay.pages.insert(0x2000, Box::new([1; PAGE]));
         overlay.zero(0x1000, 0x2000);
         overlay.zero(0x5000, 0x1000);
@@ -248,6 +264,9 @@ mod tests {
         let firsts: Vec<u8> = bytes.chunks(PAGE).map(|page| page[0]).collect();
         assert_eq!(firsts[..8], [9, 0, 0, 2, 9, 0, 9, 9]);
         assert_eq!(firsts[16..], [0; 4], "behind the end of the file");
+        storage.resize(60 << 10);
+        let read = view.read_at(56 << 10, &mut bytes[..8 << 10]);
+        assert_eq!(read.expect_err("lost").kind(), io::ErrorKind::UnexpectedEof, "cut since the replay");
         let touches = |offset, len| overlay.touches(Span { offset, len });
         assert!(touches(0x3FFF, 1) && touches(0x4FFF, 2) && touches(0x3800, 8) && !touches(0x4000, 0x1000));
     }

@@ -258,9 +258,12 @@ pub(crate) fn check_length(entries: &[Entry], log: Span, file: u64) -> Result<u6
     let Some(head) = entries.last() else { return Ok(file) };
     let at = log.offset + head.position;
     if file < head.flushed_file_offset {
-        let problem =
-            format!("the file has {file} bytes, it had {}: it has been cut", head.flushed_file_offset);
-        return Err(OpenError::corrupt(Place::Log, at, problem));
+        let problem = format!(
+            "the file has {file} bytes, it had {}: it was cut, and data is lost; restore it from a backup, or have lunway disk \
+             repair fill what is lost with zeroes",
+            head.flushed_file_offset
+        );
+        return Err(OpenError::lost(Place::Log, at, problem));
     }
     if head.last_file_offset > FILE_SIZE_MAX {
         let problem = format!("its newest entry asks for a file of {} bytes", head.last_file_offset);

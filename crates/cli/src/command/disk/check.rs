@@ -23,7 +23,7 @@ Examples:
   lunway disk check server.vhdx
   lunway disk check server.avhdx --json
 
-Exit code 1 if a file is damaged or a parent is missing.")]
+Exit code 1 if a file is damaged or has lost data, or a parent is missing.")]
 pub(super) struct Check {
     /// The VHDX file
     #[arg(value_name = "FILE")]
@@ -80,6 +80,7 @@ fn severity_name(severity: Severity) -> &'static str {
     match severity {
         Severity::Note => "note",
         Severity::Damage => "damage",
+        Severity::Loss => "loss",
     }
 }
 
@@ -99,6 +100,7 @@ fn file_json(path: &Path, report: &Report) -> Value {
     json!({
         "file": path.display().to_string(),
         "damaged": report.is_damaged(),
+        "lost_bytes": report.counts.lost,
         "findings": findings,
         "left_out": report.left_out,
         "free_bytes": report.free,
@@ -106,10 +108,12 @@ fn file_json(path: &Path, report: &Report) -> Value {
 }
 
 fn file_text(path: &Path, report: &Report) -> String {
-    let summary = match (report.is_damaged(), report.findings.len()) {
-        (true, _) => "damaged",
-        (false, 0) => "no errors",
-        (false, _) => "no errors, with notes",
+    let summary = match (report.worst(), report.counts.lost) {
+        (None, _) => "no errors".to_owned(),
+        (Some(Severity::Note), _) => "no errors, with notes".to_owned(),
+        (Some(Severity::Damage), _) => "damaged".to_owned(),
+        (Some(Severity::Loss), 0) => "damaged: the file was cut".to_owned(),
+        (Some(Severity::Loss), lost) => format!("{lost} bytes of data are lost: the file was cut"),
     };
     let mut lines = vec![format!("{}: {summary}", path.display())];
     for finding in &report.findings {
@@ -130,8 +134,9 @@ fn file_text(path: &Path, report: &Report) -> String {
 /// Repair damage that can be repaired without guessing.
 ///
 /// Replays the log, restores a damaged header or region table from its copy, and clears table entries that no data
-/// depends on. The previous headers, tables and log are kept in FILE.before-repair: --undo writes them back. Other
-/// damage is reported and left alone.
+/// depends on. A file that another program has cut is lengthened again: the data that it has lost reads as zeroes. The
+/// previous headers, tables, log and length are kept in FILE.before-repair: --undo restores them. Other damage is
+/// reported and left alone.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -192,7 +197,7 @@ impl Repair {
     }
 
     fn print(&self, repairs: &Repairs, kept: Option<&Path>) -> Result<(), Failure> {
-        let Repairs { log_replayed, headers, region_tables, entries, lengthened } = repairs;
+        let Repairs { log_replayed, headers, region_tables, entries, lengthened, lost } = repairs;
         if self.json {
             return terminal::print_json(&json!({
                 "log_replayed": log_replayed,
@@ -200,6 +205,7 @@ impl Repair {
                 "region_tables": region_tables,
                 "entries": entries,
                 "lengthened_bytes": lengthened,
+                "lost_bytes": lost,
                 "kept": kept.map(|path| path.display().to_string()),
             }));
         }
@@ -221,6 +227,9 @@ impl Repair {
         }
         if *lengthened > 0 {
             done.push(format!("{lengthened} bytes added at the end of the file"));
+        }
+        if *lost > 0 {
+            done.push(format!("{lost} bytes of lost data read as zeroes now"));
         }
         let done = if done.is_empty() { "nothing to repair".to_owned() } else { done.join(", ") };
         terminal::print(&format!("{}: {done}; as it was: {}", self.file.display(), kept.display()))
@@ -291,12 +300,17 @@ fn is_unchanged(file: &File, kept: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Writes back what [`keep`] has kept. The copy has the same headers and tables, and so names the same parts.
+/// Writes back what [`keep`] has kept. The copy has the same headers and tables, and so names the same parts; and the
+/// length that the file had, so that what was lost is known to be lost again.
 fn undo(file: &File, kept: &Path) -> anyhow::Result<()> {
     let copy = File::open(kept).with_context(|| format!("cannot open {}", kept.display()))?;
     if copy.metadata()?.modified()? != file.metadata()?.modified()? {
         return Err(anyhow!("it was written to since, and those writes would be lost"));
     }
     copy_parts(&repaired_parts(&copy)?, &copy, file)?;
+    let len = copy.metadata()?.len();
+    if len < file.metadata()?.len() {
+        file.set_len(len)?;
+    }
     stamp(file, kept)
 }

@@ -1,0 +1,180 @@
+//! A storage that knows its length, and so sees when another program has cut it.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::OpenError;
+use crate::storage::Storage;
+
+/// A storage whose length only its owner changes.
+///
+/// What is missing of that length is lost. It is never made to look like zeroes: reads of it fail as a read beyond the
+/// end does, and so do writes there. As long as anything is missing, [`flush`](Storage::flush), which vouches for what
+/// was written before, and [`set_len`](Storage::set_len) fail as well, also where the storage would become shorter. All
+/// these errors are of kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+///
+/// A cut that comes between the look at the length and the write that follows is not seen: that write may lengthen the
+/// storage again. No call of the kernel writes only where a file is. A write costs one look, for which local file
+/// systems need the inode in memory; a read costs none.
+#[derive(Debug)]
+pub struct Measured<S> {
+    storage: S,
+    /// What the storage had when it was opened, and what it was given since.
+    len: AtomicU64,
+}
+
+impl<S: Storage> Measured<S> {
+    /// Takes the length that the storage has now.
+    ///
+    /// # Errors
+    ///
+    /// Of the storage.
+    pub fn new(storage: S) -> io::Result<Self> {
+        let len = AtomicU64::new(storage.len()?);
+        Ok(Self { storage, len })
+    }
+
+    /// The same, where a file is opened.
+    pub(crate) fn opened(storage: S) -> Result<Self, OpenError> {
+        Self::new(storage).map_err(OpenError::storage("asking for the file's length", 0))
+    }
+
+    /// The storage itself.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// Refuses if anything is missing.
+    ///
+    /// # Errors
+    ///
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), with both lengths in words.
+    pub fn check(&self) -> io::Result<()> {
+        self.check_to(u64::MAX)
+    }
+
+    /// Refuses if anything is missing of what lies before `end`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`check`](Self::check).
+    pub fn check_to(&self, end: u64) -> io::Result<()> {
+        loop {
+            let owned = self.len.load(Ordering::SeqCst);
+            let actual = self.storage.len()?;
+            // While the length changes it is never more than the storage's; only the two looks may be.
+            if self.len.load(Ordering::SeqCst) == owned {
+                return if actual < owned.min(end) { Err(missing(actual, owned)) } else { Ok(()) };
+            }
+        }
+    }
+}
+
+fn missing(actual: u64, owned: u64) -> io::Error {
+    let what = format!("the file has {actual} bytes instead of {owned}: another program has cut it");
+    io::Error::new(io::ErrorKind::UnexpectedEof, what)
+}
+
+/// Behind a range, bytes.
+fn end(offset: u64, len: u64) -> u64 {
+    offset.saturating_add(len)
+}
+
+impl<S: Storage> Storage for Measured<S> {
+    fn len(&self) -> io::Result<u64> {
+        self.storage.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.storage.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = end(offset, data.len() as u64);
+        self.check_to(end)?;
+        self.storage.write_at(offset, data)?;
+        self.len.fetch_max(end, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.storage.flush()?;
+        self.check()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check()?;
+        let before = self.len.load(Ordering::SeqCst);
+        if len >= before {
+            self.storage.set_len(len)?;
+            self.len.store(len, Ordering::SeqCst);
+            return Ok(());
+        }
+        // First the promise, then the bytes.
+        self.len.store(len, Ordering::SeqCst);
+        self.storage.set_len(len).inspect_err(|_| self.len.store(before, Ordering::SeqCst))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.check_to(end(offset, len))?;
+        self.storage.punch(offset, len)
+    }
+
+    fn share(&self, from: u64, to: u64, len: u64) -> io::Result<bool> {
+        self.check_to(end(from.max(to), len))?;
+        self.storage.share(from, to, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_to(end(offset, len))?;
+        self.storage.zero(offset, len)
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.check_to(end(offset, len))?;
+        self.storage.is_hole(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::MemoryStorage;
+
+    #[test]
+    fn what_is_missing_fails_and_nothing_makes_the_storage_longer() {
+        let storage = Measured::new(MemoryStorage::of_bytes(&[7; 8192])).expect("memory");
+        storage.set_len(12_288).expect("its own change");
+        storage.check().expect("whole");
+        storage.storage().resize(6000);
+        let lost = |answer: io::Result<()>| {
+            assert_eq!(answer.expect_err("lost").kind(), io::ErrorKind::UnexpectedEof);
+            assert_eq!(storage.len().expect("memory"), 6000);
+        };
+        lost(storage.read_at(4096, &mut [0; 4096]));
+        lost(storage.write_at(5999, &[1; 2]));
+        lost(storage.zero(4096, 4096));
+        lost(storage.punch(4096, 4096).map(drop));
+        lost(storage.share(0, 4096, 4096).map(drop));
+        lost(storage.is_hole(8192, 4096).map(drop));
+        lost(storage.flush());
+        lost(storage.set_len(16_384));
+        lost(storage.set_len(4096));
+        // What is left may be used.
+        storage.write_at(0, &[1; 6000]).expect("there");
+        storage.read_at(0, &mut [0; 6000]).expect("there");
+        // Somebody has mended it.
+        storage.storage().resize(12_288);
+        storage.flush().expect("whole");
+        storage.set_len(4096).expect("its own change");
+        storage.check().expect("whole");
+        storage.write_at(4096, &[1; 512]).expect("a write that lengthens it");
+        storage.storage().resize(4096);
+        lost_again(&storage);
+    }
+
+    fn lost_again(storage: &Measured<MemoryStorage>) {
+        let error = storage.check().expect_err("lost").to_string();
+        assert_eq!(error, "the file has 4096 bytes instead of 4608: another program has cut it");
+    }
+}
