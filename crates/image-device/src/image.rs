@@ -11,7 +11,7 @@ use lunway_block::{
 use lunway_file::Workers;
 use lunway_image::{Format, Image, Source};
 
-use crate::OpenError;
+use crate::{OpenError, meaning};
 
 /// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it
 /// bounds time and memory for hostile files.
@@ -49,7 +49,7 @@ impl BlockDevice for ImageDevice {
             Ok(()) if !buf.is_empty() => {
                 let image = Arc::clone(&self.image);
                 self.workers.reads.io(move || {
-                    image.read_at(offset, &mut buf)?;
+                    image.read_at(offset, &mut buf).map_err(|error| meaning(error, offset))?;
                     Ok(buf)
                 })
             }
@@ -77,7 +77,9 @@ impl BlockDevice for ImageDevice {
         match self.geometry.check(offset, len) {
             Ok(()) if len > 0 => {
                 let image = Arc::clone(&self.image);
-                self.workers.maps.io(move || Ok(extents(&image, offset, len)?))
+                self.workers
+                    .maps
+                    .io(move || extents(&image, offset, len).map_err(|error| meaning(error, offset)))
             }
             checked => Io::Ready(checked.map(|()| Vec::new())),
         }

@@ -12,7 +12,10 @@
 mod image;
 mod new_vhd;
 
+use std::io;
 use std::path::PathBuf;
+
+use lunway_block::BlockError;
 
 pub use image::ImageDevice;
 pub use new_vhd::NewVhd;
@@ -25,4 +28,12 @@ pub struct OpenError {
     pub path: PathBuf,
     /// What is wrong with it or its parents.
     pub source: lunway_image::OpenError,
+}
+
+/// What an error of a file is to a device: what was cut off the file is a medium that failed at `offset` or behind it.
+fn meaning(error: io::Error, offset: u64) -> BlockError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => BlockError::Medium { offset },
+        _ => error.into(),
+    }
 }

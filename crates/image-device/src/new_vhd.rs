@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, Geometry, 
 use lunway_file::{Lane, Workers};
 use lunway_image::vhd::Writer;
 
-use crate::OpenError;
+use crate::{OpenError, meaning};
 
 /// A fixed or dynamic VHD that a copy fills: see [`Writer`]. Locked for writing. It is whole after a flush.
 pub struct NewVhd {
@@ -33,10 +33,11 @@ impl NewVhd {
     fn on<T: Send + Unpin + 'static>(
         &self,
         lane: &Lane,
+        offset: u64,
         job: impl FnOnce(&Writer<File>) -> std::io::Result<T> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
         let writer = Arc::clone(&self.writer);
-        lane.io(move || Ok(job(&writer)?))
+        lane.io(move || job(&writer).map_err(|error| meaning(error, offset)))
     }
 }
 
@@ -47,7 +48,7 @@ impl BlockDevice for NewVhd {
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Result<Buf, BlockError>> {
         match self.geometry.check(offset, buf.len() as u64) {
-            Ok(()) if !buf.is_empty() => self.on(&self.workers.reads, move |writer| {
+            Ok(()) if !buf.is_empty() => self.on(&self.workers.reads, offset, move |writer| {
                 writer.read_at(offset, &mut buf)?;
                 Ok(buf)
             }),
@@ -57,7 +58,7 @@ impl BlockDevice for NewVhd {
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
         match self.geometry.check_write(offset, data.len() as u64) {
-            Ok(()) if !data.is_empty() => self.on(&self.workers.writes, move |writer| {
+            Ok(()) if !data.is_empty() => self.on(&self.workers.writes, offset, move |writer| {
                 writer.write_at(offset, &data)?;
                 match durability {
                     Durability::Volatile => Ok(()),
@@ -69,13 +70,13 @@ impl BlockDevice for NewVhd {
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.on(&self.workers.flushes, Writer::flush)
+        self.on(&self.workers.flushes, 0, Writer::flush)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, _zeroing: Zeroing) -> Io<Result<(), BlockError>> {
         match self.geometry.check_write(offset, len) {
             Ok(()) if len > 0 => {
-                self.on(&self.workers.writes, move |writer| writer.write_zeroes(offset, len))
+                self.on(&self.workers.writes, offset, move |writer| writer.write_zeroes(offset, len))
             }
             checked => Io::Ready(checked),
         }

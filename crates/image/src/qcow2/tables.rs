@@ -16,6 +16,8 @@ use crate::pages::Pages;
 /// A qcow2 file. Tables are read as they are needed; one that says nonsense fails what needs it.
 pub struct Qcow2<S> {
     storage: S,
+    /// Bytes of the file when it was opened: what is missing of them later was cut off, and does not read as zeroes.
+    len: u64,
     header: Parsed,
     pages: Pages,
     /// The compressed cluster that was read last, by its offset in the file: a reader goes through it in several steps.
@@ -30,7 +32,8 @@ impl<S: Storage> Qcow2<S> {
     /// [`OpenError`], which says what is wrong.
     pub fn open(storage: S) -> Result<Self, OpenError> {
         let header = parse(&storage)?;
-        Ok(Self { storage, header, pages: Pages::default(), last: Mutex::default() })
+        let len = storage.len().map_err(OpenError::read("asking for the file's length"))?;
+        Ok(Self { storage, len, header, pages: Pages::default(), last: Mutex::default() })
     }
 
     /// The backing file, as it is named, and its format.
@@ -147,7 +150,7 @@ impl<S: Storage> Qcow2<S> {
             Some(cluster) => cluster,
             None => {
                 // The last sector that is counted need not be there to its end.
-                let there = self.storage.len()?.saturating_sub(offset).min(len);
+                let there = self.len.saturating_sub(offset).min(len);
                 let mut stream = vec![0; there as usize];
                 self.storage.read_at(offset, &mut stream)?;
                 let mut bytes = vec![0; self.cluster() as usize];
@@ -167,14 +170,12 @@ impl<S: Storage> Qcow2<S> {
 
     /// Fills `buf` from a cluster of the file, which may end within its last one.
     pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
-        let len = self.storage.len()?;
         let first = at / self.cluster() * self.cluster();
-        if first >= len {
-            return Err(nonsense(format!(
-                "a cluster at byte {first} is behind the file's end: the file was cut"
-            )));
+        if first >= self.len {
+            let problem = format!("a cluster at byte {first} is behind the file's end: the file was cut");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, problem));
         }
-        let there = len.saturating_sub(at).min(buf.len() as u64) as usize;
+        let there = self.len.saturating_sub(at).min(buf.len() as u64) as usize;
         let (there, behind) = buf.split_at_mut(there);
         behind.fill(0);
         self.storage.read_at(at, there)

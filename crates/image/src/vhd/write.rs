@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lunway_vhdx::Storage;
 use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Measured, Storage};
 use zerocopy::IntoBytes;
 
 use super::format::{
@@ -56,10 +56,10 @@ pub enum WriteError {
 /// A fixed or dynamic VHD that is being filled.
 ///
 /// **For new files**: it writes no log, so a power cut leaves what was there at the last [`flush`](Self::flush) or
-/// less. After a flush the file is whole, and everything written before is in it. Calls block, and come from any
-/// thread.
+/// less. After a flush the file is whole, and everything written before is in it. What another program cuts off it
+/// meanwhile fails writes there and the flush ([`Measured`]). Calls block, and come from any thread.
 pub struct Writer<S> {
-    storage: S,
+    storage: Measured<S>,
     footer: Footer,
     blocks: Option<Blocks>,
 }
@@ -123,6 +123,7 @@ impl<S: Storage> Writer<S> {
             reserved: [0; 427],
         };
         footer.checksum = checksum(footer.as_bytes(), FOOTER_CHECKSUM).into();
+        let storage = Measured::new(storage)?;
         if fixed {
             storage.set_len(size)?;
             let writer = Self { storage, footer, blocks: None };
@@ -176,6 +177,7 @@ impl<S: Storage> Writer<S> {
         }
         let entries = vhd.entries().map_err(OpenError::read("reading the block allocation table"))?;
         let Vhd { storage, footer, .. } = vhd;
+        let storage = Measured::new(storage).map_err(OpenError::read("asking for the file's length"))?;
         let Some(Entries { offset, block_size, list }) = entries else {
             return Ok(Self { storage, footer, blocks: None });
         };
@@ -188,7 +190,7 @@ impl<S: Storage> Writer<S> {
     }
 
     fn with_blocks(
-        storage: S,
+        storage: Measured<S>,
         footer: Footer,
         table_offset: u64,
         block_size: u32,
