@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::future::IntoFuture;
 use std::io;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -14,7 +15,7 @@ use lunway_vhdx::Storage;
 /// What a VHDX lies on.
 pub(crate) enum Backing {
     /// A file, locked by the engine.
-    File(File),
+    File(Locked),
     /// A device of a fixed length, used by nobody else: the caller sees to that. The engine's threads wait for it.
     Device(Bytes),
 }
@@ -27,7 +28,104 @@ impl Backing {
 
 impl From<File> for Backing {
     fn from(file: File) -> Self {
-        Self::File(file)
+        Self::File(Locked::new(file))
+    }
+}
+
+/// A file with the engine's lock, which all of its handles share.
+pub(crate) struct Locked {
+    file: File,
+    /// What tests let fail.
+    #[cfg(test)]
+    pub(crate) faults: Arc<crate::failing::Faults>,
+}
+
+impl Locked {
+    fn new(file: File) -> Self {
+        Self {
+            file,
+            #[cfg(test)]
+            faults: Arc::default(),
+        }
+    }
+
+    /// Another handle.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.with(self.file.try_clone()?))
+    }
+
+    /// Another file that belongs to the same device.
+    pub(crate) fn with(&self, file: File) -> Self {
+        Self {
+            file,
+            #[cfg(test)]
+            faults: Arc::clone(&self.faults),
+        }
+    }
+
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+
+    /// Before each call of the storage.
+    fn step(&self) -> io::Result<()> {
+        #[cfg(test)]
+        self.faults.step()?;
+        Ok(())
+    }
+}
+
+impl Deref for Locked {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Storage for Locked {
+    fn len(&self) -> io::Result<u64> {
+        Storage::len(&self.file)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.step()?;
+        Storage::read_at(&self.file, offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.step()?;
+        Storage::write_at(&self.file, offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.step()?;
+        Storage::flush(&self.file)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.step()?;
+        Storage::set_len(&self.file, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.step()?;
+        self.file.punch(offset, len)
+    }
+
+    fn share(&self, from: u64, to: u64, len: u64) -> io::Result<bool> {
+        self.step()?;
+        self.file.share(from, to, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.step()?;
+        self.file.zero(offset, len)
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.step()?;
+        self.file.is_hole(offset, len)
     }
 }
 
@@ -44,7 +142,7 @@ impl Storage for Backing {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let bytes = match self {
-            Self::File(file) => return file.read_at(offset, buf),
+            Self::File(file) => return Storage::read_at(file, offset, buf),
             Self::Device(bytes) => bytes,
         };
         let mut at = offset;

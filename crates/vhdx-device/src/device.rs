@@ -1,13 +1,11 @@
 //! The device.
 
 use std::fs::File;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -16,13 +14,13 @@ use lunway_block::{
     FileRange, Geometry, Identity, Io, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
 use lunway_file::{Lane, Workers, WriteBack};
+use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{
-    Chain, DiscardMode, Disk, DiskError, EditError, Kind, MapSegment, OpenOptions, Resize, Source,
-};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, Kind, OpenOptions, Source};
 
 use crate::backing::Backing;
 use crate::compact::{self, Watch};
+use crate::place::{Alone, Place, closed};
 use crate::{random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -61,23 +59,26 @@ pub struct OpenError {
 ///   replayed when it is opened next.
 ///
 /// After a flush of the host has failed, writes and flushes fail until the file is opened again: see
-/// [`lunway_vhdx::Disk`].
+/// [`lunway_vhdx::Disk`]. What another program has cut off a file fails as a medium error, and is not made of zeroes.
+///
+/// A resize or a snapshot that fails, at whatever step, leaves the device with what was written. Where its file cannot
+/// be opened again all operations fail as of a medium that failed, until it can be: that is tried each second.
 pub struct VhdxDevice {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
-    /// `None` once it is closed. Operations share it, on their threads.
-    chain: RwLock<Option<Chain<Backing>>>,
+    /// Operations share it, on their threads.
+    pub(crate) place: RwLock<Place>,
     /// All but the size, which may change.
     geometry: Geometry,
-    size: AtomicU64,
+    pub(crate) size: AtomicU64,
     /// Another one after a snapshot.
-    identity: Mutex<Identity>,
+    pub(crate) identity: Mutex<Identity>,
     /// Who is told of another size.
-    on_resize: Mutex<Vec<ResizeCallback>>,
+    pub(crate) on_resize: Mutex<Vec<ResizeCallback>>,
     /// What the page cache has of a file's writes.
     write_back: WriteBack,
     /// A flush is queued that gives the host what was unmapped.
@@ -92,6 +93,8 @@ pub(crate) struct Inner {
     wanting: AtomicUsize,
     /// Nobody uses the device any more.
     left: AtomicBool,
+    /// It was logged that the file was cut.
+    cut: AtomicBool,
     workers: Workers,
 }
 
@@ -110,7 +113,7 @@ impl VhdxDevice {
         };
         // The first one is for the file. Its parents are only read, and take none.
         let mut guids = Some(random_guids().map_err(random)?);
-        let mut guids = || guids.take().unwrap_or_else(|| Box::new(|| lunway_vhdx::format::Guid::ZERO));
+        let mut guids = || guids.take().unwrap_or_else(no_guids);
         if !read_only {
             snapshot::finish(path).map_err(failed)?;
         }
@@ -126,10 +129,17 @@ impl VhdxDevice {
             }
         }
         let opened = lunway_vhdx::open_file(&canonical, !read_only).and_then(|file| {
-            let disk = Disk::open(Backing::File(file), &options, guids())?;
+            let disk = Disk::open(Backing::from(file), &options, guids())?;
             Chain::of_disks(vec![disk], std::slice::from_ref(&canonical), folder(&canonical), &options, guids)
         });
-        Ok(Self { inner: Arc::new(Inner::new(opened.map_err(failed)?)) })
+        let chain = opened.map_err(failed)?;
+        for (disk, path) in chain.disks().iter().zip(chain.paths()).filter(|(disk, _)| disk.lost() > 0) {
+            tracing::warn!(
+                file = %path.display(), lost = disk.lost(),
+                "the VHDX file was cut and has lost data: reads of it fail as medium errors; restore it from a backup"
+            );
+        }
+        Ok(Self { inner: Arc::new(Inner::new(chain)) })
     }
 
     /// Opens the VHDX that lies on a device, from its first byte on. It has no parents, does not change its size, and
@@ -149,14 +159,10 @@ impl VhdxDevice {
         Ok(Self { inner: Arc::new(Inner::new(Chain::new(vec![disk])?)) })
     }
 
-    /// The disks of the chain, the one that is written first: their parameters, for people. `None` once it is closed.
+    /// How many files the chain has. `None` where it is not open.
     pub fn levels(&self) -> Option<usize> {
-        self.inner
-            .chain
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .map(|chain| chain.disks().len())
+        let place = self.inner.place.read().unwrap_or_else(PoisonError::into_inner);
+        place.chain().ok().map(|chain| chain.disks().len())
     }
 
     /// Ends the device: waits for operations under way, flushes, empties the log. Later operations fail as
@@ -207,7 +213,7 @@ impl Inner {
         Self {
             device,
             identity: Mutex::new(identity(&chain)),
-            chain: RwLock::new(Some(chain)),
+            place: RwLock::new(Place::Open(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
@@ -218,92 +224,18 @@ impl Inner {
             compacting: AtomicBool::new(false),
             wanting: AtomicUsize::new(0),
             left: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             workers: Workers::new(),
         }
     }
 
-    fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> Geometry {
         Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
-    }
-
-    /// Closes the disk, changes its size, and opens it again; the file stays locked. An error leaves it as it was,
-    /// unless it cannot be opened again.
-    fn resize(&self, size: u64, permit: &Permit) -> Result<(), BlockError> {
-        let refused = |why: String| BlockError::Size { why };
-        let random = |error: getrandom::Error| refused(error.to_string());
-        // Waits for operations under way, and holds back those that come.
-        let mut place = self.alone();
-        let Some(chain) = place.as_ref() else {
-            return Err(BlockError::gone("the VHDX file was closed"));
-        };
-        let (Some(path), Backing::File(file)) = (chain.paths().first(), chain.disks()[0].storage()) else {
-            return Err(BlockError::Unsupported);
-        };
-        let path = path.clone();
-        match children(&path).as_deref() {
-            Ok([]) => {}
-            Ok([child, ..]) => {
-                return Err(refused(format!(
-                    "it is the parent of {}, which could not be opened any more: merge it first",
-                    child.display()
-                )));
-            }
-            Err(error) => return Err(refused(error.to_string())),
-        }
-        // What cannot be made durable leaves the disk open as it is.
-        chain.flush().map_err(meaning)?;
-        let parent_size = chain.disks().get(1).map(|parent| parent.parameters().disk_size);
-        // Another handle of the same open file: the lock is not given up.
-        let file = file.try_clone().map_err(BlockError::from)?;
-        let mut guids = random_guids().map_err(random)?;
-        permit.begin()?;
-        if let Some(chain) = place.take() {
-            chain.close().map_err(meaning)?;
-        }
-        let to = Resize { size, parent_size, data_write: None };
-        let resized = lunway_vhdx::resize(&file, &to, guids.as_mut());
-        let options = OpenOptions::writable();
-        let none =
-            || -> Box<dyn lunway_vhdx::format::GuidSource> { Box::new(|| lunway_vhdx::format::Guid::ZERO) };
-        let opened = Disk::open(Backing::File(file), &options, guids).and_then(|disk| {
-            Chain::of_disks(vec![disk], std::slice::from_ref(&path), folder(&path), &options, none)
-        });
-        let chain = opened.map_err(|error| BlockError::gone(format!("after a resize: {error}")))?;
-        let now = chain.size();
-        let before = self.size.swap(now, Ordering::AcqRel);
-        *place = Some(chain);
-        drop(place);
-        // Also after an error: it may have come when the new size was durable, and users must know that.
-        if now != before {
-            for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                callback(self.geometry());
-            }
-        }
-        resized.map_err(|error| match error {
-            EditError::Disk(error) => meaning(error),
-            other => refused(other.to_string()),
-        })
-    }
-
-    /// Goes on in the file `leaf`.
-    fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Result<(), BlockError> {
-        // Waits for operations under way, and holds back those that come.
-        let mut place = self.alone();
-        let Some(chain) = place.take() else {
-            return Err(BlockError::gone("the VHDX file was closed"));
-        };
-        let (chain, made) = snapshot::snapshot(chain, leaf, commit);
-        *place = chain;
-        if let Some(chain) = &*place {
-            *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
-        }
-        made
     }
 
     /// The chain, for the caller alone: operations under way have ended, later ones wait. A compaction makes way.
     pub(crate) fn alone(&self) -> Alone<'_> {
-        self.wanting.fetch_add(1, Ordering::AcqRel);
-        Alone { place: self.chain.write().unwrap_or_else(PoisonError::into_inner), wanting: &self.wanting }
+        Alone::new(&self.wanting, || self.place.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether a compaction has to make way.
@@ -341,21 +273,58 @@ impl Inner {
         &self,
         job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
     ) -> Result<T, BlockError> {
-        match &*self.chain.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(chain) => job(chain).map_err(meaning),
-            None => Err(BlockError::gone("the VHDX file was closed")),
+        self.with_range(0, job)
+    }
+
+    /// The same for what concerns the disk from `offset` on.
+    fn with_range<T>(
+        &self,
+        offset: u64,
+        job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
+    ) -> Result<T, BlockError> {
+        loop {
+            match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
+                Place::Open(chain) => {
+                    return job(chain).map_err(|error| {
+                        self.tell_of_a_cut(chain, &error);
+                        meaning(error)
+                    });
+                }
+                Place::Unopened(unopened) if !unopened.is_due() => return Err(unopened.error(offset)),
+                Place::Unopened(_) => {}
+                Place::Closed => return Err(closed()),
+            }
+            self.open_again();
         }
     }
 
+    /// Says once that another program has cut the file: its users see medium errors alone.
+    fn tell_of_a_cut(&self, chain: &Chain<Backing>, error: &DiskError) {
+        let is_cut = match error {
+            DiskError::Lost(_) => true,
+            DiskError::Storage { kind, .. } => *kind == std::io::ErrorKind::UnexpectedEof,
+            _ => false,
+        };
+        if !is_cut || self.cut.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let path = chain.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
+        tracing::error!(
+            file = path,
+            "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
+             restore it from a backup, or let lunway disk repair fill it with zeroes"
+        );
+    }
+
     /// Changes a range of the disk.
-    fn change<T>(
+    pub(crate) fn change<T>(
         &self,
         offset: u64,
         len: u64,
         job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
     ) -> Result<T, BlockError> {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        self.with(|chain| {
+        self.with_range(offset, |chain| {
             self.watch.note(offset, len);
             job(chain)
         })
@@ -410,12 +379,13 @@ impl Inner {
 
     /// The file once more, with a memory of write-back errors of its own: what is told there is told to the disk too.
     fn reopened(&self) -> Option<File> {
-        let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
-        let Backing::File(file) = chain.as_ref()?.disks()[0].storage() else { return None };
+        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
+        let Backing::File(file) = place.chain().ok()?.disks()[0].storage() else { return None };
         File::options().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
     }
 
     fn close(&self) -> Result<(), BlockError> {
+        // Of one that could not be opened again everything is durable.
         let chain = self.alone().take();
         chain.map_or(Ok(()), |chain| chain.close().map_err(meaning))
     }
@@ -437,80 +407,6 @@ impl Inner {
     }
 }
 
-impl Inner {
-    /// Where a range lies in one of the chain's files, if it does so in one piece.
-    fn lend(&self, offset: u64, len: u64) -> Result<Option<FileRange>, BlockError> {
-        let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(chain) = chain.as_ref() else { return Ok(None) };
-        let mut pieces = Vec::new();
-        chain.map(offset, len, |segment| pieces.push(segment)).map_err(meaning)?;
-        let [MapSegment { source: Source::File(from), level, .. }] = pieces[..] else { return Ok(None) };
-        let Some(Backing::File(file)) = chain.disks().get(level).map(Disk::storage) else { return Ok(None) };
-        Ok(Some(FileRange { file: Arc::new(file.try_clone()?), offset: from, len }))
-    }
-
-    fn adopt(&self, offset: u64, from: &FileRange) -> Result<bool, BlockError> {
-        self.change(offset, from.len, |chain| {
-            let Backing::File(file) = chain.disks()[0].storage() else { return Ok(false) };
-            let mut shared = false;
-            chain.write_by(offset, from.len, &mut |to, part| {
-                let len = part.end - part.start;
-                let part = FileRange { file: Arc::clone(&from.file), offset: from.offset + part.start, len };
-                if part.share_with(file, to)? {
-                    shared = true;
-                } else if shared {
-                    // Another block's part is shared already, and a refusal must leave everything as it was.
-                    copy_bytes(&part, file, to)?;
-                } else {
-                    return Ok(false);
-                }
-                Ok(true)
-            })
-        })
-    }
-}
-
-/// Writes what a range of another file holds.
-fn copy_bytes(from: &FileRange, file: &File, to: u64) -> std::io::Result<()> {
-    /// How much at a time, bytes.
-    const PIECE: u64 = 1 << 20;
-    let mut buf = vec![0; from.len.min(PIECE) as usize];
-    let mut done = 0;
-    while done < from.len {
-        let piece = &mut buf[..(from.len - done).min(PIECE) as usize];
-        from.file.read_exact_at(piece, from.offset + done)?;
-        file.write_all_at(piece, to + done)?;
-        done += piece.len() as u64;
-    }
-    Ok(())
-}
-
-/// The chain, held by one.
-pub(crate) struct Alone<'a> {
-    place: RwLockWriteGuard<'a, Option<Chain<Backing>>>,
-    wanting: &'a AtomicUsize,
-}
-
-impl Deref for Alone<'_> {
-    type Target = Option<Chain<Backing>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.place
-    }
-}
-
-impl DerefMut for Alone<'_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.place
-    }
-}
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.wanting.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl Drop for VhdxDevice {
     fn drop(&mut self) {
         // A compaction holds what is inside.
@@ -520,7 +416,7 @@ impl Drop for VhdxDevice {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(chain) = self.chain.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(chain) = self.place.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let close = move || {
             if let Err(error) = chain.close() {
                 tracing::error!(%error, "a VHDX file was not closed: its log is replayed when it is opened next");
@@ -532,12 +428,12 @@ impl Drop for Inner {
 }
 
 /// Which disk a chain is. A copy of the file has the same GUID, and lies elsewhere.
-fn identity(chain: &Chain<Backing>) -> Identity {
+pub(crate) fn identity(chain: &Chain<Backing>) -> Identity {
     let disk = &chain.disks()[0];
     Identity {
         content: Some(format!("virtual disk {}", disk.parameters().disk_id)),
         place: match disk.storage() {
-            Backing::File(file) => lunway_file::place(file),
+            Backing::File(file) => lunway_file::place(&**file),
             Backing::Device(bytes) => bytes.device().identity().place,
         },
     }
@@ -552,6 +448,11 @@ pub(crate) fn unmap(chain: &Chain<Backing>) -> DiscardMode {
     }
 }
 
+/// For disks that are only read, which take none.
+pub(crate) fn no_guids() -> Box<dyn GuidSource> {
+    Box::new(|| Guid::ZERO)
+}
+
 /// The folder in which a file's parents are looked for, and below.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
@@ -564,7 +465,7 @@ pub(crate) fn meaning(error: DiskError) -> BlockError {
         DiskError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
         DiskError::Misaligned { offset, len, sector } => BlockError::Misaligned { offset, len, sector },
         DiskError::NoSpace => BlockError::NoSpace,
-        DiskError::NoParent(offset) => BlockError::Medium { offset },
+        DiskError::NoParent(offset) | DiskError::Lost(offset) => BlockError::Medium { offset },
         DiskError::Storage { what, kind, message } => {
             BlockError::Io { kind, message: format!("{what}: {message}") }
         }
@@ -583,7 +484,7 @@ impl BlockDevice for VhdxDevice {
                 |workers| &workers.reads,
                 move |inner| {
                     inner.operations.fetch_add(1, Ordering::Relaxed);
-                    inner.with(|chain| chain.read_at(offset, &mut buf)).map(|()| buf)
+                    inner.with_range(offset, |chain| chain.read_at(offset, &mut buf)).map(|()| buf)
                 },
             ),
             checked => Io::Ready(checked.map(|()| buf)),

@@ -13,6 +13,9 @@
 //! | [`VhdxDevice`] | the device |
 //! | `backing` | what it lies on: a file, or another device |
 //! | `compact` | the file made shorter while it is used |
+//! | `place`, `unopened` | where a device has its disk, also while it could not be opened again |
+//! | `range` | ranges of files that copies share |
+//! | `resize` | another size |
 //! | `snapshot` | going on in a new file, whose parent the old one becomes |
 //! | [`OpenError`] | why a file is not one |
 //! | `guids` | random GUIDs for the engine |
@@ -20,8 +23,14 @@
 mod backing;
 mod compact;
 mod device;
+#[cfg(test)]
+mod failing;
 mod guids;
+mod place;
+mod range;
+mod resize;
 mod snapshot;
+mod unopened;
 
 pub use device::{OpenError, VhdxDevice};
 pub use guids::random_guids;

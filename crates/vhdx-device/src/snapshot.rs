@@ -17,77 +17,75 @@ use std::path::{Path, PathBuf};
 
 use lunway_block::{BlockError, SnapshotCommit};
 use lunway_occupancy::announce;
-use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::PENDING;
 use lunway_vhdx::{
     CHAIN_FILES_MAX, Chain, CreateOptions, Disk, OpenError, OpenOptions, create, open_file, relative_path,
     rename_new,
 };
 
-use crate::backing::Backing;
-use crate::device::{folder, meaning};
+use crate::backing::{Backing, Locked};
+use crate::device::{Inner, folder, meaning, no_guids};
+use crate::place::{Place, closed};
 use crate::random_guids;
+use crate::unopened::Unopened;
 
-/// A chain whose first disk is closed.
-struct Closed {
-    /// The first disk's file, with its lock.
-    file: File,
-    /// The files, the first one's first.
-    paths: Vec<PathBuf>,
-    parents: Vec<Disk<Backing>>,
-}
-
-/// Continues a chain in the file `leaf`. With an error comes the chain as it was, unless it could not be opened again.
-pub(crate) fn snapshot(
-    chain: Chain<Backing>,
-    leaf: &Path,
-    commit: SnapshotCommit,
-) -> (Option<Chain<Backing>>, Result<(), BlockError>) {
-    let (file, relative) = match begin(&chain, leaf) {
-        Ok(begun) => begun,
-        Err(error) => return (Some(chain), Err(error)),
-    };
-    let paths = chain.paths().to_vec();
-    let mut disks = chain.into_disks().into_iter();
-    let closed = disks.next().map_or(Ok(()), Disk::close).map_err(meaning);
-    let base = Closed { file, paths, parents: disks.collect() };
-    let pending = pending(leaf);
-    let switched = match closed {
-        Ok(()) => base.continued(&pending, &relative),
-        Err(error) => Err((base, error)),
-    };
-    let (base, error) = match switched {
-        Err(failed) => failed,
-        Ok((mut chain, file)) => match commit() {
-            Ok(()) => {
-                let named = rename_new(&pending, leaf);
-                chain.renamed(if named.is_ok() { leaf.to_owned() } else { pending.clone() });
-                let named = named.map_err(|error| BlockError::Snapshot {
-                    why: format!(
-                        "the disk continues in {}, which cannot be renamed to {}: {error}; rename it before the \
-                         next start",
-                        pending.display(),
-                        leaf.display()
-                    ),
-                });
-                return (Some(chain), named);
-            }
-            Err(error) => (Closed::of(chain, file), error),
-        },
-    };
-    let _ = fs::remove_file(&pending);
-    match base.reopen() {
-        Ok(chain) => (Some(chain), Err(error)),
-        Err(reopening) => {
-            (None, Err(BlockError::gone(format!("after a snapshot that failed ({error}): {reopening}"))))
-        }
+impl Inner {
+    /// Goes on in the file `leaf`. With an error the device is as it was.
+    pub(crate) fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Result<(), BlockError> {
+        // Waits for operations under way, and holds back those that come.
+        let mut place = self.alone();
+        let (base, relative) = begin(place.chain()?, leaf)?;
+        let Some(chain) = place.take() else { return Err(closed()) };
+        let pending = pending(leaf);
+        let (now, made) = match continued(chain, base, &pending, &relative) {
+            Err((base, error)) => back(base, &pending, error),
+            Ok((mut chain, base)) => match commit() {
+                Err(error) => {
+                    drop(chain);
+                    back(base, &pending, error)
+                }
+                Ok(()) => {
+                    let named = rename_new(&pending, leaf);
+                    chain.renamed(if named.is_ok() { leaf.to_owned() } else { pending.clone() });
+                    let named = named.map_err(|error| BlockError::Snapshot {
+                        why: format!(
+                            "the disk continues in {}, which cannot be renamed to {}: {error}; rename it before the \
+                             next start",
+                            pending.display(),
+                            leaf.display()
+                        ),
+                    });
+                    (Place::Open(chain), named)
+                }
+            },
+        };
+        *place = now;
+        self.go_on(place);
+        made
     }
 }
 
-/// Checks all that can be checked before the disk is closed, and makes what was written durable.
-fn begin(chain: &Chain<Backing>, leaf: &Path) -> Result<(File, String), BlockError> {
+/// Goes on with the base, after `error`.
+fn back(base: Unopened, pending: &Path, error: BlockError) -> (Place, Result<(), BlockError>) {
+    let _ = fs::remove_file(pending);
+    let place = base.open();
+    let error = match &place {
+        Place::Unopened(base) => BlockError::Snapshot {
+            why: format!(
+                "{error}, and the file cannot be opened again: {}; its disk fails as a medium until it can",
+                base.why()
+            ),
+        },
+        Place::Open(_) | Place::Closed => error,
+    };
+    (place, Err(error))
+}
+
+/// Checks all that can be checked before the disk is closed, and makes what was written durable. Gives what it can be
+/// opened with again, and how the leaf names it.
+fn begin(chain: &Chain<Backing>, leaf: &Path) -> Result<(Unopened, String), BlockError> {
     let refused = |why: String| BlockError::Snapshot { why };
-    let (Some(path), Backing::File(file)) = (chain.paths().first(), chain.disks()[0].storage()) else {
+    let (Some(path), Backing::File(_)) = (chain.paths().first(), chain.disks()[0].storage()) else {
         return Err(refused("the VHDX is stored on a device, which cannot hold a second file".to_owned()));
     };
     if chain.disks().len() >= CHAIN_FILES_MAX {
@@ -99,75 +97,52 @@ fn begin(chain: &Chain<Backing>, leaf: &Path) -> Result<(File, String), BlockErr
         return Err(refused(format!("{} already exists: choose another name", leaf.display())));
     }
     let relative = relative_path(leaf, path).map_err(|error| refused(error.to_string()))?;
+    let base = Unopened::of(chain)?;
     // What cannot be made durable leaves the disk open as it is.
     chain.flush().map_err(meaning)?;
-    // Another handle of the same open file: the lock is not given up.
-    Ok((file.try_clone()?, relative))
+    Ok((base, relative))
 }
 
-impl Closed {
-    /// Takes a chain apart that was continued in another file.
-    fn of(chain: Chain<Backing>, file: File) -> Self {
-        let paths = chain.paths().iter().skip(1).cloned().collect();
-        Self { file, paths, parents: chain.into_disks().into_iter().skip(2).collect() }
+/// Closes a chain's first disk, the base, and puts a new file on top of it: the chain from there on, and what the base
+/// can be opened with again.
+fn continued(
+    chain: Chain<Backing>,
+    base: Unopened,
+    pending: &Path,
+    relative: &str,
+) -> Result<(Chain<Backing>, Unopened), (Unopened, BlockError)> {
+    let paths = [&[pending.to_owned()], chain.paths()].concat();
+    let mut disks = chain.into_disks().into_iter();
+    let closed = disks.next().map_or(Ok(()), Disk::close).map_err(meaning);
+    let leaf = closed.and_then(|()| new_leaf(base.file(), pending, relative)).and_then(|[leaf, base]| {
+        let disks = [leaf, base].into_iter().chain(disks).collect();
+        Chain::of_disks(disks, &paths, folder(pending), &OpenOptions::read_only(), no_guids).map_err(told)
+    });
+    match leaf {
+        Ok(chain) => Ok((chain, base)),
+        Err(error) => Err((base, error)),
     }
+}
 
-    /// A chain with a new file on top, and the base's file.
-    fn continued(self, pending: &Path, relative: &str) -> Result<(Chain<Backing>, File), (Self, BlockError)> {
-        match self.leaf(pending, relative) {
-            Ok((leaf, base, file)) => {
-                let paths = [vec![pending.to_owned()], self.paths].concat();
-                let disks = [leaf, base].into_iter().chain(self.parents).collect();
-                match Chain::of_disks(disks, &paths, folder(&paths[0]), &OpenOptions::read_only(), none) {
-                    Ok(chain) => Ok((chain, file)),
-                    // The parents are found again by their locators.
-                    Err(error) => {
-                        let paths = paths.into_iter().skip(1).take(1).collect();
-                        Err((Self { file, paths, parents: Vec::new() }, told(error)))
-                    }
-                }
-            }
-            Err(error) => Err((self, error)),
-        }
+/// Makes the new file: it, and the base for reading alone.
+fn new_leaf(file: &Locked, pending: &Path, relative: &str) -> Result<[Disk<Backing>; 2], BlockError> {
+    // Whoever slips in between the two locks has changed the base, or holds it: both are seen below.
+    lock(file, false).map_err(told)?;
+    let base = Disk::open(Backing::File(file.try_clone()?), &OpenOptions::read_only(), no_guids());
+    let base = base.map_err(told)?;
+    if pending.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        fs::remove_file(pending)?;
     }
-
-    /// Makes the new file: it, the base for reading alone, and the base's file.
-    fn leaf(
-        &self,
-        pending: &Path,
-        relative: &str,
-    ) -> Result<(Disk<Backing>, Disk<Backing>, File), BlockError> {
-        let file = self.file.try_clone()?;
-        // Whoever slips in between the two locks has changed the base, or holds it: both are seen below.
-        lock(&self.file, false)?;
-        let base = Disk::open(Backing::File(self.file.try_clone()?), &OpenOptions::read_only(), none());
-        let base = base.map_err(told)?;
-        if pending.symlink_metadata().is_ok_and(|found| found.is_file()) {
-            fs::remove_file(pending)?;
-        }
-        let new = File::options().read(true).write(true).create_new(true).open(pending)?;
-        new.set_permissions(self.file.metadata()?.permissions())?;
-        let random = |error: getrandom::Error| BlockError::Snapshot { why: error.to_string() };
-        let options = CreateOptions::child_of(&base, relative).with_items_of(&base).map_err(told)?;
-        let made = create(&new, &options, random_guids().map_err(random)?.as_mut());
-        made.map_err(|error| BlockError::Snapshot { why: format!("making {}: {error}", pending.display()) })?;
-        File::open(folder(pending))?.sync_all()?;
-        drop(new);
-        let new = open_file(pending, true).map_err(told)?;
-        let leaf = Disk::open(Backing::File(new), &OpenOptions::writable(), random_guids().map_err(random)?);
-        Ok((leaf.map_err(told)?, base, file))
-    }
-
-    /// The chain as it was.
-    fn reopen(self) -> Result<Chain<Backing>, BlockError> {
-        lock(&self.file, true)?;
-        let random = |error: getrandom::Error| BlockError::Snapshot { why: error.to_string() };
-        let guids = random_guids().map_err(random)?;
-        let options = OpenOptions::writable();
-        let disk = Disk::open(Backing::File(self.file), &options, guids).map_err(told)?;
-        let disks = [disk].into_iter().chain(self.parents).collect();
-        Chain::of_disks(disks, &self.paths, folder(&self.paths[0]), &options, none).map_err(told)
-    }
+    let new = File::options().read(true).write(true).create_new(true).open(pending)?;
+    new.set_permissions(file.metadata()?.permissions())?;
+    let random = |error: getrandom::Error| BlockError::Snapshot { why: error.to_string() };
+    let options = CreateOptions::child_of(&base, relative).with_items_of(&base).map_err(told)?;
+    let made = create(&file.with(new), &options, random_guids().map_err(random)?.as_mut());
+    made.map_err(|error| BlockError::Snapshot { why: format!("making {}: {error}", pending.display()) })?;
+    File::open(folder(pending))?.sync_all()?;
+    let new = file.with(open_file(pending, true).map_err(told)?);
+    let leaf = Disk::open(Backing::File(new), &OpenOptions::writable(), random_guids().map_err(random)?);
+    Ok([leaf.map_err(told)?, base])
 }
 
 /// Finishes a snapshot that a kill has stopped after its commit: the new file gets its name. Nothing happens where
@@ -178,7 +153,7 @@ pub(crate) fn finish(leaf: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     // A file that the base has outlived stays what it is.
-    Chain::open_files(&pending, folder(&pending), &OpenOptions::read_only(), none)?;
+    Chain::open_files(&pending, folder(&pending), &OpenOptions::read_only(), no_guids)?;
     let named = rename_new(&pending, leaf);
     named.map_err(|source| OpenError::Access { what: "renaming the new file of a snapshot", source })?;
     tracing::info!(leaf = %leaf.display(), "finished a snapshot that was stopped after its commit");
@@ -194,26 +169,21 @@ fn pending(leaf: &Path) -> PathBuf {
 
 /// Exchanges the lock of an open file, with an instant between in which another may take the file. File systems without
 /// locks: as much as they allow.
-fn lock(file: &File, writable: bool) -> Result<(), BlockError> {
+pub(crate) fn lock(file: &File, writable: bool) -> Result<(), OpenError> {
     match if writable { file.try_lock() } else { file.try_lock_shared() } {
         Ok(()) => {
             announce(file, writable);
             Ok(())
         }
         Err(fs::TryLockError::WouldBlock) => {
-            Err(told(OpenError::InUse { by: lunway_occupancy::lock_holder(file) }))
+            Err(OpenError::InUse { by: lunway_occupancy::lock_holder(file) })
         }
         Err(fs::TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(()),
-        Err(fs::TryLockError::Error(error)) => Err(error.into()),
+        Err(fs::TryLockError::Error(source)) => Err(OpenError::Access { what: "locking the file", source }),
     }
 }
 
 /// What the engine's refusals are to a device.
 fn told(error: OpenError) -> BlockError {
     BlockError::Snapshot { why: error.to_string() }
-}
-
-/// For disks that are only read, which take none.
-fn none() -> Box<dyn GuidSource> {
-    Box::new(|| Guid::ZERO)
 }

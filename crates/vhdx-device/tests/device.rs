@@ -278,3 +278,63 @@ async fn a_parent_is_not_resized() {
     assert!(error.contains("it is the parent of") && error.contains("child.avhdx"), "{error}");
     open(&path, true);
 }
+
+/// Before, the next write made the file longer again, and what was lost read as zeroes.
+#[tokio::test]
+async fn a_file_that_another_program_cuts_fails_as_a_medium_and_is_not_made_longer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let len = || std::fs::metadata(&path).unwrap().len();
+    let device = open(&path, false);
+    device.write(0, Buf::copy_of(&[7; 12 << 20]).freeze(), Durability::Stable).await.unwrap();
+    device.close(CLOSE_TIME).await.unwrap();
+    let device = open(&path, false);
+    device.flush().await.unwrap();
+    let whole = len();
+    let other = File::options().write(true).open(&path).unwrap();
+    other.set_len(whole - MIB - 8192).unwrap();
+    let medium = |offset| BlockError::Medium { offset };
+    // The blocks lie in order.
+    let there = device.read(9 * MIB, Buf::zeroed(1 << 20)).await.unwrap();
+    assert!(there.iter().all(|byte| *byte == 7));
+    assert_eq!(device.read(10 * MIB, Buf::zeroed(2 << 20)).await.err(), Some(medium(11 * MIB - 8192)));
+    let write = |offset| device.write(offset, Buf::copy_of(&[9; 512]).freeze(), Durability::Volatile);
+    for offset in [11 * MIB - 512, 11 * MIB, SIZE - 512] {
+        assert_eq!(write(offset).await, Err(medium(offset)));
+        for zeroing in [Zeroing::MayUnmap, Zeroing::KeepAllocated] {
+            assert_eq!(device.write_zeroes(offset, 512, zeroing).await, Err(medium(offset)));
+        }
+        assert_eq!(device.unmap(offset, 512).await, Err(medium(offset)));
+    }
+    let extents = device.extents(0, SIZE, usize::MAX).await.unwrap();
+    assert!(extents.iter().all(|extent| extent.kind == ExtentKind::Data), "{extents:?}");
+    // The file has no room for what other programs copy into it, either.
+    assert_eq!(len(), whole - MIB - 8192);
+    write(0).await.unwrap();
+    let error = device.flush().await.unwrap_err().to_string();
+    assert!(error.contains("another program has cut it"), "{error}");
+    assert!(write(0).await.is_err(), "nobody knows what else is lost");
+    assert!(device.resize(2 * SIZE, Permit::default()).await.is_err());
+    assert!(device.snapshot(&folder.path().join("leaf.avhdx"), Box::new(|| Ok(()))).await.is_err());
+    assert!(device.close(CLOSE_TIME).await.is_err());
+    assert_eq!(len(), whole - MIB - 8192);
+    drop(device);
+    let refused = VhdxDevice::open(&path, false).err().unwrap().to_string();
+    assert!(refused.contains("lunway disk repair"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_a_file_has_lost_is_not_lent() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "disk.vhdx", Kind::Fixed, 512, None);
+    let device = open(&path, true);
+    assert!(device.lend(11 * MIB, MIB).await.unwrap().is_some());
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 512).unwrap();
+    assert!(device.lend(11 * MIB, MIB).await.unwrap().is_none());
+    assert!(device.lend(10 * MIB, MIB).await.unwrap().is_some());
+    assert_eq!(
+        device.read(11 * MIB, Buf::zeroed(1 << 20)).await.err(),
+        Some(BlockError::Medium { offset: SIZE - 512 })
+    );
+}

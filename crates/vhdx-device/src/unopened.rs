@@ -1,0 +1,132 @@
+//! A disk that a change of its device gave up, until it is open again.
+
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lunway_block::BlockError;
+use lunway_vhdx::{Chain, Disk, OpenError, OpenOptions};
+
+use crate::backing::{Backing, Locked};
+use crate::device::{Inner, folder, identity, no_guids};
+use crate::place::{Alone, Place};
+use crate::{random_guids, snapshot};
+
+/// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk some
+/// hundred MiB, so that a host without a disk is not asked for it by each command.
+const RETRY_TIME: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
+
+/// A disk whose file is kept, with its lock, and is not open.
+///
+/// A change that needs the file closed (another size, a snapshot) makes everything durable first. So whatever fails
+/// after that, nothing that was accepted is lost, and the device goes on as soon as the file can be opened. Until then
+/// operations fail as of a medium that failed.
+pub(crate) struct Unopened {
+    file: Locked,
+    path: PathBuf,
+    /// Why it could not be opened; empty: it was not tried yet.
+    why: String,
+    tried: Option<Instant>,
+}
+
+impl Unopened {
+    /// The first file of a chain; another handle of the same open file, so that the lock is not given up.
+    pub(crate) fn of(chain: &Chain<Backing>) -> Result<Self, BlockError> {
+        let (Some(path), Backing::File(file)) = (chain.paths().first(), chain.disks()[0].storage()) else {
+            return Err(BlockError::Unsupported);
+        };
+        Ok(Self::new(file.try_clone()?, path.clone()))
+    }
+
+    pub(crate) fn new(file: Locked, path: PathBuf) -> Self {
+        Self { file, path, why: String::new(), tried: None }
+    }
+
+    /// The file, to be changed.
+    pub(crate) fn file(&self) -> &Locked {
+        &self.file
+    }
+
+    /// Whether another attempt is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.tried.is_none_or(|tried| tried.elapsed() >= RETRY_TIME)
+    }
+
+    /// What an operation at `offset` of the disk is told.
+    pub(crate) fn error(&self, offset: u64) -> BlockError {
+        BlockError::Medium { offset }
+    }
+
+    /// Why the last attempt failed.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Opens the disk: what it is a place for from now on. Blocks.
+    pub(crate) fn open(mut self) -> Place {
+        match self.chain() {
+            Ok(chain) => {
+                if self.tried.is_some() {
+                    tracing::info!(file = %self.path.display(), "the VHDX file is open again");
+                }
+                Place::Open(chain)
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if why != self.why {
+                    tracing::error!(
+                        file = %self.path.display(), %error,
+                        "the VHDX file could not be opened again after a change that failed: all that was written is in it; its \
+                         disk fails as a medium until it can be opened, which is tried each second"
+                    );
+                }
+                (self.why, self.tried) = (why, Some(Instant::now()));
+                Place::Unopened(self)
+            }
+        }
+    }
+
+    fn chain(&self) -> Result<Chain<Backing>, OpenError> {
+        let access = |what, source| OpenError::Access { what, source };
+        // After a snapshot that failed it is shared.
+        snapshot::lock(&self.file, true)?;
+        let guids = random_guids()
+            .map_err(|error| access("asking for random numbers", std::io::Error::other(error.to_string())))?;
+        let file = self.file.try_clone().map_err(|source| access("opening the file", source))?;
+        let options = OpenOptions::writable();
+        let disk = Disk::open(Backing::File(file), &options, guids)?;
+        // Its parents are found again by their locators.
+        let paths = std::slice::from_ref(&self.path);
+        Chain::of_disks(vec![disk], paths, folder(&self.path), &options, no_guids)
+    }
+}
+
+impl Inner {
+    /// Goes on with what a place has become: users hear of another size.
+    pub(crate) fn go_on(&self, place: Alone<'_>) {
+        let Place::Open(chain) = &*place else { return };
+        let now = chain.size();
+        let before = self.size.swap(now, Ordering::AcqRel);
+        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
+        drop(place);
+        if now != before {
+            for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                callback(self.geometry());
+            }
+        }
+    }
+
+    /// Opens the disk again that a change has given up, if it is time to try.
+    pub(crate) fn open_again(&self) {
+        let mut place = self.alone();
+        let due = |place: &Place| matches!(place, Place::Unopened(unopened) if unopened.is_due());
+        if !due(&place) {
+            return;
+        }
+        if let Place::Unopened(unopened) = std::mem::replace(&mut *place, Place::Closed) {
+            *place = unopened.open();
+            self.go_on(place);
+        }
+    }
+}
