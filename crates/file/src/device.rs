@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::thread;
+use std::time::Instant;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, FileRange, Geometry, Identity, Io, Permit,
@@ -16,6 +19,7 @@ use rustix::io::Errno;
 use crate::flush::FlushState;
 use crate::handle::{Closed, Handle, Placement};
 use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
+use crate::pieces::{PIECE_TIME, Pieces};
 use crate::place::place;
 use crate::ring::Ring;
 use crate::size::{Loss, Size};
@@ -87,7 +91,7 @@ struct Inner {
     inline_max: usize,
     flush: FlushState,
     /// Where the page cache is between.
-    write_back: Option<WriteBack>,
+    write_back: Option<Arc<WriteBack>>,
     workers: Workers,
     closed: Mutex<Option<Closed>>,
 }
@@ -116,6 +120,9 @@ impl FileDevice {
         let placement = file.placement();
         let identity = Identity { content: None, place: place(&file) };
         let cached = placement != Placement::Memory && !options.direct && !options.read_only;
+        let workers = Workers::new();
+        let write_back = (cached && file.behind().is_some()).then(|| Arc::new(WriteBack::new()));
+        write_back.iter().for_each(|write_back| workers.writes.wait_for(write_back));
         let inner = Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             identity,
@@ -130,8 +137,8 @@ impl FileDevice {
             writes_now: AtomicBool::new(placement == Placement::Local),
             inline_max,
             flush: FlushState::default(),
-            write_back: (cached && file.behind().is_some()).then(WriteBack::new),
-            workers: Workers::new(),
+            write_back,
+            workers,
             closed: Mutex::new(Some(closed)),
             file,
         };
@@ -215,22 +222,25 @@ impl FileDevice {
                 inner.written(offset, len, durability, result).await
             });
         }
-        self.on(
-            |workers| &workers.writes,
-            move |inner| {
-                inner.wait_for_room(durability);
-                let len = data.len() as u64;
-                if let Some(error) = inner.lost(offset, len) {
-                    return Err(error);
-                }
-                let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
-                if durability == Durability::Volatile {
-                    inner.dirtied(len);
-                }
-                // The memory goes back to the pool of the thread that it is from.
-                inner.written_here(offset, len, durability, result).map(|()| data)
-            },
-        )
+        let inner = Arc::clone(&self.inner);
+        let write = move || {
+            let len = data.len() as u64;
+            if let Some(error) = inner.lost(offset, len) {
+                return Err(error);
+            }
+            let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
+            if durability == Durability::Volatile {
+                inner.dirtied(len);
+            }
+            // The memory goes back to the pool of the thread that it is from.
+            inner.written_here(offset, len, durability, result).map(|()| data)
+        };
+        let writes = &self.inner.workers.writes;
+        match durability {
+            Durability::Volatile => writes.io_when_room(write),
+            // It waits for the disk itself.
+            Durability::Stable => writes.io(write),
+        }
         .map(move |written| match written {
             Err(error) if done > 0 => Err(error.after_a_part()),
             written => written.map(drop),
@@ -238,24 +248,9 @@ impl FileDevice {
     }
 
     fn zero(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.on(
-            |workers| &workers.writes,
-            move |inner| {
-                if let Some(error) = inner.lost(offset, len) {
-                    return Err(error);
-                }
-                let result = space::zero(inner.fd(), offset, len, zeroing, |bytes| {
-                    inner.wait_for_room(Durability::Volatile);
-                    inner.dirtied(bytes);
-                });
-                inner.written_here(
-                    offset,
-                    len,
-                    Durability::Volatile,
-                    result.map_err(BlockError::after_a_part),
-                )
-            },
-        )
+        let inner = Arc::clone(&self.inner);
+        let mut pieces = Pieces::new(offset, len, inner.shape.unmap.granularity());
+        self.inner.workers.zeroing.io_in_pieces(move || inner.zero_piece(&mut pieces, zeroing))
     }
 }
 
@@ -331,14 +326,39 @@ impl Inner {
 
     /// Whether a write must wait for write-back.
     fn is_full(&self) -> bool {
-        self.write_back.as_ref().is_some_and(WriteBack::is_full)
+        self.write_back.as_ref().is_some_and(|write_back| write_back.is_full())
     }
 
     /// Waits until the page cache may hold more. Only on threads that may wait.
     fn wait_for_room(&self, durability: Durability) {
         if durability == Durability::Volatile {
-            self.write_back.iter().for_each(WriteBack::wait_for_room);
+            self.write_back.iter().for_each(|write_back| write_back.wait_for_room());
         }
+    }
+
+    /// Zeroes the next piece. Where writes wait, they have their turn at the file after it: the lock that a file system
+    /// takes for either is not a fair one.
+    fn zero_piece(self: &Arc<Self>, pieces: &mut Pieces, zeroing: Zeroing) -> Poll<Result<(), BlockError>> {
+        let (offset, len) = pieces.next();
+        if let Some(error) = self.lost(offset, len) {
+            return Poll::Ready(Err(error));
+        }
+        let begun = Instant::now();
+        let result = space::zero(self.fd(), offset, len, zeroing, |bytes| {
+            self.wait_for_room(Durability::Volatile);
+            self.dirtied(bytes);
+        });
+        let took = begun.elapsed();
+        pieces.took(took);
+        let result = result.map_err(BlockError::after_a_part);
+        let zeroed = self.written_here(offset, len, Durability::Volatile, result);
+        if zeroed.is_err() || pieces.is_over() {
+            return Poll::Ready(zeroed);
+        }
+        if self.workers.writes.pending() > 0 {
+            thread::sleep(took.min(PIECE_TIME));
+        }
+        Poll::Pending
     }
 
     /// What a write came to, as far as that can be said without waiting, and whether [`Size::cut_again`] must follow.
@@ -429,7 +449,7 @@ impl Inner {
     fn sync(&self) -> Result<(), BlockError> {
         // A file that was cut has lost what was to be flushed: noted here, told by the flush.
         let _ = self.lost(0, 0);
-        let mark = self.write_back.as_ref().map(WriteBack::mark);
+        let mark = self.write_back.as_ref().map(|write_back| write_back.mark());
         let result = loop {
             match fdatasync(self.file.sync()) {
                 Ok(()) => break Ok(()),
@@ -576,13 +596,12 @@ impl BlockDevice for FileDevice {
 
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         match self.inner.geometry().check_write(offset, from.len) {
-            Ok(()) if from.len > 0 && !self.inner.direct => self.on(
-                |workers| &workers.writes,
-                move |inner| {
+            Ok(()) if from.len > 0 && !self.inner.direct => {
+                let inner = Arc::clone(&self.inner);
+                self.inner.workers.writes.io_when_room(move || {
                     if let Some(error) = inner.lost(offset, from.len) {
                         return Err(error);
                     }
-                    inner.wait_for_room(Durability::Volatile);
                     let to = inner.fd().try_clone_to_owned()?.into();
                     let result = match from.share_with(&to, offset) {
                         Ok(false) => return Ok(false),
@@ -592,8 +611,8 @@ impl BlockDevice for FileDevice {
                     // What cannot be shared is copied through the page cache.
                     inner.dirtied(from.len);
                     inner.written_here(offset, from.len, Durability::Volatile, result).map(|()| true)
-                },
-            ),
+                })
+            }
             checked => Io::Ready(checked.map(|()| false)),
         }
     }

@@ -32,6 +32,7 @@ mod device;
 mod flush;
 mod handle;
 mod open;
+mod pieces;
 mod place;
 mod ring;
 mod size;

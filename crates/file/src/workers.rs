@@ -4,13 +4,15 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use lunway_block::{BlockError, FairQueue, Io, Owner, OwnerKey};
 
-use crate::answer::{Answer, pair};
+use crate::answer::{Answer, Sender, pair};
+use crate::write_back::WriteBack;
 
 /// Threads of a device for reads, and as many for writes: enough to keep a disk's queue busy, few enough to be free.
 /// Deeper queues are what the ring is for.
@@ -48,8 +50,11 @@ pub struct Workers {
     /// Maps of what is allocated, on one thread: a map of a fragmented file is thousands of system calls, none of which
     /// waits for a disk, and whoever asks for it can wait for longer than who reads.
     pub maps: Lane,
-    /// Writes, unmaps, zeroing.
+    /// Writes.
     pub writes: Lane,
+    /// Unmaps and zeroing in pieces, on one thread: while a file system gives up space of a file it lets nobody write to
+    /// that.
+    pub zeroing: Lane,
     /// One thread: flushes are made one at a time, and one call covers all that wait (`flush`).
     pub flushes: Lane,
     /// One thread, for resizing and background write-back.
@@ -67,6 +72,7 @@ impl Workers {
             reads: Lane::new("file-read", Bound::Share),
             maps: Lane::new("file-map", Bound::One),
             writes: Lane::new("file-write", Bound::Share),
+            zeroing: Lane::new("file-zero", Bound::One),
             flushes: Lane::new("file-flush", Bound::One).in_one_line(),
             upkeep: Lane::new("file-upkeep", Bound::One).in_one_line(),
             background: Lane::new("file-background", Bound::One).in_one_line(),
@@ -104,6 +110,10 @@ type Job = Box<dyn FnOnce() + Send>;
 
 struct Queue {
     jobs: FairQueue<Job>,
+    /// Jobs that are not begun while the page cache has no room for them. They wait here, and hold no thread.
+    for_room: FairQueue<Job>,
+    /// The next one is of those, if there is room.
+    room_turn: bool,
     threads: usize,
     idle: usize,
     /// An idle thread has been called and is not awake yet. One at a time: the first of a burst has often done several
@@ -111,6 +121,12 @@ struct Queue {
     calling: bool,
     /// The device is gone; jobs that are left are still done.
     closed: bool,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.jobs.len() + self.for_room.len()
+    }
 }
 
 struct Shared {
@@ -121,6 +137,8 @@ struct Shared {
     work: Condvar,
     /// Jobs that wait or run.
     pending: AtomicUsize,
+    /// Says when there is room; unset: always.
+    room: OnceLock<Arc<WriteBack>>,
 }
 
 /// A bounded queue, and threads that take from it.
@@ -135,14 +153,16 @@ pub(crate) struct Refused;
 
 impl Lane {
     fn new(name: &'static str, bound: Bound) -> Self {
+        let [jobs, for_room] = [(); 2].map(|()| FairQueue::new(QUEUE_MAX));
         let queue =
-            Queue { jobs: FairQueue::new(QUEUE_MAX), threads: 0, idle: 0, calling: false, closed: false };
+            Queue { jobs, for_room, room_turn: false, threads: 0, idle: 0, calling: false, closed: false };
         let shared = Shared {
             name,
             in_turns: true,
             queue: Mutex::new(queue),
             work: Condvar::new(),
             pending: AtomicUsize::new(0),
+            room: OnceLock::new(),
         };
         Self { shared: Arc::new(shared), bound }
     }
@@ -156,22 +176,70 @@ impl Lane {
         self
     }
 
+    /// Has jobs [wait for room](Self::io_when_room) there.
+    pub(crate) fn wait_for(&self, write_back: &Arc<WriteBack>) {
+        let shared = Arc::downgrade(&self.shared);
+        write_back.on_room(Box::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.call(shared.lock());
+            }
+        }));
+        let _ = self.shared.room.set(Arc::clone(write_back));
+    }
+
     /// Jobs that wait or run.
     pub(crate) fn pending(&self) -> usize {
         self.shared.pending.load(Ordering::Relaxed)
     }
 
     /// Runs `job` on a thread, started if none is idle and the bound allows. The jobs of an owner start in the order of
-    /// their calls. Dropping the answer does not stop the job. Never blocks.
+    /// their calls, those that wait for room in an order of their own. Dropping the answer does not stop the job. Never blocks.
     pub(crate) fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
         job: J,
     ) -> Result<impl Future<Output = Option<T>> + Send + use<T, J>, Refused> {
-        let owner = Owner::current().filter(|_| self.shared.in_turns);
-        let (sender, answer) = pair();
-        self.push(owner.as_ref(), Box::new(move || sender.send(job())))?;
+        let (owner, (sender, answer)) = (self.owner(), pair());
+        self.push(owner.as_ref(), false, Box::new(move || sender.send(job())))?;
         let shared = Arc::clone(&self.shared);
         Ok(unless_gone(owner, answer, move |owner| shared.forget(owner)))
+    }
+
+    /// As [`io`](Self::io), of a job that is not begun while the page cache has no room: it waits in the queue, and the
+    /// threads are free for what needs none.
+    pub(crate) fn io_when_room<T: Send + Unpin + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
+    ) -> Io<Result<T, BlockError>> {
+        self.queued(true, |sender| Box::new(move || sender.send(job())))
+    }
+
+    /// As [`io`](Self::io), of work in pieces: `step` is called until it is ready, and other owners have their turns
+    /// between.
+    pub(crate) fn io_in_pieces<T: Send + Unpin + 'static>(
+        &self,
+        step: impl FnMut() -> Poll<Result<T, BlockError>> + Send + 'static,
+    ) -> Io<Result<T, BlockError>> {
+        let (shared, key) =
+            (Arc::clone(&self.shared), self.owner().map_or(OwnerKey::NONE, |owner| owner.key()));
+        self.queued(false, |sender| pieces(shared, key, sender, step))
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Owner::current().filter(|_| self.shared.in_turns)
+    }
+
+    fn queued<T: Send + Unpin + 'static>(
+        &self,
+        for_room: bool,
+        job: impl FnOnce(Sender<Result<T, BlockError>>) -> Job,
+    ) -> Io<Result<T, BlockError>> {
+        let (owner, (sender, answer)) = (self.owner(), pair());
+        if self.push(owner.as_ref(), for_room, job(sender)).is_err() {
+            return Io::err(BlockError::Busy);
+        }
+        let shared = Arc::clone(&self.shared);
+        let answer = unless_gone(owner, answer, move |owner| shared.forget(owner));
+        Io::pending(async move { answer.await.unwrap_or(Err(BlockError::lost())) })
     }
 
     /// The same as an operation of a device: `Busy` where it is refused, `Aborted` where the job panicked.
@@ -185,14 +253,15 @@ impl Lane {
         }
     }
 
-    fn push(&self, owner: Option<&Owner>, job: Job) -> Result<(), Refused> {
+    fn push(&self, owner: Option<&Owner>, for_room: bool, job: Job) -> Result<(), Refused> {
         let key = owner.map_or(OwnerKey::NONE, Owner::key);
         let mut queue = self.shared.lock();
-        if owner.is_some_and(Owner::is_gone) || !queue.jobs.admits(key) {
+        let jobs = if for_room { &queue.for_room } else { &queue.jobs };
+        if owner.is_some_and(Owner::is_gone) || !jobs.admits(key) {
             return Err(Refused);
         }
         // An idle thread counts once for each job that waits for it.
-        if queue.idle <= queue.jobs.len() && queue.threads < self.bound.threads() {
+        if queue.idle <= queue.len() && queue.threads < self.bound.threads() {
             let shared = Arc::clone(&self.shared);
             let thread = thread::Builder::new().name(shared.name.to_owned()).stack_size(STACK);
             match thread.spawn(move || shared.work()) {
@@ -202,7 +271,8 @@ impl Lane {
                 Err(_) => return Err(Refused),
             }
         }
-        queue.jobs.push(key, job).map_err(|_| Refused)?;
+        let jobs = if for_room { &mut queue.for_room } else { &mut queue.jobs };
+        jobs.push(key, job).map_err(|_| Refused)?;
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         self.shared.call(queue);
         Ok(())
@@ -223,13 +293,16 @@ impl Shared {
 
     /// Drops what has not begun of an owner, which answers it.
     fn forget(&self, owner: OwnerKey) {
-        let jobs = self.lock().jobs.remove(owner);
-        self.pending.fetch_sub(jobs.len(), Ordering::Relaxed);
+        let (jobs, for_room) = {
+            let mut queue = self.lock();
+            (queue.jobs.remove(owner), queue.for_room.remove(owner))
+        };
+        self.pending.fetch_sub(jobs.len() + for_room.len(), Ordering::Relaxed);
     }
 
     /// Calls an idle thread where there is work for one, unless another is on its way: that one calls the next.
     fn call(&self, mut queue: MutexGuard<'_, Queue>) {
-        let wanted = !queue.jobs.is_empty() && queue.idle > 0 && !queue.calling;
+        let wanted = queue.idle > 0 && !queue.calling && self.has_work(&queue);
         queue.calling |= wanted;
         drop(queue);
         if wanted {
@@ -237,10 +310,27 @@ impl Shared {
         }
     }
 
+    /// Whether a job can be begun.
+    fn has_work(&self, queue: &Queue) -> bool {
+        !queue.jobs.is_empty() || self.has_room(queue)
+    }
+
+    /// Whether a job waits for room, and there is some.
+    fn has_room(&self, queue: &Queue) -> bool {
+        !queue.for_room.is_empty() && self.room.get().is_none_or(|room| !room.must_wait())
+    }
+
+    /// Takes the next job that can be begun: of the two kinds in turn.
+    fn next(&self, queue: &mut Queue) -> Option<Job> {
+        let of_room = (queue.room_turn || queue.jobs.is_empty()) && self.has_room(queue);
+        queue.room_turn = !of_room;
+        if of_room { queue.for_room.pop() } else { queue.jobs.pop() }
+    }
+
     fn work(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop() {
+            if let Some(job) = self.next(&mut queue) {
                 self.call(queue);
                 // A job that panics drops its sender, which answers; the thread lives on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
@@ -248,7 +338,7 @@ impl Shared {
                 queue = self.lock();
                 continue;
             }
-            if queue.closed {
+            if queue.closed && queue.len() == 0 {
                 break;
             }
             queue.idle += 1;
@@ -256,12 +346,37 @@ impl Shared {
             queue = waited.0;
             queue.idle -= 1;
             queue.calling = false;
-            if waited.1.timed_out() && queue.jobs.is_empty() {
+            if waited.1.timed_out() && queue.len() == 0 {
                 break;
             }
         }
         queue.threads -= 1;
     }
+}
+
+/// Work in pieces as a job: after each it goes behind the jobs of others that wait.
+fn pieces<T: Send + 'static>(
+    shared: Arc<Shared>,
+    key: OwnerKey,
+    sender: Sender<T>,
+    mut step: impl FnMut() -> Poll<T> + Send + 'static,
+) -> Job {
+    Box::new(move || {
+        loop {
+            if let Poll::Ready(done) = step() {
+                return sender.send(done);
+            }
+            let mut queue = shared.lock();
+            // An owner whose place others have taken meanwhile goes on.
+            if !queue.jobs.is_empty() && queue.jobs.admits(key) {
+                let rest = pieces(Arc::clone(&shared), key, sender, step);
+                if queue.jobs.push(key, rest).is_ok() {
+                    shared.pending.fetch_add(1, Ordering::Relaxed);
+                }
+                return;
+            }
+        }
+    })
 }
 
 /// An answer; `forget` drops what waits of its owner once that is gone.
@@ -383,6 +498,64 @@ mod tests {
             job.await.unwrap();
         }
         assert_eq!(notes.lock().unwrap()[..6], [0, 1000, 1, 1001, 2, 3]);
+    }
+
+    /// Lost were seconds of every session's 4 KiB writes while one wrote a pattern to a slow disk: each thread waited for
+    /// room, also those that others needed for what needs none.
+    #[tokio::test]
+    async fn jobs_that_wait_for_room_hold_no_thread() {
+        let lane = lane();
+        let write_back = Arc::new(WriteBack::new());
+        lane.wait_for(&write_back);
+        assert!(write_back.note(u64::MAX / 2), "more than any disk takes in time, and a pass is under way");
+        let waiting: Vec<_> = (0..100).map(|index| lane.io_when_room(move || Ok(index))).collect();
+        for index in 0..10 {
+            assert_eq!(lane.io(move || Ok(index)).await, Ok(index), "it needs no room");
+        }
+        assert_eq!(lane.shared.lock().for_room.len(), 100);
+        write_back.cleaned(write_back.mark());
+        for (index, job) in waiting.into_iter().enumerate() {
+            assert_eq!(job.await, Ok(index));
+        }
+    }
+
+    #[tokio::test]
+    async fn jobs_that_wait_for_room_go_with_their_owner() {
+        let lane = lane();
+        let write_back = Arc::new(WriteBack::new());
+        lane.wait_for(&write_back);
+        write_back.note(u64::MAX / 2);
+        let owner = Owner::new();
+        let waiting = {
+            let _entered = owner.enter();
+            lane.io_when_room(|| Ok(()))
+        };
+        owner.leave();
+        assert_eq!(waiting.await, Err(BlockError::lost()));
+        assert_eq!((lane.pending(), lane.shared.lock().len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn work_in_pieces_has_other_owners_turns_between() {
+        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let [long, other] = [(); 2].map(|()| Owner::new());
+        let work = {
+            let _entered = long.enter();
+            let (notes, mut left) = (Arc::clone(&notes), 3);
+            lane.io_in_pieces(move || {
+                notes.lock().unwrap().push(1000 + left);
+                left -= 1;
+                if left == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+            })
+        };
+        let _entered = other.enter();
+        let jobs = [1, 2].map(|number| note(&lane, &notes, number));
+        drop(go);
+        work.await.unwrap();
+        for job in jobs {
+            job.await.unwrap();
+        }
+        assert_eq!(*notes.lock().unwrap(), [1003, 1, 1002, 2, 1001]);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Write-back in the background, so that a flush has little left to do.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the disk may need for all that is dirty. Initiators give a flush 30 s (Linux: `SD_TIMEOUT`, and 60 s for
@@ -27,7 +27,6 @@ const PASS_AT: u64 = 4;
 ///
 /// Bytes are counted as they are written: what is written twice counts twice, so that the estimate errs by rewriting
 /// the same blocks; `LIMIT_MAX` is for that.
-#[derive(Debug)]
 pub struct WriteBack {
     /// Bytes written since the device was opened.
     written: AtomicU64,
@@ -39,7 +38,12 @@ pub struct WriteBack {
     /// Guards nothing but the wait.
     turn: Mutex<()>,
     room: Condvar,
+    /// Told when there may be room.
+    on_room: OnceLock<RoomCallback>,
 }
+
+/// Called when writes may have room.
+type RoomCallback = Box<dyn Fn() + Send + Sync>;
 
 impl WriteBack {
     /// Nothing is written yet.
@@ -52,6 +56,7 @@ impl WriteBack {
             running: AtomicBool::new(false),
             turn: Mutex::default(),
             room: Condvar::new(),
+            on_room: OnceLock::new(),
         }
     }
 
@@ -111,6 +116,9 @@ impl WriteBack {
     fn wake(&self) {
         drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         self.room.notify_all();
+        if let Some(tell) = self.on_room.get() {
+            tell();
+        }
     }
 
     /// Sets the limit to what the disk writes in [`TARGET`], up by a factor of 2 at most.
@@ -125,10 +133,21 @@ impl WriteBack {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    /// Asks to be told when there may be room; once.
+    pub(crate) fn on_room(&self, callback: RoomCallback) {
+        // One lane waits for a device's room.
+        let _ = self.on_room.set(callback);
+    }
+
+    /// Whether a write has to wait: the limit is reached, and a pass is under way that makes room.
+    pub(crate) fn must_wait(&self) -> bool {
+        self.is_full() && self.running.load(Ordering::Acquire)
+    }
+
     /// Waits until a write may dirty more. Blocks as long as the disk does.
     pub(crate) fn wait_for_room(&self) {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.is_full() && self.running.load(Ordering::Acquire) {
+        while self.must_wait() {
             turn = self.room.wait(turn).unwrap_or_else(PoisonError::into_inner);
         }
     }
