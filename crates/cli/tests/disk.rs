@@ -208,6 +208,46 @@ fn a_conversion_that_was_interrupted_goes_on() {
     assert!(folder.contents("disk.vhdx") == bytes && !unfinished.exists());
 }
 
+/// `--resume` refused its own file: no VHDX, no VHD, or a raw file "of another copy".
+#[test]
+fn a_conversion_that_was_killed_while_it_made_its_file_begins_anew() {
+    let folder = Folder::new();
+    let bytes = image(&folder.path("disk.img"), 4 * MIB);
+    folder.disk("create whole.vhdx --size 4M");
+    succeed(lunway(&["disk", "create", &folder.path("whole.vhd"), "--size", "4M"]));
+    for name in ["new.vhdx", "new.vhd", "new.img"] {
+        let (made, unfinished) = (folder.path(name), folder.path(&format!("{name}.partial")));
+        // What each step of making an empty disk leaves, the last of which is the signature.
+        let mut lefts = vec![Vec::new()];
+        if name != "new.img" {
+            let mut whole = fs::read(folder.path(&name.replace("new", "whole"))).unwrap();
+            whole[..512].fill(0);
+            let end = whole.len() - 512;
+            whole[end..].fill(0);
+            lefts.extend([vec![0; whole.len()], whole]);
+        }
+        for left in lefts {
+            fs::write(&unfinished, left).unwrap();
+            let convert = || lunway(&["disk", "convert", &folder.path("disk.img"), &made, "--resume"]);
+            let resumed = finish(convert(), PATIENCE);
+            let said = String::from_utf8_lossy(&resumed.stderr);
+            assert!(resumed.status.success() && said.contains("starting again"), "{name}: {said}");
+            let shown = folder.path("shown");
+            succeed(lunway(&["copy", &format!("readonly:{made}"), &format!("raw:{shown}")]));
+            assert!(fs::read(&shown).unwrap() == bytes && !Path::new(&unfinished).exists(), "{name}");
+            fs::remove_file(shown).unwrap();
+            fs::remove_file(&made).unwrap();
+        }
+        // What is not a copy's is left alone.
+        let foreign = vec![7; 8192];
+        fs::write(&unfinished, &foreign).unwrap();
+        let refused =
+            finish(lunway(&["disk", "convert", &folder.path("disk.img"), &made, "--resume"]), PATIENCE);
+        assert!(!refused.status.success(), "{name}: {refused:?}");
+        assert!(fs::read(&unfinished).unwrap() == foreign && !Path::new(&made).exists(), "{name}");
+    }
+}
+
 #[test]
 fn snapshots_keep_what_was_and_merging_keeps_what_is() {
     let folder = Folder::new();

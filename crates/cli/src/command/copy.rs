@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -234,6 +235,11 @@ impl Copy {
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
         let before = match fs::metadata(&unfinished) {
+            Ok(_) if self.how.resume && is_unbegun(&spec, &unfinished)? => {
+                eprintln!("lunway: {name} was interrupted before anything was copied: starting again");
+                remove_unfinished(&unfinished)?;
+                Before::Blank
+            }
             Ok(file) if self.how.resume => match disk_size(&spec, file.len())? {
                 there if there == size => {
                     self.layout.agrees_with(&spec, self.parent.is_some())?;
@@ -259,10 +265,7 @@ impl Copy {
                 }));
             }
             Ok(_) => {
-                // One that is locked belongs to a copy that is running.
-                let _locked =
-                    open_file(&unfinished, true).with_context(|| format!("cannot replace {name}"))?;
-                fs::remove_file(&unfinished).with_context(|| format!("cannot remove {name}"))?;
+                remove_unfinished(&unfinished)?;
                 Before::Blank
             }
             Err(_) => Before::Blank,
@@ -370,6 +373,10 @@ impl Copy {
     }
 }
 
+/// Bytes at the start of a VHDX and at both ends of a VHD of which those that say what the file is are a part: the
+/// footer of a VHD has 512 (VHD 1.0, hard disk footer format), the signature of a VHDX 8 ([MS-VHDX] 2.2.1).
+const SIGNED: u64 = 512;
+
 /// The least time that a rate is made of, seconds: the first figure that the printed time has.
 const TIMED: f64 = 0.1;
 
@@ -453,6 +460,35 @@ pub(super) fn partial(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     name.into()
+}
+
+/// Removes what an interrupted copy left. A file that is locked belongs to a copy that is running.
+fn remove_unfinished(path: &Path) -> anyhow::Result<()> {
+    let _locked = open_file(path, true).with_context(|| format!("cannot replace {}", path.display()))?;
+    fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// Whether a copy was killed while it made its file, so that there is no disk in it yet and nothing was copied.
+///
+/// A raw file gets its length, a VHDX its signature and a VHD its footer after everything else that an empty disk has
+/// (the footer of a dynamic VHD stands at both ends). A file with anything else there was not left by a copy.
+fn is_unbegun(spec: &DeviceSpec, path: &Path) -> anyhow::Result<bool> {
+    let mut file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let len = file.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
+    let mut is_zero = |offset: u64| {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(offset))?;
+        (&file).take(SIGNED).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes.iter().all(|&byte| byte == 0))
+    };
+    let zero = match spec {
+        DeviceSpec::Vhdx { .. } => is_zero(0),
+        DeviceSpec::Image { .. } => {
+            is_zero(0).and_then(|start| Ok(start && is_zero(len.saturating_sub(SIGNED))?))
+        }
+        _ => return Ok(len == 0),
+    };
+    zero.with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Gives a complete copy its name, durably, unless a file of that name has come meanwhile.
