@@ -9,6 +9,7 @@
 //! | `command` | one file per command |
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
+//! | `no_shrink` | a device whose clients may not make it smaller |
 //! | `output` | results as text, JSON and pages, and where they go |
 //! | `report_file` | a file that results are written to: what may be replaced, and how |
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
@@ -24,6 +25,7 @@ mod failure;
 mod freezing;
 mod interrupt;
 mod logging;
+mod no_shrink;
 mod output;
 mod progress;
 mod protection;

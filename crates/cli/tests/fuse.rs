@@ -176,8 +176,26 @@ fn it_is_a_file_of_the_devices_size_with_holes_that_can_be_written_anywhere() {
     file.set_len(65 << 20).unwrap();
     assert_eq!((disk.metadata().unwrap().len(), path.metadata().unwrap().len()), (65 << 20, 65 << 20));
     file.write_all_at(b"x", 64 << 20).unwrap();
+    let refused = file.set_len(32 << 20).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::PERM.raw_os_error()), "{refused}");
+    assert_eq!((disk.metadata().unwrap().len(), path.metadata().unwrap().len()), (65 << 20, 65 << 20));
     let stranger = File::create(attached.mount_point.join("other")).unwrap_err();
     assert_eq!(stranger.kind(), ErrorKind::PermissionDenied);
+    drop(file);
+    attached.detach();
+}
+
+#[test]
+fn with_shrink_a_file_is_cut_to_less() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    sparse(&disk, 64 << 20);
+    let Some(attached) = Attached::start(disk.to_str().unwrap(), folder.path(), &["--shrink"]) else {
+        return;
+    };
+    let file = OpenOptions::new().write(true).open(attached.file()).unwrap();
+    file.set_len(32 << 20).unwrap();
+    assert_eq!(disk.metadata().unwrap().len(), 32 << 20);
     drop(file);
     attached.detach();
 }

@@ -5,7 +5,8 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -78,6 +79,38 @@ fn an_export_to_every_host_is_announced_and_a_socket_has_its_whole_path() {
     assert!(!begin("tcp:127.0.0.1:0").1.contains("NBD has no authentication"));
     let (line, _) = begin("unix:disk.sock");
     assert!(line.contains(&folder.path().join("disk.sock").display().to_string()), "{line}");
+}
+
+/// The error of a request to resize (`NBD_CMD_RESIZE`), over a connection of its own; 0: none.
+fn resize(socket: &Path, size: u64) -> u32 {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    // Fixed newstyle without the zeroes; NBD_OPT_EXPORT_NAME of the empty name.
+    stream.write_all(&[0, 0, 0, 3]).unwrap();
+    stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    let request = [&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 8][..], &[0; 8], &size.to_be_bytes(), &[0; 4]].concat();
+    stream.write_all(&request).unwrap();
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply).unwrap();
+    u32::from_be_bytes(reply[4..8].try_into().unwrap())
+}
+
+/// One request cut off what lies behind, with nobody asked.
+#[test]
+fn a_client_shrinks_the_disk_only_where_that_was_allowed() {
+    const EPERM: u32 = 1;
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let size = || disk.metadata().unwrap().len();
+    let attached = Attached::start(disk.to_str().unwrap(), &[]);
+    assert_eq!((resize(&attached.file("nbd"), 32 << 20), size()), (EPERM, 64 << 20));
+    assert_eq!((resize(&attached.file("nbd"), 96 << 20), size()), (0, 96 << 20));
+    attached.detach();
+    let attached = Attached::start(disk.to_str().unwrap(), &["--shrink"]);
+    assert_eq!((resize(&attached.file("nbd"), 32 << 20), size()), (0, 32 << 20));
+    attached.detach();
 }
 
 #[test]

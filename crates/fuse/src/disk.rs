@@ -71,6 +71,7 @@ fn errno(error: &BlockError) -> Errno {
         BlockError::Unsupported => Errno::EOPNOTSUPP,
         BlockError::Busy => Errno::EBUSY,
         BlockError::ReservationConflict => Errno::EACCES,
+        BlockError::Io { kind: io::ErrorKind::PermissionDenied, .. } => Errno::EPERM,
         _ => Errno::EIO,
     }
 }

@@ -80,6 +80,7 @@ impl From<BlockError> for Refused {
             }
             BlockError::NoSpace => Errno::NoSpc,
             BlockError::ReadOnly | BlockError::ReservationConflict => Errno::Perm,
+            BlockError::Io { kind: io::ErrorKind::PermissionDenied, .. } => Errno::Perm,
             BlockError::Unsupported => Errno::NotSup,
             _ => Errno::Io,
         };

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 use crate::interrupt::Requests;
+use crate::no_shrink::NoShrink;
 use crate::protection::Protection;
 use crate::{device, supervisor, terminal};
 
@@ -58,6 +59,9 @@ pub(crate) struct Attach {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
+    /// Allow clients to shrink the device: data beyond the new end are lost
+    #[arg(long, conflicts_with = "read_only")]
+    shrink: bool,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
@@ -78,7 +82,7 @@ impl Attach {
         read_only: bool,
         json: bool,
     ) -> Self {
-        Self { device, nbd, fuse, name: None, read_only, sector: None, direct: false, json }
+        Self { device, nbd, fuse, name: None, read_only, shrink: false, sector: None, direct: false, json }
     }
 
     pub(crate) fn run(self) -> Result<(), Failure> {
@@ -119,7 +123,7 @@ impl Attach {
             name: name.clone(),
             // Secrets are not part of how a device is shown.
             description: format!("{spec}, by lunway"),
-            device: opened.device.clone(),
+            device: self.for_clients(&opened),
         };
         let server = Server::bind(address, export).await.map_err(Failure::failed)?;
         let mut bound = server.address().context("where does it listen?")?;
@@ -161,7 +165,7 @@ impl Attach {
         if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
             return Err(Failure::Usage(format!("--name {name:?}: a file name without / is expected")));
         }
-        let mut mounted = Mounted::mount(opened.device.clone(), folder, name).map_err(Failure::failed)?;
+        let mut mounted = Mounted::mount(self.for_clients(&opened), folder, name).map_err(Failure::failed)?;
         let file = mounted.file().display().to_string();
         self.announce("file", &file, &next_steps(&file, folder, &opened), spec, &opened)?;
         supervisor::ready(&format!("{spec} is {file}"));
@@ -176,6 +180,14 @@ impl Attach {
             );
         };
         end(mounted.detach(busy), spec, opened, requests).await
+    }
+
+    /// The device as clients may use it.
+    fn for_clients(&self, opened: &Opened) -> Arc<dyn BlockDevice> {
+        match self.shrink {
+            true => opened.device.clone(),
+            false => Arc::new(NoShrink::new(opened.device.clone())),
+        }
     }
 
     fn announce(

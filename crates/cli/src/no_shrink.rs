@@ -1,0 +1,38 @@
+//! A device whose users may not make it smaller.
+
+use std::io;
+use std::sync::Arc;
+
+use lunway_block::{BlockDevice, BlockError, Io, Layer};
+
+/// A device that refuses a smaller size, because what is cut off is lost; a larger one passes.
+///
+/// For programs that use the device over a protocol that can resize (NBD, FUSE): there a resize is one request, which
+/// asks nobody. The error is the operating system's "not permitted".
+pub(crate) struct NoShrink {
+    inner: Arc<dyn BlockDevice>,
+}
+
+impl NoShrink {
+    /// Wraps `inner`.
+    pub(crate) fn new(inner: Arc<dyn BlockDevice>) -> Self {
+        Self { inner }
+    }
+}
+
+impl Layer for NoShrink {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        let now = self.inner.geometry().size;
+        if size < now {
+            let message = format!(
+                "shrinking the disk from {now} to {size} bytes is not permitted: data may be cut off"
+            );
+            return Io::err(BlockError::Io { kind: io::ErrorKind::PermissionDenied, message });
+        }
+        self.inner.resize(size)
+    }
+}
