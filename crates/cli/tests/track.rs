@@ -114,6 +114,32 @@ fn what_is_written_is_listed_and_a_killed_daemon_forgets_nothing() {
     drop(daemon);
 }
 
+/// The epoch was closed into a file that no start would find.
+#[test]
+fn no_epoch_is_closed_where_the_track_file_is_gone() {
+    let folder = folder();
+    let daemon = Daemon::start(folder.path());
+    let kept = close(folder.path());
+    let state = folder.path().join("state");
+    let files = fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
+    let track = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "track")).unwrap();
+    let saved = folder.path().join("saved");
+    fs::rename(&track, &saved).unwrap();
+    let said = daemon::refused(lun(folder.path(), "epoch", &["close", IQN, "0"]));
+    assert!(said.contains(track.to_str().unwrap()) && said.contains("is gone"), "{said}");
+    fs::write(&track, "another").unwrap();
+    let said = daemon::refused(lun(folder.path(), "epoch", &["close", IQN, "0"]));
+    assert!(said.contains("was replaced"), "{said}");
+    let known: Value =
+        serde_json::from_str(&succeed(lun(folder.path(), "epoch", &["list", IQN, "0", "--json"]))).unwrap();
+    assert_eq!(known["epochs"].as_array().unwrap().len(), 1, "{known}");
+    // What was there before goes on.
+    fs::rename(&saved, &track).unwrap();
+    close(folder.path());
+    assert_eq!(changes(folder.path(), &kept)["known"], true);
+    drop(daemon);
+}
+
 #[test]
 fn a_disk_that_changes_while_no_daemon_serves_it_is_unknown() {
     let folder = folder();

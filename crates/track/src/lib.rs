@@ -54,5 +54,5 @@ mod tracker;
 pub use changes::{ChangeState, ChangedRange, Changes, EpochId, InvalidEpochId};
 pub use format::EPOCHS_MAX;
 pub use grain::{DISK_MAX, GRAIN, HOT_MAX};
-pub use tracked::{Identify, Tracked, Tracking};
+pub use tracked::{Identify, InPlace, Tracked, Tracking};
 pub use tracker::{Backing, Begun, Change, ClosedEpoch, Ended, EpochError, Operation, Tracker, Tuning};

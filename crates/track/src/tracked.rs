@@ -56,7 +56,12 @@ pub struct Tracked {
 #[derive(Clone)]
 pub struct Tracking {
     shared: Arc<Shared>,
+    in_place: Option<InPlace>,
 }
+
+/// Looks whether the storage is where the next start looks for it, and says what is wrong if it is not. It is called on
+/// the thread that writes the log.
+pub type InPlace = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 struct Shared {
     tracker: Tracker,
@@ -320,7 +325,7 @@ impl Tracked {
 
     /// Its epochs.
     pub fn tracking(&self) -> Tracking {
-        Tracking { shared: Arc::clone(&self.shared) }
+        Tracking { shared: Arc::clone(&self.shared), in_place: None }
     }
 
     /// Carries out an operation once it may change the disk.
@@ -495,10 +500,20 @@ impl Drop for Tracked {
 }
 
 impl Tracking {
+    /// No epoch is closed unless the storage is in its place: what the next start does not find is not durable.
+    #[must_use]
+    pub fn kept_where(self, in_place: InPlace) -> Self {
+        Self { in_place: Some(in_place), ..self }
+    }
+
     /// Closes the open epoch, durably, and gives it a name; later changes belong to the next one. Operations under way
     /// end first, those that come wait, for 5 seconds at most.
     pub fn close_epoch(&self, id: EpochId) -> impl Future<Output = Result<(), EpochError>> + Send + use<> {
+        let in_place = self.in_place.clone();
         on_worker(&self.shared, move |shared| {
+            if let Some(Err(why)) = in_place.map(|in_place| in_place()) {
+                return Err(EpochError::Misplaced(why));
+            }
             let drained = shared.drain();
             let closed = if drained { shared.tracker.close_epoch(id) } else { Err(EpochError::Busy) };
             shared.reopen();

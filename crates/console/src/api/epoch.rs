@@ -152,7 +152,7 @@ async fn tracking(manager: &Manager, target: &str, lun: u16) -> Result<Tracking,
 fn failed(error: &EpochError) -> ApiError {
     let status = match error {
         EpochError::NotFound(_) => StatusCode::NOT_FOUND,
-        EpochError::Taken(_) => StatusCode::CONFLICT,
+        EpochError::Taken(_) | EpochError::Misplaced(_) => StatusCode::CONFLICT,
         EpochError::Busy | EpochError::Closed => StatusCode::SERVICE_UNAVAILABLE,
         EpochError::Storage(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lunway_block::BlockDevice;
 use lunway_snapshot::{Fleece, Hold, SnapshotDevice, SnapshotLayer};
-use lunway_track::{EpochId, Tracking};
+use lunway_track::{EpochError, EpochId, Tracking};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -356,7 +356,11 @@ async fn make_held(
             let closing = hold.during(tracking.close_epoch(epoch)).await;
             // What was not waited for may yet be closed.
             closed.push((tracking.clone(), epoch));
-            closing.map_err(|error| making.refused(&error))?.map_err(|error| making.refused(&error))?;
+            match closing.map_err(|error| making.refused(&error))? {
+                // The snapshot is as good; of its epoch the changes are unknown later, which costs time and no data.
+                Err(EpochError::Misplaced(why)) => tracing::warn!(target = making.place().0, "{why}"),
+                closing => closing.map_err(|error| making.refused(&error))?,
+            }
         }
     }
     for (making, hold) in all.iter().zip(holds) {

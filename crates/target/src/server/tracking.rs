@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
-use lunway_track::{Backing, Identify, Tracked, Tracking, Tuning};
+use lunway_track::{Backing, Identify, InPlace, Tracked, Tracking, Tuning};
 use rustix::fs::{major, minor};
 
 use super::opening::OpenedDevice;
@@ -87,11 +87,15 @@ impl Track {
         let layer = tokio::task::spawn_blocking(move || {
             let options =
                 File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&file);
-            Tracked::open(device, Box::new(locked(options?)?), &backing, identify, Tuning::default())
+            let file = locked(options?)?;
+            let inode = file.metadata().map(|file| (file.dev(), file.ino()))?;
+            let layer = Tracked::open(device, Box::new(file), &backing, identify, Tuning::default())?;
+            Ok((layer, inode))
         });
         let layer = layer.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let layer = Arc::new(layer.map_err(|source| TrackError::File { path: path.clone(), source })?);
-        let tracking = layer.tracking();
+        let (layer, inode) = layer.map_err(|source| TrackError::File { path: path.clone(), source })?;
+        let layer = Arc::new(layer);
+        let tracking = layer.tracking().kept_where(in_place(path.clone(), inode));
         if let (_, _, Some(why)) = tracking.epochs().await {
             tracing::warn!(track = %path.display(), "{why}");
         }
@@ -124,6 +128,22 @@ fn locked(file: File) -> io::Result<File> {
             }
         }
     }
+}
+
+/// Whether the path of an open track file still leads to it.
+fn in_place(path: PathBuf, inode: (u64, u64)) -> InPlace {
+    Arc::new(move || match path.metadata() {
+        Ok(file) if (file.dev(), file.ino()) == inode => Ok(()),
+        Ok(_) => Err(format!(
+            "the track file {} was replaced: remove the logical unit and add it again, or restart the daemon",
+            path.display()
+        )),
+        Err(error) => Err(format!(
+            "the track file {} is gone ({error}): remove the logical unit and add it again, or restart the daemon, which \
+             makes a new one",
+            path.display()
+        )),
+    })
 }
 
 fn track_file(folder: &Path, target: &TargetConfig, lun: &LunConfig) -> PathBuf {

@@ -39,6 +39,9 @@ pub enum EpochError {
     /// The track file could not be written.
     #[error("the track file could not be written: {0}")]
     Storage(String),
+    /// The track file is not where the next start looks for it.
+    #[error("{0}; no epoch is closed, since the next start would not know it")]
+    Misplaced(String),
     /// The tracker is closed.
     #[error("the disk is being closed")]
     Closed,
