@@ -65,10 +65,20 @@ fn one_subnet(
         if ports.iter().all(|port| port.card == ports[0].card) {
             continue;
         }
+        let port_of = |lane: &PlannedLane| ports.iter().find(|port| lane.near == Some(port.ip));
+        let leaves_by_its_own = |lane: &PlannedLane| {
+            let Some(port) = port_of(lane) else { return true };
+            let route = (inventory.route)(lane.near, lane.portal.ip());
+            route.and_then(|route| route.interface).is_some_and(|interface| interface == port.interface)
+        };
+        // With routes by source it is as good as a subnet for each port, and the kernel says what they do.
+        if lanes.iter().all(leaves_by_its_own) {
+            continue;
+        }
         let both = listed(ports.iter().map(|port| port.title()));
         // What the kernel says it would do is better than what it usually does.
         let astray = lanes.iter().find_map(|lane| {
-            let port = ports.iter().find(|port| lane.near == Some(port.ip))?;
+            let port = port_of(lane)?;
             let route = (inventory.route)(lane.near, lane.portal.ip())?;
             let other = route.interface.filter(|interface| *interface != port.interface)?;
             // Where the storage is this machine, no card is between.
@@ -81,7 +91,9 @@ fn one_subnet(
             Some((lane, other)) => {
                 format!("the kernel sends by destination alone, and {lane} would leave by {other}")
             }
-            None => "their lanes leave by their own cards only as long as routes by source say so".to_owned(),
+            None => {
+                "the kernel sends by destination alone where no routes by source say otherwise".to_owned()
+            }
         };
         let what = format!("{both} are in one subnet, {network}");
         let remedy = "give each port a subnet of its own, or source-based routing rules";

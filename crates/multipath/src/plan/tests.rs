@@ -247,6 +247,20 @@ fn a_mesh_and_several_ports_in_one_subnet_are_warned_of() {
 }
 
 #[test]
+fn several_ports_in_one_subnet_are_warned_of_only_where_a_lane_would_leave_by_another_card() {
+    let mut setting = Setting::new(&FOUR_IN_ONE, &TWO_IN_ONE).kind(PlanKind::Mesh);
+    setting.routes_by_source = true;
+    assert_eq!(rules(&setting.plan()), ["rule-6"], "the kernel says each lane's own card");
+    // Of a kernel that does not tell its card, nothing is taken for granted.
+    let untold = |from, to| Some(Route { interface: None, ..setting.route(from, to)? });
+    let inventory =
+        Inventory { locals: setting.locals.clone(), portals: setting.portals.clone(), route: &untold };
+    let plan = Plan::make(&setting.wish, &inventory).unwrap();
+    assert_eq!(rules(&plan), ["rule-3", "rule-6"]);
+    assert!(warning(&plan, "rule-3").contains("where no routes by source say otherwise"), "{plan:?}");
+}
+
+#[test]
 fn unequal_sessions_are_warned_of_at_the_side_where_they_are() {
     let plan = Setting::new(
         &[("eth0", "10.0.1.1/24"), ("eth1", "10.0.1.2/24")],
