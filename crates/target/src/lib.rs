@@ -62,7 +62,7 @@ pub use config::{
 pub use crowd::Crowd;
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
-    Rates, SessionReading, SpaceReading, WarningCount,
+    Rates, SessionReading, SpaceReading, TaskManagementReading, WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
@@ -70,8 +70,9 @@ pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
     KeepFormats, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError, OpenOptions,
-    OpenedDevice, OpeningDevice, Persist, Served, Server, SessionSummary, ShutdownError, SnapshotHandle,
-    SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
+    OpenedDevice, OpeningDevice, Persist, Served, Server, SessionKeys, SessionSummary, ShutdownError,
+    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning,
+    WarningKind,
 };
 pub use source::Source;
 pub use state::{FileStore, StateDirError};

@@ -25,7 +25,7 @@ pub use network::{Coalescing, Counters, Peer, Port, Ring, Role, Route};
 pub use storage::{Array, ArrayKind, Disk, FstabEntry, Mount, Partition, Storage, Swap};
 pub use target::{
     Device, Failures, Look, LunStore, Operations, PortalState, Registration, ServedLun, ServedSession,
-    ServedTarget, Space, Target, TargetWarning, UnitActivity, UnitReservations,
+    ServedTarget, SessionKeys, Space, Target, TargetWarning, TaskManagement, UnitActivity, UnitReservations,
 };
 pub use windows::{Windows, WindowsPort, WindowsSession};
 

@@ -20,6 +20,8 @@ pub struct Target {
     pub targets: Vec<ServedTarget>,
     /// The sessions.
     pub sessions: Vec<ServedSession>,
+    /// Logins that were refused since it serves.
+    pub logins_refused: Seen<u64>,
     /// What each logical unit has done.
     pub units: Vec<UnitActivity>,
     /// Sizes and stores.
@@ -104,11 +106,43 @@ pub struct ServedSession {
     pub portal: String,
     /// CRC32C over headers, over data.
     pub digests: [bool; 2],
+    /// What else was negotiated.
+    #[serde(default)]
+    pub keys: Seen<SessionKeys>,
+    /// What its initiator gave up.
+    #[serde(default)]
+    pub task_management: Seen<TaskManagement>,
     /// When it logged in, Unix time.
     pub since: u64,
     /// What it did, by kind of operation.
     #[serde(default)]
     pub operations: Vec<Operations>,
+}
+
+/// What initiator and target follow in a session (RFC 7143 §13).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionKeys {
+    /// InitialR2T: even the first burst of a write needs an R2T.
+    pub initial_r2t: bool,
+    /// ImmediateData: a write may carry data with its command.
+    pub immediate_data: bool,
+    /// FirstBurstLength: most data of a write without an R2T, bytes.
+    pub first_burst_length: u32,
+    /// MaxBurstLength: longest sequence of data, bytes.
+    pub max_burst_length: u32,
+    /// MaxRecvDataSegmentLength of the target: longest data segment of a write, bytes.
+    pub max_recv_target: u32,
+    /// MaxRecvDataSegmentLength of the initiator: longest data segment of a read, bytes.
+    pub max_recv_initiator: u32,
+}
+
+/// Task management functions that an initiator has asked for (RFC 7143 §11.5.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskManagement {
+    /// Commands or task sets that were aborted.
+    pub aborts: u64,
+    /// Resets of a logical unit or of the target.
+    pub resets: u64,
 }
 
 /// Commands of one kind.

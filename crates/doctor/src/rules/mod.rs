@@ -12,6 +12,7 @@ mod luns;
 mod multipath;
 mod network;
 mod ports;
+mod sessions;
 mod space;
 mod target;
 mod windows;
@@ -138,7 +139,7 @@ impl fmt::Display for Group {
 }
 
 /// All rules, group by group.
-pub static RULES: [&[Rule]; 15] = [
+pub static RULES: [&[Rule]; 16] = [
     ports::RULES,
     network::RULES,
     initiator::RULES,
@@ -148,6 +149,7 @@ pub static RULES: [&[Rule]; 15] = [
     host::RULES,
     target::RULES,
     hosts::RULES,
+    sessions::RULES,
     luns::RULES,
     space::RULES,
     ends::RULES,

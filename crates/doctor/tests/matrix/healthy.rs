@@ -144,6 +144,15 @@ pub(crate) fn served_session(tsih: u16, host: &str, portal: &str, writes: u64) -
         peer: format!("10.0.1.{tsih}:50000"),
         portal: portal.into(),
         digests: [false, false],
+        keys: known(SessionKeys {
+            initial_r2t: false,
+            immediate_data: true,
+            first_burst_length: 262_144,
+            max_burst_length: 1_048_576,
+            max_recv_target: 262_144,
+            max_recv_initiator: 262_144,
+        }),
+        task_management: known(TaskManagement::default()),
         since: 1_790_000_000,
         operations: vec![operations("write", writes, 0)],
     }
@@ -186,6 +195,7 @@ fn target() -> Target {
             served_session(3, "two", "10.0.1.101:3260", 9),
             served_session(4, "two", "10.0.1.102:3260", 9),
         ],
+        logins_refused: known(3),
         units: vec![UnitActivity {
             target: IQN.into(),
             lun: 0,

@@ -28,6 +28,9 @@ fn is_judged(place: &str) -> bool {
     let none = place == "/default_ports" || of_store;
     // The merging takes them to the ends, where they are judged.
     let none = none || place == "/lunway_sessions";
+    // Of both ends the sessions' names are compared.
+    let of_end = place.starts_with("/ends/target/sessions/");
+    let none = none || of_end && (place.ends_with("/keys") || place.ends_with("/task_management"));
     // LVM counts no errors.
     let none = none || place.starts_with("/storage/volumes/") && place.ends_with("/errors");
     !NOT_JUDGED.iter().any(|name| place.ends_with(name)) && !none && (!of_disk || local == of_local)

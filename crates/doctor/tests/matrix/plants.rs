@@ -244,6 +244,15 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     }),
     ("writers", |facts| target(facts).reservations.clear()),
     ("digest-mixed", |facts| target(facts).sessions[1].digests = [false, true]),
+    ("session-keys", |facts| {
+        // All sessions of the host: that they differ is another rule's.
+        for session in &mut target(facts).sessions[..2] {
+            value(&mut session.keys).max_recv_initiator = 8192;
+        }
+    }),
+    ("session-alike", |facts| value(&mut target(facts).sessions[1].keys).max_burst_length = 262_144),
+    ("session-aborts", |facts| value(&mut target(facts).sessions[1].task_management).aborts = 1),
+    ("login-refused", |facts| target(facts).logins_refused = known(100_000)),
     ("lun-serial", |facts| target(facts).targets[0].luns[1].serial = "a".into()),
     ("lun-store-twice", |facts| {
         let target = target(facts);

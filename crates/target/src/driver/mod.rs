@@ -399,7 +399,7 @@ impl Connection {
         }
     }
 
-    fn counters(&mut self) -> Option<&mut SessionCounters> {
+    pub(super) fn counters(&mut self) -> Option<&mut SessionCounters> {
         self.session.as_mut()?.counters.as_mut()
     }
 

@@ -85,6 +85,9 @@ impl Connection {
         let (Some(nexus), Some(scsi)) = (nexus, scsi_function(function)) else {
             return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
         };
+        if let Some(counters) = self.counters() {
+            counters.manages(scsi);
+        }
         // RFC 7143 [4.2.3.3-8, 11.5.1-9]
         let outcome = nexus.task_management(lun, scsi);
         match outcome.response {

@@ -146,6 +146,18 @@ pub struct SessionReading {
     /// What was counted.
     #[serde(flatten)]
     pub metrics: LunMetrics,
+    /// What its initiator gave up.
+    pub task_management: TaskManagementReading,
+}
+
+/// Task management functions that an initiator has asked for (RFC 7143 §11.5.1), as it does for commands that were
+/// not answered in its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskManagementReading {
+    /// ABORT TASK, ABORT TASK SET, CLEAR TASK SET.
+    pub aborts: u64,
+    /// LOGICAL UNIT RESET, TARGET WARM RESET, TARGET COLD RESET.
+    pub resets: u64,
 }
 
 /// A portal's counters.
@@ -246,7 +258,8 @@ impl Metrics {
                 sum.add(&metrics);
             }
             portals.entry(shelf.session.portal).or_default().add(&sum);
-            sessions.push(SessionReading { session: shelf.session.clone(), metrics: sum });
+            let (session, task_management) = (shelf.session.clone(), shelf.task_management());
+            sessions.push(SessionReading { session, metrics: sum, task_management });
         }
         let by = |portal: SocketAddr| shelves.iter().filter(|shelf| shelf.session.portal == portal).count();
         let luns = luns.into_iter();

@@ -1,13 +1,14 @@
 //! A session's counters, as its connection uses them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lunway_scsi::{AdditionalSense, Nexus, Response, SenseKey, Status};
+use lunway_scsi::{AdditionalSense, Nexus, Response, SenseKey, Status, TaskManagementFunction};
 
-use super::Metrics;
 use super::counters::{Counters, Ending, Kind, LunMetrics};
 use super::failure::{Cause, Unlogged};
+use super::{Metrics, TaskManagementReading};
 use crate::server::SessionSummary;
 
 /// What says that the device failed, not the command.
@@ -22,11 +23,19 @@ pub(super) struct Shelf {
     pub(super) session: SessionSummary,
     /// Locked when a session uses a logical unit for the first time, and to read.
     counters: Mutex<Vec<(u16, Arc<Counters>)>>,
+    /// Task management functions that the initiator has asked for: commands aborted, units or the target reset.
+    aborts: AtomicU64,
+    resets: AtomicU64,
 }
 
 impl Shelf {
     pub(super) fn new(session: SessionSummary) -> Self {
-        Self { session, counters: Mutex::default() }
+        Self { session, counters: Mutex::default(), aborts: AtomicU64::new(0), resets: AtomicU64::new(0) }
+    }
+
+    pub(super) fn task_management(&self) -> TaskManagementReading {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TaskManagementReading { aborts: read(&self.aborts), resets: read(&self.resets) }
     }
 
     pub(super) fn read(&self) -> Vec<(u16, LunMetrics)> {
@@ -122,6 +131,19 @@ impl SessionCounters {
         if ending == Ending::Failed {
             self.failed(place, kind, response);
         }
+    }
+
+    /// The initiator asks for a task management function.
+    pub(crate) fn manages(&self, function: TaskManagementFunction) {
+        use TaskManagementFunction as Function;
+        let counter = match function {
+            Function::AbortTask | Function::AbortTaskSet | Function::ClearTaskSet => &self.shelf.aborts,
+            Function::LogicalUnitReset | Function::TargetWarmReset | Function::TargetColdReset => {
+                &self.shelf.resets
+            }
+            Function::ClearAca => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     fn place(&mut self, nexus: &Nexus, lun: [u8; 8]) -> usize {

@@ -78,7 +78,7 @@ pub use offline::KeepFormats;
 pub use opening::{Closing, OpenDevice, OpenError, OpenOptions, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
-pub use summary::{LunSummary, SessionSummary, TargetSummary};
+pub use summary::{LunSummary, SessionKeys, SessionSummary, TargetSummary};
 pub use warnings::{Warning, WarningKind};
 
 /// How long connections have to end when the server stops, after the devices have: a peer has a second to close its

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lunway_iscsi::login::LoggedIn;
+use lunway_iscsi::negotiation::Negotiated;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -74,8 +75,49 @@ pub struct SessionSummary {
     pub portal_group: u16,
     /// CRC32C over headers, over data.
     pub digests: [bool; 2],
+    /// What else was negotiated.
+    pub keys: SessionKeys,
     /// When it logged in, seconds of Unix time.
     pub since: u64,
+}
+
+/// What initiator and target follow in a session (RFC 7143 §13), of the leading connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionKeys {
+    /// InitialR2T: even the first burst of a write needs an R2T.
+    pub initial_r2t: bool,
+    /// ImmediateData: a write may carry data with its command.
+    pub immediate_data: bool,
+    /// FirstBurstLength: most data of a write without an R2T, bytes.
+    pub first_burst_length: u32,
+    /// MaxBurstLength: longest sequence of data, bytes.
+    pub max_burst_length: u32,
+    /// MaxRecvDataSegmentLength of the target: longest data segment of a write, bytes.
+    pub max_recv_target: u32,
+    /// MaxRecvDataSegmentLength of the initiator: longest data segment of a read, bytes.
+    pub max_recv_initiator: u32,
+    /// MaxOutstandingR2T: R2Ts of one write at a time.
+    pub max_outstanding_r2t: u16,
+    /// MaxConnections of the session.
+    pub max_connections: u16,
+    /// ErrorRecoveryLevel.
+    pub error_recovery_level: u8,
+}
+
+impl From<&Negotiated> for SessionKeys {
+    fn from(negotiated: &Negotiated) -> Self {
+        Self {
+            initial_r2t: negotiated.initial_r2t,
+            immediate_data: negotiated.immediate_data,
+            first_burst_length: negotiated.first_burst_length,
+            max_burst_length: negotiated.max_burst_length,
+            max_recv_target: negotiated.max_recv_ours,
+            max_recv_initiator: negotiated.max_recv_peer,
+            max_outstanding_r2t: negotiated.max_outstanding_r2t,
+            max_connections: negotiated.max_connections,
+            error_recovery_level: negotiated.error_recovery_level,
+        }
+    }
 }
 
 impl SessionSummary {
@@ -92,6 +134,7 @@ impl SessionSummary {
             portal,
             portal_group: logged_in.target_portal_group_tag.unwrap_or_default(),
             digests: [logged_in.negotiated.header_digest, logged_in.negotiated.data_digest],
+            keys: (&logged_in.negotiated).into(),
             since,
         }
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
 
+use lunway_target::TaskManagementReading;
+
 use crate::support::*;
 
 const SLOW: [u8; 8] = [0, 1, 0, 0, 0, 0, 0, 0];
@@ -50,6 +52,36 @@ fn an_aborted_task_is_not_answered_and_the_response_waits_for_the_device() {
     assert_eq!(result, TaskManagementResult::COMPLETE);
     client.read(0, 0, 1);
     assert!(client.core.take_unanswered().is_empty());
+}
+
+#[test]
+fn functions_are_counted_for_the_session_that_asked_and_its_keys_are_those_that_were_negotiated() {
+    let daemon = Daemon::start("");
+    let (mut client, _other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    for function in [
+        TaskManagementFunction::ABORT_TASK_SET,
+        TaskManagementFunction::LOGICAL_UNIT_RESET,
+        TaskManagementFunction::LOGICAL_UNIT_RESET,
+    ] {
+        client.core.manage_task(900, function, SLOW, None);
+        assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+    }
+    // One that the target does not know is none.
+    client.core.manage_task(901, TaskManagementFunction::CLEAR_ACA, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::NOT_SUPPORTED);
+    let tsih = client.core.logged_in().unwrap().tsih;
+    let sessions = daemon.server().metrics().sessions;
+    let mut counts: Vec<_> =
+        sessions.iter().map(|one| (one.session.tsih == tsih, one.task_management)).collect();
+    counts.sort_by_key(|(own, _)| *own);
+    let none = TaskManagementReading::default();
+    assert_eq!(counts, [(false, none), (true, TaskManagementReading { aborts: 1, resets: 2 })]);
+    let negotiated = &client.core.logged_in().unwrap().negotiated;
+    let keys = sessions.iter().find(|one| one.session.tsih == tsih).unwrap().session.keys;
+    assert_eq!(keys.max_recv_initiator, negotiated.max_recv_ours);
+    assert_eq!(keys.max_recv_target, negotiated.max_recv_peer);
+    assert_eq!(keys.first_burst_length, negotiated.first_burst_length);
+    assert_eq!((keys.immediate_data, keys.initial_r2t), (negotiated.immediate_data, negotiated.initial_r2t));
 }
 
 #[test]

@@ -39,6 +39,10 @@ pub(super) fn look(daemon: &DaemonAddress, machine: &Machine) -> Result<Target, 
             targets: part(&left_out, "targets", targets)?,
             // The readings are the sessions, with their counters.
             sessions: part(&left_out, "sessions", metrics["sessions"].clone())?,
+            logins_refused: match metrics["logins_refused"].as_u64() {
+                Some(refused) => Seen::Value(refused),
+                None => Seen::unseen("its daemon does not tell"),
+            },
             units: part(&left_out, "luns", metrics["luns"].clone())?,
             devices: part(&left_out, "devices", metrics["devices"].clone())?,
             reservations: part(
