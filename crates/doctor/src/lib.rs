@@ -20,10 +20,12 @@
 //! | [`diagnose`] | all rules on some facts |
 //! | [`Verdict`], [`Diagnosis`] | what comes out |
 //! | [`probe`] | packets that measure a lane, and what the kernel counted on its connections |
+//! | [`owners`] | who answers for an address: ARP requests |
 //! | [`book`] | the pages of the documentation, made of the rules |
 //!
 //! Does not know the command line, how a finding is shown, or how a target is asked: its answers are handed in.
 
+mod arp;
 pub mod book;
 pub mod facts;
 mod gather;
@@ -34,6 +36,7 @@ mod rules;
 mod seen;
 mod verdict;
 
+pub use arp::owners;
 pub use facts::Facts;
 pub use gather::{Machine, gather, stores};
 pub use looks::{Looks, compare_looks};

@@ -13,7 +13,7 @@ use lunway_backup::{
     BackupError, Catalogue, Change, Changed, ChangedRange, Folder, Guids, Holder, Lease, Level, Manifest,
     Order, Outcome, PointId, Request, Target, restore, run,
 };
-use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
+use lunway_block::{BlockDevice, Buf, Durability, Permit, Zeroing};
 use lunway_copy::Skipped;
 use lunway_memory::RamDisk;
 use lunway_vhdx::format::Guid;
@@ -74,7 +74,7 @@ impl Source {
     }
 
     pub(crate) fn resize(&mut self, size: u64) {
-        block_on(self.disk.resize(size).into_future()).unwrap();
+        block_on(self.disk.resize(size, Permit::default()).into_future()).unwrap();
         self.model.resize(size as usize, 0);
     }
 

@@ -12,17 +12,15 @@ mod daemon;
 mod ends;
 mod fixes;
 mod odd;
+mod owners;
+mod seven;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lunway_doctor::{Group, Machine, Verdict, diagnose, gather, rule};
-use lunway_lab::Network;
-use sandboxed::inside;
 use serde_json::Value;
 use support::{PATIENCE, Served, finish, lunway, succeed, until};
 
@@ -372,73 +370,4 @@ fn a_running_target_is_judged_with_its_stores_and_lanes() {
     let output = finish(doctor(&["--socket", &path("nobody")], folder.path()), PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && said.contains("no daemon answers"), "{said}");
-}
-
-/// The lanes of the seven published set-ups: numbers of the server's card and of the storage's.
-const SEVEN: [(&str, &[(u8, u8)]); 7] = [
-    ("A", &[(0, 0), (1, 0), (2, 0), (3, 0)]),
-    ("B", &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]),
-    ("C", &[(0, 0), (1, 1)]),
-    ("D", &[(0, 0)]),
-    ("E", &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]),
-    ("F", &[(0, 0), (1, 1), (2, 0), (3, 1)]),
-    ("G", &[(0, 0), (1, 1)]),
-];
-
-#[test]
-fn the_seven_published_networks_raise_no_alarm_at_either_end() {
-    if !inside("the_seven_published_networks_raise_no_alarm_at_either_end") {
-        return;
-    }
-    for (test, lanes) in SEVEN {
-        let cards = |of: fn(&(u8, u8)) -> u8| -> BTreeSet<u8> { lanes.iter().map(of).collect() };
-        let cables = |host: &str, cards: BTreeSet<u8>| -> String {
-            let cable = |card: u8| {
-                format!(
-                    "[[cable]]\nname = '{host}{card}'\nends = ['{host}.eth{card}', 'fabric']\nmtu = 9000\n"
-                )
-            };
-            cards.into_iter().map(cable).collect()
-        };
-        let text = format!(
-            "[[host]]\nname = 'server'\n[[host]]\nname = 'storage'\n[[switch]]\nname = 'fabric'\n{}{}",
-            cables("server", cards(|lane| lane.0)),
-            cables("storage", cards(|lane| lane.1))
-        );
-        let network = Network::build(&toml::from_str(&text).unwrap()).unwrap();
-        let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
-        // A connection for each lane, to iSCSI's port: by these doctor knows the ports that carry storage.
-        let mut connections = Vec::new();
-        let address = |host: &lunway_lab::LiveHost, card: u8| host.address(&format!("eth{card}")).unwrap();
-        for card in cards(|lane| lane.1) {
-            let at = SocketAddr::new(address(storage, card), 3260);
-            let listener = storage.run(|| TcpListener::bind(at).unwrap()).unwrap();
-            for lane in lanes.iter().filter(|lane| lane.1 == card) {
-                let from = SocketAddr::new(address(server, lane.0), 0);
-                let near = server.run(|| connect(from, at)).unwrap();
-                connections.push((near, listener.accept().unwrap().0));
-            }
-        }
-        for host in [server, storage] {
-            let facts = host.run(|| gather(&Machine::this(), &[])).unwrap();
-            let found = diagnose(&facts);
-            let of_network = |id: &str| rule(id).unwrap().group == Group::Network;
-            let alarms: Vec<_> = found
-                .iter()
-                .filter(|one| of_network(one.finding.id) && one.verdict > Verdict::Unknown)
-                .collect();
-            assert!(alarms.is_empty(), "{test}, {}: {alarms:#?}", host.name());
-            let has = |id: &str| found.iter().any(|one| one.finding.id == id && one.verdict == Verdict::Ok);
-            assert!(has("route-source") && has("route-router"), "{test}, {}: {found:#?}", host.name());
-            assert!(!has("arp-ignore") || facts.ports.unwrap().get().unwrap().len() > 1);
-        }
-    }
-}
-
-/// A connection from an address of one's own.
-fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&from.into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    socket.into()
 }

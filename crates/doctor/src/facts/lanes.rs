@@ -83,6 +83,16 @@ pub struct LaneProbe {
     pub round_trip_us: f64,
     /// The slowest of them, microseconds.
     pub round_trip_max_us: f64,
+    /// What 99 % of them took at most, microseconds.
+    pub round_trip_p99_us: Seen<f64>,
+    /// How many were made.
+    pub reads: u32,
+    /// Of those, reads that took as long as a delayed acknowledgement does.
+    pub held_back: u32,
+    /// Hardware addresses of other machines that answer for the lane's local address.
+    pub port_owners: Seen<Vec<String>>,
+    /// Hardware addresses that answer for the portal's address.
+    pub portal_owners: Seen<Vec<String>>,
     /// TCP segments with data, both ways.
     pub segments: Seen<u64>,
     /// Of those, segments that this end sent again, or received out of their order.

@@ -114,6 +114,23 @@ pub struct Peer {
     /// The kernel's route from `local` to `remote`.
     #[serde(default)]
     pub route: Seen<Route>,
+    /// What the kernel knows of the connections to it.
+    #[serde(default)]
+    pub flow: Seen<Flow>,
+}
+
+/// What the kernel knows of all connections between two ends, as `ss` shows it of TCP_INFO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Flow {
+    /// Milliseconds in which this end had something to send.
+    pub busy_ms: u64,
+    /// Of those, milliseconds in which the window of the other end was full.
+    pub window_ms: u64,
+    /// Of those, milliseconds in which the send buffer of this end was full.
+    pub buffer_ms: u64,
+    /// The least round trip, microseconds; 0: none was measured.
+    pub round_trip_us: u64,
 }
 
 /// The kernel's route to a peer.

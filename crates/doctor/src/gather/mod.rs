@@ -3,6 +3,7 @@
 mod arrays;
 mod disks;
 mod ethtool;
+mod flows;
 mod host;
 mod initiator;
 mod mounts;

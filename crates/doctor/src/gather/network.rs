@@ -8,6 +8,7 @@ use lunway_machine::{Link, Route as KernelRoute};
 use serde_json::Value;
 
 use super::ethtool::{Card, Ethtool};
+use super::flows;
 use super::source::Machine;
 use crate::facts::{Counters, Peer, Port, Role, Route};
 use crate::seen::Seen;
@@ -242,6 +243,14 @@ fn peers(machine: &Machine, connections: &[Connection]) -> Vec<Peer> {
         })
         .collect();
     let links = if machine.is_live() { Link::all().unwrap_or_default() } else { Vec::new() };
+    let flows = match ends.is_empty() {
+        true => Ok(BTreeMap::new()),
+        false => flows::flows(machine, ISCSI_PORT),
+    };
+    let flow = |ends: &(IpAddr, IpAddr, bool)| match &flows {
+        Ok(flows) => flows.get(ends).copied().ok_or_else(|| "ss does not show its connections".to_owned()),
+        Err(why) => Err(why.clone()),
+    };
     let peer = |(local, remote, target): (IpAddr, IpAddr, bool)| Peer {
         local,
         remote,
@@ -251,6 +260,7 @@ fn peers(machine: &Machine, connections: &[Connection]) -> Vec<Peer> {
         } else {
             Seen::unseen("a copied tree of files has no kernel to ask")
         },
+        flow: flow(&(local, remote, target)).into(),
     };
     if ends.len() > PEERS_MAX {
         machine.note(format!("of {} ends of iSCSI connections only {PEERS_MAX} were looked at", ends.len()));

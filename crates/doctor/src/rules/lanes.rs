@@ -2,7 +2,7 @@
 
 use lunway_block::Severity;
 
-use super::{Group, Rule};
+use super::{Group, Rule, listed};
 use crate::facts::{Facts, Lane, LaneProbe, LanePull, Lanes};
 use crate::probe::NO_ANSWER;
 use crate::seen::Seen;
@@ -18,12 +18,19 @@ const LOSS_MAX: f64 = 1e-4;
 const SEGMENTS_MIN: u64 = 1000;
 /// Bytes of the headers of IPv6 and TCP with its options, and what a kernel rounds off.
 const HEADERS_MAX: u32 = 80;
-/// How many times slower a lane's median round trip may be than that of the fastest.
+/// How many times slower the fastest tenth of a lane's round trips may be than that of the fastest lane. Medians differ
+/// by more on a machine with more processes than cores, where sessions are on different ones.
 const UNEQUAL_MAX: f64 = 2.0;
 /// Round trips below this, microseconds, differ by the scheduling of two processes alone.
-const UNEQUAL_MIN_US: f64 = 200.0;
-/// Delayed acknowledgements hold an answer back for 40 ms (Linux) or 200 ms (Windows); half of the shorter.
-const DELAYED_US: f64 = 20_000.0;
+const UNEQUAL_MIN_US: f64 = 500.0;
+/// Reads of a hundred that may take as long as a delayed acknowledgement: one that had to wait for a disk or for a lost
+/// segment is no pattern.
+const HELD_BACK_MAX: u32 = 2;
+/// How many times longer than over the best lane the slowest 1 % of reads may take.
+const SLOWEST_MAX: f64 = 4.0;
+/// Times below this, microseconds, are those of a scheduler: processes of a busy machine wait some time slices of 3 ms.
+/// A segment that is lost costs 200 ms or more.
+const SLOWEST_MIN_US: f64 = 10_000.0;
 /// Milliseconds for which a read may wait when a lane is lost: what lunway promises for one that fell silent.
 const PAUSE_MAX_MS: f64 = 1050.0;
 /// Milliseconds until a lane that may connect again is there: two attempts of open-iscsi, which makes one every 2 s.
@@ -325,6 +332,35 @@ pub(super) const RULES: &[Rule] = &[
         check: alike,
     },
     Rule {
+        id: "lane-slowest",
+        group: Group::Lanes,
+        title: "The slowest 1 % of a lane's reads are about as slow as those of the other lanes",
+        severity: Severity::Warning,
+        applies: "two or more lanes that are not in reserve, with --probe",
+        why: "a request that needs 100 reads waits for the slowest of them: where 1 % of reads take 200 ms, as after a lost segment, 63 % of \
+              such requests do. A lane that is slow now and then, and alone, has a cable, a port or a switch that loses or holds packets",
+        source: "J. Dean and L. A. Barroso, The Tail at Scale, CACM 2013; Linux's least retransmission time-out of 200 ms",
+        thumbs: &[8],
+        fix: "check the cable and the counters of the port of {lane}: ethtool -S PORT; until then mark the lane reserve",
+        undo: "",
+        check: slowest,
+    },
+    Rule {
+        id: "lane-owner",
+        group: Group::Lanes,
+        title: "The addresses of a lane belong to one port each",
+        severity: Severity::Warning,
+        applies: "lanes of IPv4 to portals in their own subnet, with --probe",
+        why: "packets go to whoever answered last: I/O stops and goes on as the kernel asks anew, every 15 to 45 s, which looks like a loose \
+              cable; two ports of one machine that answer for each other put both lanes on one wire",
+        source: "RFC 5227 §2.4; Linux's base_reachable_time of 30 s, halved to one and a half times; ip-sysctl: arp_ignore",
+        thumbs: &[3, 10],
+        fix: "ip neighbour show    # who has these hardware addresses? Give one of them another address; if both are ports of one machine, \
+              there: sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+        undo: "",
+        check: owners,
+    },
+    Rule {
         id: "lane-delayed",
         group: Group::Lanes,
         title: "Small reads do not wait for delayed acknowledgements",
@@ -338,9 +374,12 @@ pub(super) const RULES: &[Rule] = &[
         undo: "",
         check: |facts| {
             probed(facts, |lane, probe| {
-                let time = probe.round_trip_us;
-                let text = format!("a small read over {} takes {time:.0} µs", lane.name);
-                Some(Outcome::judged(time < DELAYED_US, Verdict::Warn, &lane.name, text))
+                let LaneProbe { reads, held_back, round_trip_us: time, .. } = probe;
+                let text = format!(
+                    "{held_back} of {reads} small reads over {} took 40 ms or 200 ms, half of all {time:.0} µs or less",
+                    lane.name
+                );
+                Some(Outcome::judged(*held_back <= HELD_BACK_MAX, Verdict::Warn, &lane.name, text))
             })
         },
     },
@@ -449,20 +488,84 @@ fn pulled(facts: &Facts, judge: impl Fn(&Lane, &LanePull) -> Outcome) -> Vec<Out
     lanes(facts, |lane| lane.pull.as_ref().map(|pull| judge(lane, pull)))
 }
 
-fn alike(facts: &Facts) -> Vec<Outcome> {
-    let all = facts.lanes.iter().flat_map(|lanes| &lanes.lanes);
-    let active: Vec<(&Lane, f64)> = all
-        .filter(|lane| !lane.reserve)
-        .filter_map(|lane| Some((lane, lane.probe.get()?.round_trip_us)))
-        .collect();
-    if active.len() < 2 {
-        return Vec::new();
-    }
-    let fastest = active.iter().map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
-    let judge = |(lane, time): &(&Lane, f64)| {
-        let sound = *time <= (UNEQUAL_MAX * fastest).max(UNEQUAL_MIN_US);
-        let what = format!("{}: round trip of {time:.0} µs, the fastest lane has {fastest:.0} µs", lane.name);
-        Outcome::judged(sound, Verdict::Warn, &lane.name, what).with("lane", &lane.name)
+/// Lanes that carry something now, with what was measured on them; none where only one was.
+fn side_by_side(facts: &Facts) -> Vec<(&Lane, &LaneProbe)> {
+    let all = facts.lanes.iter().flat_map(|lanes| &lanes.lanes).filter(|lane| !lane.reserve);
+    let probed: Vec<_> = all.filter_map(|lane| Some((lane, lane.probe.get()?))).collect();
+    if probed.len() < 2 { Vec::new() } else { probed }
+}
+
+/// Judges a time of each lane beside the best one's: at most `factor` as long, or shorter than `least_us`. `what` says of
+/// a lane's name, its time and the best one's what was seen.
+fn beside_the_best(
+    facts: &Facts,
+    time: fn(&LaneProbe) -> &Seen<f64>,
+    (factor, least_us): (f64, f64),
+    what: fn(&str, f64, f64) -> String,
+) -> Vec<Outcome> {
+    let lanes = side_by_side(facts);
+    let known = lanes.iter().filter_map(|(_, probe)| time(probe).get());
+    let best = known.copied().fold(f64::INFINITY, f64::min);
+    let judge = |(lane, probe): &(&Lane, &LaneProbe)| match time(probe).known() {
+        Err(why) => Outcome::unknown(&lane.name, format!("times of reads over {}: {why}", lane.name)),
+        Ok(time) => {
+            let sound = *time <= (factor * best).max(least_us);
+            let what = what(&lane.name, *time, best);
+            Outcome::judged(sound, Verdict::Warn, &lane.name, what).with("lane", &lane.name)
+        }
     };
-    active.iter().map(judge).collect()
+    lanes.iter().map(judge).collect()
+}
+
+fn alike(facts: &Facts) -> Vec<Outcome> {
+    let limits = (UNEQUAL_MAX, UNEQUAL_MIN_US);
+    beside_the_best(
+        facts,
+        |probe| &probe.round_trip_p10_us,
+        limits,
+        |lane, time, best| {
+            format!(
+                "{lane}: a tenth of the round trips took {time:.0} µs or less, over the fastest lane {best:.0} µs"
+            )
+        },
+    )
+}
+
+fn slowest(facts: &Facts) -> Vec<Outcome> {
+    let limits = (SLOWEST_MAX, SLOWEST_MIN_US);
+    beside_the_best(
+        facts,
+        |probe| &probe.round_trip_p99_us,
+        limits,
+        |lane, time, best| {
+            format!(
+                "{lane}: the slowest 1 % of reads took {time:.0} µs or more, over the best lane {best:.0} µs"
+            )
+        },
+    )
+}
+
+/// Judges who answers for the two addresses of a lane.
+fn owners(facts: &Facts) -> Vec<Outcome> {
+    probed(facts, |lane, probe| {
+        let portal = lane.portal.map_or("its portal".to_owned(), |portal| portal.ip().to_string());
+        let near = lane.near.map_or("its local address".to_owned(), |near| near.to_string());
+        let unknown = |of: &str, why: &str| {
+            Some(Outcome::unknown(&lane.name, format!("who answers for {of} over {}: {why}", lane.name)))
+        };
+        let (portals, ports) = match (probe.portal_owners.known(), probe.port_owners.known()) {
+            (Ok(portals), Ok(ports)) => (portals, ports),
+            (Err(why), _) => return unknown(&portal, why),
+            (_, Err(why)) => return unknown(&near, why),
+        };
+        if portals.is_empty() && ports.is_empty() {
+            return unknown(&portal, "nobody in the subnet of its port does, so that a router is between");
+        }
+        let what = match (portals.len(), ports.is_empty()) {
+            (2.., _) => format!("{portal} is answered for by {}", listed(portals.iter().cloned())),
+            (_, false) => format!("{near} is answered for by {} as well", listed(ports.iter().cloned())),
+            (_, true) => format!("{portal} and {near} have one owner each"),
+        };
+        Some(Outcome::judged(portals.len() < 2 && ports.is_empty(), Verdict::Bad, &lane.name, what))
+    })
 }

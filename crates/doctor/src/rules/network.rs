@@ -15,6 +15,16 @@ use crate::verdict::{Outcome, Verdict};
 const WINDOW_MIN: u64 = 128 << 10;
 /// Round trip that buffers must cover when no other is known, seconds: a switched network of a few hops.
 const ROUND_TRIP_S: f64 = 1e-3;
+/// A round trip beyond this, seconds, is not that of a network: a satellite's is shorter.
+const ROUND_TRIP_MAX_S: f64 = 1.0;
+
+/// Milliseconds of sending below which a share says nothing.
+const BUSY_MIN_MS: u64 = 1000;
+/// Percent of that time that a sender may wait for a window or a buffer. Both are full for moments whenever the other end
+/// is busy; a window that is too small is full most of the time.
+const LIMITED_MAX: f64 = 20.0;
+/// Bytes of buffers that hold what is under way at 100 Gb/s and the round trip of a switched network.
+const LIMITED_NEW: u64 = 16 << 20;
 
 /// The first of the routing tables that fixes make: far from those that administrators number by hand, and a table of
 /// its own for each port.
@@ -142,6 +152,20 @@ pub(super) const RULES: &[Rule] = &[
         fix: "sysctl -w {name}=\"4096 131072 {new}\"",
         undo: "sysctl -w {name}=\"{old}\"",
         check: window,
+    },
+    Rule {
+        id: "tcp-limited",
+        group: Group::Network,
+        title: "No iSCSI connection waits for a window or a send buffer",
+        severity: Severity::Note,
+        applies: "iSCSI connections that had something to send for 1 s or longer",
+        why: "a sender that waits for a window or for its buffer leaves the wire idle: at 10 Gb/s and a round trip of 1 ms 1.2 MB are under \
+              way, and with a window of 128 KiB a tenth of that",
+        source: "tcp(7), TCP_INFO: tcpi_rwnd_limited, tcpi_sndbuf_limited; RFC 7323 §1.1: window = rate × round trip",
+        thumbs: &[],
+        fix: "at {place}: sysctl -w {name}=\"4096 131072 {new}\"    # new connections have it",
+        undo: "at {place}: sysctl -w {name}=\"{old}\"",
+        check: limited,
     },
     Rule {
         id: "tcp-scaling",
@@ -359,7 +383,11 @@ fn window(facts: &Facts) -> Vec<Outcome> {
     }
     let fastest =
         storage(facts).iter().filter(|port| port.kind != "veth").filter_map(|port| port.speed.get()).max();
-    let under_way = fastest.map_or(0.0, |speed| f64::from(*speed) * 1e6 / 8.0 * ROUND_TRIP_S) as u64;
+    // The network's own, without what a busy end adds; a millisecond where it is shorter, for what switches queue.
+    let measured = facts.peers.iter().filter_map(Seen::get).flatten().filter_map(|peer| peer.flow.get());
+    let round_trip_s = measured.map(|flow| flow.round_trip_us as f64 / 1e6).fold(ROUND_TRIP_S, f64::max);
+    let round_trip_s = round_trip_s.min(ROUND_TRIP_MAX_S);
+    let under_way = fastest.map_or(0.0, |speed| f64::from(*speed) * 1e6 / 8.0 * round_trip_s) as u64;
     let least = under_way.max(WINDOW_MIN);
     let judge = |name: &'static str| {
         let value = match sysctl(facts, name)? {
@@ -376,4 +404,36 @@ fn window(facts: &Facts) -> Vec<Outcome> {
         )
     };
     ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(judge).collect()
+}
+
+/// Judges each connection by the share of its time in which its sender waited for a window or a buffer.
+fn limited(facts: &Facts) -> Vec<Outcome> {
+    let Some(Seen::Value(peers)) = &facts.peers else { return Vec::new() };
+    let most = |name: &str| facts.sysctls.get(name).and_then(|seen| seen.get()).map_or("", String::as_str);
+    let judge = |peer: &Peer| {
+        let ends = format!("{} to {}", peer.local, peer.remote);
+        let flow = match peer.flow.known() {
+            Ok(flow) => flow,
+            Err(why) => return Some(Outcome::unknown(&ends, format!("what limits {ends}: {why}"))),
+        };
+        if flow.busy_ms < BUSY_MIN_MS {
+            return None;
+        }
+        let share = |waited: u64| 100.0 * waited as f64 / flow.busy_ms as f64;
+        let (window, buffer) = (share(flow.window_ms), share(flow.buffer_ms));
+        let what = format!(
+            "{ends}: of the time with something to send {window:.0} % waited for the other end's window, {buffer:.0} % for the send buffer"
+        );
+        let outcome = Outcome::judged(window + buffer <= LIMITED_MAX, Verdict::Warn, &ends, what);
+        // The other end's window is its receive buffer, the send buffer this end's.
+        let outcome = match window > buffer {
+            true => outcome.with("place", peer.remote).with("name", "net.ipv4.tcp_rmem").with("old", "OLD"),
+            false => {
+                let name = "net.ipv4.tcp_wmem";
+                outcome.with("place", peer.local).with("name", name).with("old", most(name))
+            }
+        };
+        Some(outcome.with("new", LIMITED_NEW))
+    };
+    peers.iter().filter_map(judge).collect()
 }

@@ -53,6 +53,10 @@ const FIXES: &[(&str, Run)] = &[
     ("route-router", Not(NAMES)),
     ("port-ipv6", Namespace),
     ("tcp-window", Namespace),
+    (
+        "tcp-limited",
+        Not("needs a connection that waits for its window, on a link that is faster than this machine"),
+    ),
     ("tcp-scaling", Namespace),
     ("tcp-sack", Namespace),
     (
@@ -162,6 +166,8 @@ const FIXES: &[(&str, Run)] = &[
     ("lane-mss", Not(LOOK)),
     ("lane-drops", Not(HAND)),
     ("lane-alike", Not(LOOK)),
+    ("lane-slowest", Not(LOOK)),
+    ("lane-owner", Not(ELSEWHERE)),
     ("lane-delayed", Not(LOOK)),
     ("lane-pull", Not(LOOK)),
     ("lane-return", Not(LOOK)),

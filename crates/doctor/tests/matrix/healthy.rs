@@ -45,6 +45,7 @@ fn peer(number: u8) -> Peer {
         remote: format!("10.0.1.{}", 100 + number).parse().unwrap(),
         role: Role::Initiator,
         route: known(Route { port: format!("eth{number}"), gateway: None }),
+        flow: known(Flow { busy_ms: 10_000, window_ms: 100, buffer_ms: 100, round_trip_us: 80 }),
     }
 }
 
@@ -301,6 +302,11 @@ fn lane(number: u8) -> Lane {
             path_mtu: known(9000),
             round_trip_us: 300.0,
             round_trip_max_us: 500.0,
+            round_trip_p99_us: known(450.0),
+            reads: 101,
+            held_back: 0,
+            port_owners: known(vec![]),
+            portal_owners: known(vec![format!("02:00:00:00:00:0{number}")]),
             segments: known(100_000),
             lost: 1,
             mss: known(8948),

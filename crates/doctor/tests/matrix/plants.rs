@@ -152,6 +152,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("tcp-window", |facts| {
         facts.sysctls.insert("net.ipv4.tcp_rmem".into(), known("4096 65536 65536".into()));
     }),
+    ("tcp-limited", |facts| value(&mut peer(facts).flow).window_ms = 5000),
     ("tcp-scaling", |facts| {
         facts.sysctls.insert("net.ipv4.tcp_window_scaling".into(), known("0".into()));
     }),
@@ -323,11 +324,11 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("lane-mss", |facts| probe(facts).mss = known(1448)),
     ("lane-drops", |facts| probe(facts).port_lost = known(1)),
     ("lane-alike", |facts| probe(facts).round_trip_us = 900.0),
-    ("lane-delayed", |facts| {
-        for lane in &mut facts.lanes.as_mut().unwrap().lanes {
-            value(&mut lane.probe).round_trip_us = 40_100.0;
-        }
+    ("lane-slowest", |facts| probe(facts).round_trip_p99_us = known(40_000.0)),
+    ("lane-owner", |facts| {
+        value(&mut probe(facts).portal_owners).push("02:00:00:00:00:09".into());
     }),
+    ("lane-delayed", |facts| probe(facts).held_back = 30),
     ("lane-pull", |facts| pull(facts).failed = 1),
     ("lane-return", |facts| pull(facts).back_ms = Seen::unseen("no answer within 10 s")),
     ("windows-verify", |facts| mpio(facts, "PathVerifyEnabled", 0)),

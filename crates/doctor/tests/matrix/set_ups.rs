@@ -52,6 +52,7 @@ fn published(facts: &mut Facts, lanes: &[(u8, u8)]) {
         remote: format!("10.0.1.{}", 100 + far).parse().unwrap(),
         role: Role::Initiator,
         route: known(Route { port: format!("eth{near}"), gateway: None }),
+        flow: known(Flow::default()),
     };
     facts.peers = Some(known(lanes.iter().map(peer).collect()));
     let portal = |far: u8| format!("10.0.1.{}:3260", 100 + far);

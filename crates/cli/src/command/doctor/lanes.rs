@@ -1,6 +1,7 @@
 //! The lanes of a disk: their plan, and with `--probe` what is measured on each.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
 use lunway_doctor::facts::{Lane, LaneProbe, Lanes, PlanFinding, Units};
 use lunway_doctor::probe::{NO_ANSWER, path_mtu, port_lost, segments};
-use lunway_doctor::{Machine, Seen};
+use lunway_doctor::{Machine, Seen, owners};
 use lunway_initiator::{IscsiUrl, luns};
 use lunway_iscsi_paths::{IscsiMultipath, LaneName, MultipathUrl, PortalName};
 use lunway_multipath::plan::{Plan, PlanKind, PlannedLane};
@@ -24,12 +25,17 @@ use crate::failure::Failure;
 /// Time for a lane to log in, and for the question which logical units there are. Together with the other two a run
 /// stays under 19 s.
 const OPEN_TIME: Duration = Duration::from_secs(4);
-/// Time for the small reads of all lanes, which are made one lane after another.
+/// Time for the small reads of all lanes, which take turns.
 const READ_TIME: Duration = Duration::from_secs(4);
 /// Time for the large reads, which all lanes make side by side.
 const LOAD_TIME: Duration = Duration::from_secs(3);
-/// Small reads of a lane: enough for a median that one late answer does not move.
-const READS: usize = 41;
+/// Time for one of them: longer than any retransmission of a lane that works.
+const ONE_READ_TIME: Duration = Duration::from_secs(2);
+/// Small reads of a lane: the slowest 1 % are then the second slowest, which one late answer alone does not move.
+const READS: usize = 101;
+/// Microseconds that an answer takes which waited for a delayed acknowledgement: 40 ms of Linux, 200 ms of Windows, and
+/// what a busy machine adds.
+const DELAYED_US: [std::ops::Range<f64>; 2] = [38_000.0..60_000.0, 195_000.0..230_000.0];
 /// Bytes that are read over each lane: 11,000 segments of 1448 bytes, or 1,800 of 8948.
 const LOAD: u64 = 16 << 20;
 /// Bytes of one of these reads: a burst of 180 segments, which a switch's buffers have to take.
@@ -52,7 +58,7 @@ pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lan
         let is_there = units.get().is_none_or(Units::has_named);
         let probes = if probe && is_there {
             eprintln!(
-                "lunway: probing {} lanes: {READS} small reads, {} MiB and some dozen echo requests each, for at most 15 s",
+                "lunway: probing {} lanes: {READS} small reads, {} MiB, some dozen echo requests and 4 ARP requests each, for at most 15 s",
                 plan.lanes.len(),
                 LOAD >> 20
             );
@@ -124,19 +130,13 @@ async fn units(url: &MultipathUrl, plan: &Plan) -> Seen<Units> {
 async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
     let ports_before: Vec<Seen<u64>> = plan.lanes.iter().map(lost_by_port).collect();
     let opened = join_all(plan.lanes.iter().map(|lane| open(url, lane))).await;
-    let mut times = Vec::new();
-    let began = Instant::now();
-    for lane in &opened {
-        times.push(match lane {
-            Ok(disk) => small_reads(disk, READ_TIME.saturating_sub(began.elapsed())).await,
-            Err(why) => Err(why.clone()),
-        });
-    }
+    let times = small_reads(&opened).await;
     join_all(opened.iter().flatten().map(load)).await;
     let mtus = join_all(plan.lanes.iter().map(mtu)).await;
+    let owners = join_all(plan.lanes.iter().map(owners_of)).await;
     let mut probes = Vec::new();
-    for (((lane, times), (port_mtu, path_mtu)), before) in
-        plan.lanes.iter().zip(times).zip(mtus).zip(ports_before)
+    for ((((lane, times), (port_mtu, path_mtu)), before), [port_owners, portal_owners]) in
+        plan.lanes.iter().zip(times).zip(mtus).zip(ports_before).zip(owners)
     {
         let counted =
             lane.near.map_or(Seen::unseen("its address is not known"), |near| segments(near, lane.portal));
@@ -153,6 +153,15 @@ async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
             path_mtu,
             round_trip_us: times[times.len() / 2],
             round_trip_max_us: times[times.len() - 1],
+            round_trip_p10_us: Seen::Value(times[times.len() / 10]),
+            round_trip_p99_us: match times.len() {
+                READS => Seen::Value(times[READS - 2]),
+                made => Seen::unseen(format!("only {made} of {READS} reads were made in time")),
+            },
+            reads: times.len() as u32,
+            held_back: held_back(&times),
+            port_owners,
+            portal_owners,
             lost: counted.as_ref().map_or(0, |counted| counted.lost),
             segments: counted.map(|counted| counted.all).into(),
             mss: mss.into(),
@@ -190,28 +199,60 @@ async fn open(url: &MultipathUrl, lane: &PlannedLane) -> Result<Arc<IscsiMultipa
     }
 }
 
-/// Times of reads of one sector, one after another, microseconds, in order.
-async fn small_reads(disk: &IscsiMultipath, time: Duration) -> Result<Vec<f64>, String> {
-    let device = disk.device();
-    let sector = device.geometry().logical_sector as usize;
-    let mut times = Vec::new();
-    let reads = async {
-        for _ in 0..READS {
+/// Times of reads of one sector over each lane, microseconds, in order.
+///
+/// Lanes take turns, so that what else the machine and the storage do meets all of them alike.
+async fn small_reads(lanes: &[Result<Arc<IscsiMultipath>, String>]) -> Vec<Result<Vec<f64>, String>> {
+    let started = |lane: &Result<_, String>| lane.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
+    let mut all: Vec<Result<Vec<f64>, String>> = lanes.iter().map(started).collect();
+    let until = Instant::now() + READ_TIME;
+    'turns: for _ in 0..READS {
+        for (disk, times) in lanes.iter().zip(&mut all) {
+            let (Ok(disk), Ok(taken)) = (disk, &mut *times) else { continue };
             let began = Instant::now();
-            if let Err(error) = device.read(0, Buf::zeroed(sector)).await {
-                return Err(format!("{NO_ANSWER} to a read: {error}"));
+            let left = until.saturating_duration_since(began);
+            if left.is_zero() {
+                break 'turns;
             }
-            times.push(began.elapsed().as_secs_f64() * 1e6);
+            let sector = disk.device().geometry().logical_sector as usize;
+            let read = disk.device().read(0, Buf::zeroed(sector));
+            match timeout(left.min(ONE_READ_TIME), read).await {
+                Ok(Ok(_)) => taken.push(began.elapsed().as_secs_f64() * 1e6),
+                Ok(Err(error)) => *times = Err(format!("{NO_ANSWER} to a read: {error}")),
+                // The time of all lanes is over, which is not this one's fault.
+                Err(_) if left < ONE_READ_TIME && !taken.is_empty() => break 'turns,
+                Err(_) => *times = Err(format!("{NO_ANSWER} to a read in time")),
+            }
         }
-        Ok(())
-    };
-    match timeout(time, reads).await {
-        Ok(Err(why)) => return Err(why),
-        Err(_) if times.is_empty() => return Err(format!("{NO_ANSWER} to a read in time")),
-        _ => {}
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times)
+    for times in &mut all {
+        match times {
+            Ok(taken) if taken.is_empty() => *times = Err(format!("{NO_ANSWER} to a read in time")),
+            Ok(taken) => taken.sort_by(f64::total_cmp),
+            Err(_) => {}
+        }
+    }
+    all
+}
+
+/// Reads that took as long as a delayed acknowledgement.
+fn held_back(times: &[f64]) -> u32 {
+    times.iter().filter(|time| DELAYED_US.iter().any(|delayed| delayed.contains(time))).count() as u32
+}
+
+/// Who else answers for the local address of a lane, and who for its portal's.
+async fn owners_of(lane: &PlannedLane) -> [Seen<Vec<String>>; 2] {
+    let (Some(IpAddr::V4(near)), Some(port)) = (lane.near, lane.interface.clone()) else {
+        return [
+            Seen::unseen("only ports with IPv4 are asked"),
+            Seen::unseen("only ports with IPv4 are asked"),
+        ];
+    };
+    let portal = lane.portal.ip();
+    let asked = tokio::task::spawn_blocking(move || {
+        [owners(&port, None, near.into()), owners(&port, Some(near), portal)]
+    });
+    asked.await.unwrap_or_else(|_| [Seen::unseen("the probe ended"), Seen::unseen("the probe ended")])
 }
 
 /// Reads from the disk's beginning, in bursts of a part, so that losses show. They are spread over the time that there

@@ -64,7 +64,7 @@ impl Figures {
         while at < size {
             let end = (at + WINDOW).min(size);
             let held: Vec<Range<u64>> = source
-                .extents(at, end - at, usize::MAX)?
+                .extents(at, end - at)?
                 .into_iter()
                 .filter(|extent| extent.kind == ExtentKind::Data)
                 .map(|extent| extent.offset..extent.offset + extent.len)
