@@ -52,7 +52,11 @@ impl Namespace {
         let mut command = Command::new("unshare");
         // A file system of its own for /sys, which shows the namespace in which it was mounted.
         command.args(["--map-root-user", "--net", "--mount", "sh", "-c"]);
-        command.arg("mount -t sysfs sysfs /sys && echo ready && exec sleep 600");
+        // And a node of Kubernetes.
+        command.arg(
+            "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/kubelet/plugins/iscsi.csi.k8s.io && \
+             mount --make-rshared / && echo ready && exec sleep 600",
+        );
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let mut ready = [0; 5];
         let read = std::io::Read::read_exact(child.stdout.as_mut()?, &mut ready);
@@ -103,7 +107,8 @@ impl Drop for Namespace {
 }
 
 /// Rules that are broken by a command, in a namespace.
-const PLANTED: [(&str, &str); 8] = [
+const PLANTED: [(&str, &str); 9] = [
+    ("kubernetes-mounts", "mount --make-rprivate /"),
     ("port-mtu", "ip link set dev st2 mtu 1400"),
     ("port-carrier", "ip link set dev st2 down"),
     ("arp-ignore", "sysctl -qw net.ipv4.conf.st2.arp_ignore=0"),

@@ -32,5 +32,19 @@ pub struct Host {
     pub trim_timer: Seen<bool>,
 }
 
+/// A node of Kubernetes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kubernetes {
+    /// The folder of its kubelet.
+    pub kubelet: String,
+    /// The module `iscsi_tcp` is loaded, or built in.
+    pub tcp_module: Seen<bool>,
+    /// Mounts below the kubelet's folder reach other mount namespaces.
+    pub shared: Seen<bool>,
+    /// multipathd runs in the node's network namespace.
+    pub multipathd: Seen<bool>,
+}
+
 /// Answers to what no program can see, by the rule's id.
 pub type Answers = BTreeMap<String, bool>;

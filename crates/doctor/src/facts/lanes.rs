@@ -83,6 +83,8 @@ pub struct LaneProbe {
     pub round_trip_us: f64,
     /// The slowest of them, microseconds.
     pub round_trip_max_us: f64,
+    /// What the fastest 10 % took at most, microseconds: the lane's own time, without what a busy machine adds.
+    pub round_trip_p10_us: Seen<f64>,
     /// What 99 % of them took at most, microseconds.
     pub round_trip_p99_us: Seen<f64>,
     /// How many were made.

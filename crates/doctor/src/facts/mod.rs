@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use ends::{Ends, HostEnd, HostSession, HostUnit, TargetEnd};
-pub use host::{Answers, Host};
+pub use host::{Answers, Host, Kubernetes};
 pub use initiator::{
     Chap, Connection, LunwaySession, Multipath, MultipathMap, OpenIscsi, Record, SecretFile, Session,
 };
@@ -42,6 +42,8 @@ pub struct Facts {
     pub schema: u32,
     /// The machine.
     pub host: Option<Host>,
+    /// What it is for Kubernetes.
+    pub kubernetes: Option<Kubernetes>,
     /// Its network ports, loopbacks left out.
     pub ports: Option<Seen<Vec<Port>>>,
     /// The other ends of its iSCSI connections.

@@ -6,6 +6,7 @@ mod ethtool;
 mod flows;
 mod host;
 mod initiator;
+mod kubernetes;
 mod mounts;
 mod multipath;
 mod network;
@@ -44,6 +45,7 @@ pub fn gather(machine: &Machine, ports: &[String]) -> Facts {
     Facts {
         schema: FACTS_SCHEMA,
         host: Some(host),
+        kubernetes: kubernetes::kubernetes(machine),
         ports: Some(found),
         peers: Some(peers),
         sysctls: network::sysctls(machine),

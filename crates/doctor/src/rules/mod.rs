@@ -7,6 +7,7 @@ mod file_systems;
 mod host;
 mod hosts;
 mod initiator;
+mod kubernetes;
 mod lanes;
 mod luns;
 mod multipath;
@@ -139,7 +140,7 @@ impl fmt::Display for Group {
 }
 
 /// All rules, group by group.
-pub static RULES: [&[Rule]; 16] = [
+pub static RULES: [&[Rule]; 17] = [
     ports::RULES,
     network::RULES,
     initiator::RULES,
@@ -147,6 +148,7 @@ pub static RULES: [&[Rule]; 16] = [
     disks::RULES,
     file_systems::RULES,
     host::RULES,
+    kubernetes::RULES,
     target::RULES,
     hosts::RULES,
     sessions::RULES,

@@ -224,6 +224,13 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("host-stolen", |facts| host(facts).stolen_percent = known(12.0)),
     ("facts-whole", |facts| facts.left_out.push("of 5000 mounts only 256 were looked at".into())),
     ("host-governor", |facts| host(facts).governor = known("powersave".into())),
+    ("kubernetes-module", |facts| facts.kubernetes.as_mut().unwrap().tcp_module = known(false)),
+    ("kubernetes-initiator", |facts| {
+        // Without open-iscsi nothing else of it applies.
+        facts.open_iscsi = None;
+    }),
+    ("kubernetes-mounts", |facts| facts.kubernetes.as_mut().unwrap().shared = known(false)),
+    ("kubernetes-multipath", |facts| facts.kubernetes.as_mut().unwrap().multipathd = known(false)),
     ("target-open", |facts| warn(facts, "open_target")),
     ("target-closed", |facts| warn(facts, "closed_target")),
     ("target-secret", |facts| warn(facts, "weak_secret")),
@@ -323,7 +330,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("lane-loss", |facts| probe(facts).lost = 100),
     ("lane-mss", |facts| probe(facts).mss = known(1448)),
     ("lane-drops", |facts| probe(facts).port_lost = known(1)),
-    ("lane-alike", |facts| probe(facts).round_trip_us = 900.0),
+    ("lane-alike", |facts| probe(facts).round_trip_p10_us = known(900.0)),
     ("lane-slowest", |facts| probe(facts).round_trip_p99_us = known(40_000.0)),
     ("lane-owner", |facts| {
         value(&mut probe(facts).portal_owners).push("02:00:00:00:00:09".into());

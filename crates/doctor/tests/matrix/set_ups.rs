@@ -69,6 +69,8 @@ fn published(facts: &mut Facts, lanes: &[(u8, u8)]) {
         .map(|far| PortalState { listen: portal(far), portals: vec![portal(far)], waiting: None })
         .collect();
     (facts.open_iscsi, facts.multipath, facts.ends, facts.lanes) = (None, None, None, None);
+    // Its node plugin would need the kernel's initiator.
+    facts.kubernetes = None;
     value(&mut storage(facts).disks).retain(|disk| disk.session.is_none());
     value(&mut storage(facts).mounts).retain(|mount| !mount.iscsi);
     value(&mut storage(facts).fstab).retain(|entry| !entry.iscsi);
