@@ -11,7 +11,11 @@ use crate::{doctor, findings, verdicts};
 
 /// A disk with two lanes on this machine, over two portals of one target.
 fn two_lanes() -> (Served, String) {
-    let served = Served::start(&["--listen", "127.0.0.1:0", "--lun", "0=ram:64M"]);
+    two_lanes_with(&[])
+}
+
+fn two_lanes_with(options: &[&str]) -> (Served, String) {
+    let served = Served::start(&[&["--listen", "127.0.0.1:0", "--lun", "0=ram:64M"], options].concat());
     let portals: Vec<String> = served
         .ready
         .iter()
@@ -57,9 +61,9 @@ fn lanes_are_taken_down_only_in_agreement_and_the_disk_goes_on() {
     assert!(alone.status.code() == Some(1) && said.contains("has one lane"), "{said}");
 }
 
-/// IOPS of a load of reads on a disk, for six seconds.
-fn iops(url: &str) -> f64 {
-    let arguments = ["bench", url, "--rw", "randread", "--bs", "4K", "--qd", "4", "--time", "6s", "--json"];
+/// IOPS of a load of reads on a disk, for a time: `6s`.
+fn iops(url: &str, time: &str) -> f64 {
+    let arguments = ["bench", url, "--rw", "randread", "--bs", "4K", "--qd", "4", "--time", time, "--json"];
     let text = succeed(lunway(&arguments));
     let document: Value = serde_json::from_str(&text).unwrap();
     document["jobs"][0]["read"]["iops"].as_f64().unwrap()
@@ -86,17 +90,61 @@ fn probes_end_in_time_with_a_silent_lane_and_leave_the_load_its_iops() {
     assert!(unprobed < Duration::from_secs(30), "{unprobed:?}");
 
     let disk = url.split('?').next().unwrap().to_owned();
-    let before = iops(&disk);
+    let before = iops(&disk, "6s");
     let during = thread::scope(|scope| {
-        let load = scope.spawn(|| iops(&disk));
+        let load = scope.spawn(|| iops(&disk, "6s"));
         let output = finish(doctor(&[&url, "--probe"], folder.path()), PATIENCE);
         assert_eq!(verdicts(&findings(&output), "lane-answers"), ["ok", "ok"]);
         load.join().unwrap()
     });
-    let after = iops(&disk);
+    let after = iops(&disk, "6s");
     println!(
         "probes with a silent lane {took:?}, no probes {unprobed:?}, IOPS {before:.0}, {during:.0} while probed, {after:.0}"
     );
     // 1 % where processors are idle; here both ends and other tests share two.
     assert!(during > 0.3 * before.min(after), "{before} {during} {after}");
+}
+
+/// The longest time that a run may take with probes: what it costs is spread over this.
+const WINDOW: &str = "15s";
+/// Pairs of a window without a run and one with it, in turns, so that a drift of the machine meets both.
+const PAIRS: usize = 5;
+
+#[test]
+#[ignore = "an instrument: it needs a machine that does nothing else"]
+fn a_run_takes_at_most_one_percent_of_the_iops_and_five_or_fifteen_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let (served, url) = two_lanes_with(&["--socket", socket.to_str().unwrap()]);
+    let disk = url.split('?').next().unwrap().to_owned();
+    let mut failed = Vec::new();
+    for (name, arguments, seconds) in [
+        ("this machine and a target", vec!["--socket", socket.to_str().unwrap()], 5.0),
+        ("a disk, probed", vec![url.as_str(), "--probe"], 15.0),
+    ] {
+        let (mut shares, mut times) = (Vec::new(), Vec::new());
+        let mut before = iops(&disk, WINDOW);
+        for _ in 0..PAIRS {
+            let during = thread::scope(|scope| {
+                let load = scope.spawn(|| iops(&disk, WINDOW));
+                // The load has begun.
+                thread::sleep(Duration::from_secs(1));
+                let began = Instant::now();
+                finish(doctor(&arguments, folder.path()), PATIENCE);
+                times.push(began.elapsed().as_secs_f64());
+                load.join().unwrap()
+            });
+            let after = iops(&disk, WINDOW);
+            shares.push(100.0 * (1.0 - during / ((before + after) / 2.0)));
+            before = after;
+        }
+        shares.sort_by(f64::total_cmp);
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        println!("{name}: {:.2} % of the IOPS of {WINDOW} ({shares:.2?}), {longest:.2} s", shares[PAIRS / 2]);
+        if shares[PAIRS / 2] > 1.0 || longest > seconds {
+            failed.push(name);
+        }
+    }
+    drop(served);
+    assert!(failed.is_empty(), "{failed:?}");
 }
