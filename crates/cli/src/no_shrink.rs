@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lunway_block::{BlockDevice, BlockError, Io, Layer};
+use lunway_block::{BlockDevice, BlockError, Io, Layer, Permit};
 
 /// A device that refuses a smaller size, because what is cut off is lost; a larger one passes.
 ///
@@ -25,7 +25,7 @@ impl Layer for NoShrink {
         &*self.inner
     }
 
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+    fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let now = self.inner.geometry().size;
         if size < now {
             let message = format!(
@@ -33,6 +33,6 @@ impl Layer for NoShrink {
             );
             return Io::err(BlockError::Io { kind: io::ErrorKind::PermissionDenied, message });
         }
-        self.inner.resize(size)
+        self.inner.resize(size, permit)
     }
 }

@@ -234,7 +234,8 @@ fn the_run_after_an_interrupted_first_one_says_whether_it_went_on() {
         let disk = fs::File::options().write(true).open(place.path("disk")).unwrap();
         disk.set_len(32 << 20).unwrap();
     };
-    let cases: [(&dyn Fn(&Place), &str); 3] = [
+    type Case<'a> = (&'a dyn Fn(&Place), &'a str);
+    let cases: [Case; 3] = [
         (&nothing, "an incomplete point was continued"),
         (&no_journal, "had not recorded anything were removed: this run began anew"),
         (&larger, "of another kind, parent, size or source was removed: this run began anew"),

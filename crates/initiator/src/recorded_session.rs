@@ -141,7 +141,7 @@ mod tests {
             from: Some("192.0.2.9".parse().unwrap()),
             process: Some(std::process::id()),
         };
-        assert_eq!(told(), [session.clone()]);
+        assert_eq!(told(), std::slice::from_ref(&session));
         assert_ne!(ports.claim("").unwrap().isid, port.isid, "being looked at has not freed it");
         drop(port);
         assert_eq!(told(), [RecordedSession { process: None, ..session }]);

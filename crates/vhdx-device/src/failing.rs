@@ -1,5 +1,4 @@
 //! Live changes of a device whose host fails at every step that there is: first once, then from there on.
-#![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs::File;
 use std::io;

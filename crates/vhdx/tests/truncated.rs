@@ -219,7 +219,7 @@ fn a_log_of_a_file_that_was_cut_is_not_replayed_until_it_is_repaired() {
     assert_eq!(check(&file).worst(), Some(Severity::Loss));
     let repairs = repair(&file, guids(4).as_mut()).expect("a repair");
     assert_eq!((repairs.log_replayed, repairs.lost, repairs.lengthened), (true, MIB, had - (end - MIB)));
-    let chain = alone(open(file.clone(), true, 5));
+    let chain = alone(open(file, true, 5));
     let zeroes = (0..BLOCKS).filter(|number| read(&chain, *number) == Ok(vec![0; BLOCK])).count();
     let kept = (0..BLOCKS).filter(|number| read(&chain, *number) == Ok(data(*number))).count();
     assert_eq!((zeroes, kept), (1, BLOCKS as usize - 1));
@@ -255,7 +255,7 @@ fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
     assert!(error.contains("zeroes cannot stand for it"), "{error}");
     assert_eq!(child.size(), left);
     // What does not need it is still there.
-    let chain = Chain::new(vec![open(child.clone(), false, 7), open(parent, false, 8)]).expect("a chain");
+    let chain = Chain::new(vec![open(child, false, 7), open(parent, false, 8)]).expect("a chain");
     assert!(matches!(read(&chain, 0), Err(DiskError::Lost(_))));
     assert_eq!(read(&chain, 1), Ok(data(1)));
 

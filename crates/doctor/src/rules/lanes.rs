@@ -448,7 +448,7 @@ fn unit(facts: &Facts) -> Vec<Outcome> {
         Ok(units) => {
             let there = match units.shown.as_slice() {
                 [] => "and no other".to_owned(),
-                shown => format!("but LUN {}", listed(shown)),
+                shown => format!("but LUN {}", numbered(shown)),
             };
             let what = format!("the target shows no LUN {} to this initiator, {there}", units.named);
             Outcome::bad(&lanes.disk, what)
@@ -457,7 +457,7 @@ fn unit(facts: &Facts) -> Vec<Outcome> {
 }
 
 /// Numbers in a sentence: `0, 1, 5`; of many, the first.
-fn listed(numbers: &[u16]) -> String {
+fn numbered(numbers: &[u16]) -> String {
     let first: Vec<String> = numbers.iter().take(LISTED_MAX).map(ToString::to_string).collect();
     let more = if numbers.len() > LISTED_MAX { " …" } else { "" };
     first.join(", ") + more

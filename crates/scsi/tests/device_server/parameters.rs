@@ -89,7 +89,7 @@ async fn two_mode_selects_of_different_pages_at_a_time_are_both_in_force_and_sav
     };
     let both = [select(CACHING, 0x04), select(CONTROL, 0x04)];
     assert_eq!(page_of(&host, CACHING)[2] & 0x04, 0, "not in force before it is kept");
-    while !both.iter().all(|one| one.is_finished()) {
+    while !both.iter().all(tokio::task::JoinHandle::is_finished) {
         tokio::task::yield_now().await;
         let waiting = std::mem::take(&mut *store.0.lock().unwrap());
         waiting.into_iter().for_each(|done| done.send(true).unwrap());

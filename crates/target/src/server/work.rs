@@ -215,7 +215,7 @@ impl Drop for UnderWay {
         let DeviceWork { target, lun, .. } = &*self.work;
         match &self.done {
             Some(Ok(())) => {
-                tracing::warn!(%target, lun, "{what}, for which nobody waited any longer, was made")
+                tracing::warn!(%target, lun, "{what}, for which nobody waited any longer, was made");
             }
             Some(Err(error)) => {
                 tracing::warn!(%target, lun, "{what}, for which nobody waited any longer, was not made: {error}");

@@ -41,10 +41,13 @@ pub(super) struct Queue {
     news: Condvar,
 }
 
+/// A thing to be read, and who is answered.
+type Load = (Thing, mpsc::SyncSender<Result<Option<Vec<u8>>, StateError>>);
+
 #[derive(Debug)]
 struct State {
     closed: bool,
-    loads: VecDeque<(Thing, mpsc::SyncSender<Result<Option<Vec<u8>>, StateError>>)>,
+    loads: VecDeque<Load>,
     saves: HashMap<Thing, Save>,
     /// The keys of `saves`: one of each owner who waits for it.
     turns: FairQueue<Thing>,
