@@ -17,7 +17,7 @@ pub enum BenchError {
     Job(#[from] JobError),
     /// The job writes where data is, and was not told that it may.
     #[error(
-        "the device holds data (at offset {offset}), which this job would overwrite; allow destroying it to go on"
+        "the device holds data (at offset {offset}), and this job writes to it; allow destroying it to go on"
     )]
     WouldDestroy {
         /// Where data was seen first, bytes.

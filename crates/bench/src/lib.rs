@@ -23,7 +23,7 @@
 //! |---|---|
 //! | [`Job`], [`run`], [`Outcome`] | what to do, doing it, what came of it |
 //! | [`generator_cost`] | what making load costs by itself |
-//! | [`holds_data`] | would a write destroy something? |
+//! | [`holds_data`], [`holds_data_anywhere`] | would a write destroy something? |
 //! | [`cache_truth`] | what may have been answered from a cache? |
 //! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
 //! | [`compare`] | two or more of anything measured in turns, and which differences are real |
@@ -80,7 +80,7 @@ pub use job::{
     Arrivals, Fill, JOBS_MAX, Job, Limit, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX, random_seed,
 };
 pub use latency::Latency;
-pub use occupancy::holds_data;
+pub use occupancy::{holds_data, holds_data_anywhere};
 pub use outcome::{Direction, End, Outcome};
 pub use run::{Cancel, Tick, run};
 pub use schedule::{Entry, Event, Schedule};

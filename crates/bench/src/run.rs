@@ -9,7 +9,7 @@ use lunway_block::BlockDevice;
 use crate::BenchError;
 use crate::interval::Interval;
 use crate::job::Job;
-use crate::occupancy::holds_data;
+use crate::occupancy::holds_data_anywhere;
 use crate::outcome::{End, Outcome};
 use crate::progress::Progress;
 use crate::workers::Workers;
@@ -77,7 +77,7 @@ impl Tick {
 /// Cancelled, in whatever it was doing, it gives the outcome of what was done. Dropped, it stops issuing.
 ///
 /// A failed I/O is counted, not returned; a thousand in a row with no success end the run. A job that writes is refused
-/// with [`BenchError::WouldDestroy`] if [`holds_data`] sees data in its region and [`Job::destroy`] is not set.
+/// with [`BenchError::WouldDestroy`] if [`holds_data_anywhere`] sees data on the device and [`Job::destroy`] is not set.
 pub async fn run(
     device: Arc<dyn BlockDevice>,
     job: &Job,
@@ -92,7 +92,7 @@ pub async fn run(
             return Err(BenchError::ReadOnly);
         }
         if !job.destroy {
-            let found = holds_data(&*device, region).await;
+            let found = holds_data_anywhere(&*device, &[region], &mut |_| ()).await;
             let found = found.map_err(|source| BenchError::Device { doing: "looking for data", source })?;
             if let Some(offset) = found {
                 return Err(BenchError::WouldDestroy { offset });

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::BenchError;
 use crate::job::Job;
-use crate::occupancy::holds_data;
+use crate::occupancy::holds_data_anywhere;
 use crate::outcome::Outcome;
 use crate::profile::{Step, cost};
 use crate::run::{Cancel, Tick, run};
@@ -42,6 +42,8 @@ pub struct Entry {
 /// What happened in a running [`Schedule`].
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// Before the first job: data is looked for on a device that is to be written, and this fraction of it is done.
+    Looking(f64),
     /// A job goes on.
     Tick(Step<'a>, &'a Tick),
     /// A job has ended.
@@ -76,7 +78,7 @@ impl Schedule {
         watch: &mut dyn FnMut(Event<'_>),
         cancel: &Cancel,
     ) -> Result<Vec<Outcome>, BenchError> {
-        self.check(device).await?;
+        self.check(device, watch).await?;
         let count = self.jobs().count();
         let mut outcomes = Vec::new();
         for (index, stage) in self.stages.iter().enumerate() {
@@ -100,7 +102,11 @@ impl Schedule {
         Ok(outcomes)
     }
 
-    async fn check(&self, device: &Arc<dyn BlockDevice>) -> Result<(), BenchError> {
+    async fn check(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), BenchError> {
         let geometry = device.geometry();
         for job in self.jobs() {
             job.check(&geometry)?;
@@ -109,14 +115,17 @@ impl Schedule {
         if geometry.read_only && writing.peek().is_some() {
             return Err(BenchError::ReadOnly);
         }
-        for job in writing.filter(|job| !job.destroy) {
-            let found = holds_data(&**device, job.region_on(&geometry)).await;
-            let found = found.map_err(|source| BenchError::Device { doing: "looking for data", source })?;
-            if let Some(offset) = found {
-                return Err(BenchError::WouldDestroy { offset });
-            }
+        let regions: Vec<_> =
+            writing.filter(|job| !job.destroy).map(|job| job.region_on(&geometry)).collect();
+        if regions.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let looked = &mut |fraction| watch(Event::Looking(fraction));
+        let found = holds_data_anywhere(&**device, &regions, looked).await;
+        match found.map_err(|source| BenchError::Device { doing: "looking for data", source })? {
+            Some(offset) => Err(BenchError::WouldDestroy { offset }),
+            None => Ok(()),
+        }
     }
 }
 

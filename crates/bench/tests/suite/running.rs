@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::{Delayed, Memory};
-use lunway_bench::{BenchError, Cancel, End, Job, Limit, Mix, Pattern, Rate, Region, Tick, holds_data, run};
+use lunway_bench::{
+    BenchError, Cancel, End, Job, Limit, Mix, Pattern, Rate, Region, Tick, holds_data, holds_data_anywhere,
+    run,
+};
 use lunway_block::{BlockDevice, ExtentKind};
 
 const MIB: u64 = 1 << 20;
@@ -187,8 +190,7 @@ async fn a_write_is_refused_where_data_is_and_allowed_where_it_is_not() {
             job.limit = Limit::Bytes(4096);
         })
     };
-    device.poke(512, b"outside");
-    quiet(&device, &write(false)).await.expect("the region is empty");
+    quiet(&device, &write(false)).await.expect("the device is empty");
     device.poke(MIB as usize, &vec![0; MIB as usize]);
     device.poke(MIB as usize + 70_000, b"x");
     let before = device.peek(0, 4 << 20);
@@ -196,6 +198,40 @@ async fn a_write_is_refused_where_data_is_and_allowed_where_it_is_not() {
     assert!(matches!(refused, BenchError::WouldDestroy { offset } if offset == MIB + 70_000), "{refused}");
     assert_eq!(device.peek(0, 4 << 20), before, "nothing was written");
     quiet(&device, &write(true)).await.expect("allowed");
+}
+
+/// The zeroes of a disk with data elsewhere were overwritten.
+#[tokio::test]
+async fn a_write_to_an_empty_region_is_refused_where_data_is_beside_it() {
+    let write = job(|job| {
+        job.mix = Mix::WRITE;
+        job.region = Some(Region { offset: MIB, len: MIB });
+        job.limit = Limit::Bytes(4096);
+    });
+    for place in [512, MIB - 512, 2 * MIB, 4 * MIB - 512] {
+        let device = memory();
+        device.poke(place as usize, b"beside");
+        let before = device.peek(0, 4 << 20);
+        let refused = quiet(&device, &write).await.unwrap_err();
+        assert!(matches!(refused, BenchError::WouldDestroy { offset } if offset == place), "{refused}");
+        assert_eq!(device.peek(0, 4 << 20), before, "nothing was written");
+    }
+}
+
+#[tokio::test]
+async fn data_beside_regions_is_looked_for_once_within_bounds_and_sparse_extents_are_skipped() {
+    let region = |offset, len| Region { offset: offset * MIB, len: len * MIB };
+    let (device, mut told) = (Memory::new(80 << 20), Vec::new());
+    let overlapping = [region(8, 8), region(12, 8), region(8, 8)];
+    let found = holds_data_anywhere(&device, &overlapping, &mut |fraction| told.push(fraction)).await;
+    assert_eq!(found, Ok(None));
+    assert_eq!(told.last(), Some(&1.0));
+    assert!(told.is_sorted(), "{told:?}");
+    let read = device.bytes_read.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(read, 80 << 20, "each byte once");
+    let empty = Memory { extent_kind: ExtentKind::Unallocated, ..Memory::new(80 << 20) };
+    assert_eq!(holds_data_anywhere(&empty, &[region(0, 1)], &mut |_| ()).await, Ok(None));
+    assert_eq!(empty.bytes_read.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

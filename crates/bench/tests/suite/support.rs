@@ -1,6 +1,6 @@
 //! Devices that misbehave on purpose, in a known way.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ pub(crate) struct Memory {
     pub(crate) fail_writes: bool,
     pub(crate) read_only: bool,
     pub(crate) extent_kind: ExtentKind,
+    pub(crate) bytes_read: AtomicU64,
 }
 
 impl Memory {
@@ -31,6 +32,7 @@ impl Memory {
             fail_writes: false,
             read_only: false,
             extent_kind: ExtentKind::Data,
+            bytes_read: AtomicU64::new(0),
         }
     }
 
@@ -56,6 +58,7 @@ impl BlockDevice for Memory {
         if let Err(error) = self.geometry().check(offset, buf.len() as u64) {
             return Io::err(error);
         }
+        self.bytes_read.fetch_add(buf.len() as u64, Ordering::SeqCst);
         let len = buf.len();
         buf.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..len]);
         Io::ok(buf)

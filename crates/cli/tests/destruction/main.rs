@@ -12,6 +12,7 @@ mod block_device;
 mod file_systems;
 mod full;
 mod in_use;
+mod measuring;
 mod raw_disks;
 
 use std::fs;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use lunway_bench::profile::{self, Kind, Profile, ProfileResult};
 use lunway_bench::{
-    BenchError, Cancel, End, Entry, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data,
+    BenchError, Cancel, End, Entry, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data_anywhere,
 };
-use lunway_block::{BlockDevice, Finding, Geometry};
+use lunway_block::{BlockDevice, BlockError, Finding, Geometry};
 use lunway_report::Fact;
 
-use super::watch::Watch;
+use super::watch::{LOOKING, Watch};
 use super::wire::Wire;
 use crate::failure::Failure;
 use crate::progress;
@@ -87,6 +87,7 @@ impl Plan {
                     .run(
                         device,
                         &mut |event| match event {
+                            Event::Looking(fraction) => watch.looking(fraction),
                             Event::Tick(step, tick) => watch.tick(step, tick),
                             Event::Done(step, outcome) => watch.done(step, outcome),
                         },
@@ -156,7 +157,7 @@ pub(crate) async fn may_write(
         return Ok(options.destroy);
     }
     let region: Region = options.region_on(&geometry);
-    match holds_data(&**device, region).await.context("cannot find out whether the device holds data")? {
+    match looked_for(&**device, region).await.context("cannot find out whether the device holds data")? {
         None => Ok(true),
         Some(offset) => {
             eprintln!(
@@ -166,6 +167,15 @@ pub(crate) async fn may_write(
             Ok(false)
         }
     }
+}
+
+/// Where data was seen on a device of which `region` is to be written, looked for under a progress bar.
+pub(crate) async fn looked_for(device: &dyn BlockDevice, region: Region) -> Result<Option<u64>, BlockError> {
+    let bar = progress::fraction().with_prefix(LOOKING);
+    let found =
+        holds_data_anywhere(device, &[region], &mut |fraction| progress::set_fraction(&bar, fraction)).await;
+    bar.finish_and_clear();
+    found
 }
 
 /// Runs a profile under a progress bar.
@@ -184,7 +194,7 @@ pub(crate) fn bench_failure(error: BenchError) -> Failure {
     match error {
         BenchError::Job(error) => Failure::Usage(error.to_string()),
         BenchError::WouldDestroy { offset } => Failure::failed(anyhow!(
-            "the device holds data (at offset {offset}), which this job would overwrite: --destroy allows it"
+            "the device holds data (at offset {offset}), and this job writes to it: --destroy allows that"
         )),
         BenchError::MustWrite { profile } => Failure::failed(anyhow!(
             "the profile {profile} writes its whole region before it measures: --destroy allows it"

@@ -18,6 +18,9 @@ use crate::screen::Screen;
 /// Shortest time between two drawings.
 const REDRAW: Duration = Duration::from_millis(200);
 
+/// What is done before a device is written.
+pub(super) const LOOKING: &str = "looking for data";
+
 /// Hands what a run tells to whoever looks on.
 ///
 /// [`tick`](Self::tick) and [`done`](Self::done) while it runs, [`finish`](Self::finish) when it has ended, however it
@@ -75,6 +78,14 @@ impl Watch {
     pub(super) fn streaming(mut self, out: Box<dyn Write>, device: &str, about: &str) -> io::Result<Self> {
         self.stream = Some(Stream::start(out, device, about, self.device.paths())?);
         Ok(self)
+    }
+
+    /// Before the first step: what is to be written is looked at.
+    pub(super) fn looking(&mut self, fraction: f64) {
+        if let View::Bar(bar) = &self.view {
+            progress::set_fraction(bar, fraction);
+            bar.set_prefix(LOOKING);
+        }
     }
 
     /// A step goes on.

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use lunway_bench::profile::Options;
-use lunway_bench::{Region, cache_truth, holds_data};
+use lunway_bench::{Region, cache_truth};
 use lunway_block::size::HumanSize;
 use lunway_block::spec::{DeviceSpec, split_options};
 use lunway_block::{BlockDevice, Geometry};
 use lunway_device::OpenOptions;
 use lunway_report::Fact;
 
+use crate::command::bench::plan::looked_for;
 use crate::device;
 use crate::failure::Failure;
 
@@ -124,7 +125,7 @@ impl Opened {
             if destroy {
                 continue;
             }
-            let found = holds_data(&**device, region).await;
+            let found = looked_for(&**device, region).await;
             if let Some(offset) = found.context("cannot find out whether a device holds data")? {
                 eprintln!(
                     "lunway: a device holds data (at offset {offset}): comparing reads only; --destroy overwrites it and \

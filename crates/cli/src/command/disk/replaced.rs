@@ -31,11 +31,11 @@ impl Replaced {
     /// Refused without `overwrite`, as a container that was not named as one, as the parent of other disks, and while
     /// another program has it open.
     pub(super) fn of(spec: &DeviceSpec, overwrite: bool) -> Result<Option<Self>, Failure> {
-        let path = match spec {
-            DeviceSpec::File { path, .. }
-            | DeviceSpec::Vhdx { path }
-            | DeviceSpec::Image { path, format: ImageFormat::Vhd } => path,
-            _ => return Ok(None),
+        let (DeviceSpec::File { path, .. }
+        | DeviceSpec::Vhdx { path }
+        | DeviceSpec::Image { path, format: ImageFormat::Vhd }) = spec
+        else {
+            return Ok(None);
         };
         let Some(metadata) = path.metadata().ok().filter(fs::Metadata::is_file) else { return Ok(None) };
         // What is wrong with an image that is not raw data is said by who opens it as raw data.
