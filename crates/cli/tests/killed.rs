@@ -126,7 +126,8 @@ fn manage(socket: PathBuf, mut random: Random, mut state: Either<Config>) -> (Ei
             Err(
                 ClientError::Refused { status: 503, .. }
                 | ClientError::Connect { .. }
-                | ClientError::NoAnswer { .. },
+                | ClientError::NoAnswer { .. }
+                | ClientError::Killed { .. },
             ) => {
                 return (state, made);
             }

@@ -17,12 +17,18 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::error::ErrorBody;
+use crate::killed::KilledProcess;
+use crate::running::RunningDaemon;
 use crate::token::{TokenError, read_token};
 
 /// How long a daemon may take to answer a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// How long it may take to answer a request: a change may have to reach another machine for a device.
+/// How long it may take to answer a change: it may have to reach another machine for a device.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
+/// How long it may take to answer a question: none of them waits for a disk.
+const GET_TIME: Duration = Duration::from_secs(30);
+/// How long a process takes to end after a kill where no disk keeps it: the kernel frees gigabytes in less.
+const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Longest answer, bytes.
 const ANSWER_MAX: usize = 64 << 20;
 /// What must be written otherwise within one part of a path.
@@ -79,6 +85,26 @@ pub enum ClientError {
         endpoint: String,
         /// What happened.
         why: String,
+    },
+    /// The daemon was killed, and has not ended.
+    #[error(
+        "the daemon on {endpoint} answers nothing any more: {process}, and keeps its disks and this socket until that \
+         answers; bring that disk back or detach it, or restart the machine"
+    )]
+    Killed {
+        /// The socket.
+        endpoint: String,
+        /// Its process.
+        process: KilledProcess,
+    },
+    /// A question was not answered in time.
+    #[error(
+        "the daemon on {endpoint} did not answer within {} s: ask again; if that is in vain, see its log, and restart it",
+        GET_TIME.as_secs()
+    )]
+    Silent {
+        /// The socket or address.
+        endpoint: String,
     },
     /// The daemon says no; its sentence.
     #[error("{sentence}")]
@@ -167,6 +193,7 @@ impl Client {
 
     /// The same, for answers of any kind.
     pub async fn text(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, ClientError> {
+        let asks = method == Method::GET;
         let mut request = Request::builder().method(method).uri(path).header(HOST, "lunway");
         if let Endpoint::Tcp { token_file, .. } = &self.endpoint {
             request = request.header(AUTHORIZATION, format!("Bearer {}", read_token(token_file)?));
@@ -176,9 +203,12 @@ impl Client {
         }
         let body = Full::new(body.map_or_else(Bytes::new, |body| body.to_string().into()));
         let request = request.body(body).map_err(|error| self.no_answer(error.to_string()))?;
-        let (status, answer) = match timeout(ANSWER_TIME, self.exchange(request)).await {
+        let limit = if asks { GET_TIME } else { ANSWER_TIME };
+        let (status, answer) = match timeout(limit, self.exchange(request)).await {
             Ok(answer) => answer?,
-            Err(_) => return Err(self.no_answer(format!("nothing came within {} s", ANSWER_TIME.as_secs()))),
+            Err(_) if let Some(killed) = self.killed() => return Err(killed),
+            Err(_) if asks => return Err(ClientError::Silent { endpoint: self.endpoint.to_string() }),
+            Err(_) => return Err(self.no_answer(format!("nothing came within {} s", limit.as_secs()))),
         };
         if status.is_success() {
             return Ok(answer);
@@ -193,7 +223,20 @@ impl Client {
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
         match &self.endpoint {
             Endpoint::Unix(path) => {
-                let stream = self.connected(UnixStream::connect(path)).await?;
+                let stream = match self.connected(UnixStream::connect(path)).await {
+                    // The kernel's queue of connections is full, and nobody takes them.
+                    Err(ClientError::Connect { endpoint, source })
+                        if source.kind() == io::ErrorKind::WouldBlock =>
+                    {
+                        return Err(self.killed().unwrap_or(ClientError::Connect { endpoint, source }));
+                    }
+                    connected => connected?,
+                };
+                // The process that listens, unless systemd does for it.
+                let listener = stream.peer_cred().ok().and_then(|peer| peer.pid()?.try_into().ok());
+                if let Some(process) = remains(listener).await {
+                    return Err(ClientError::Killed { endpoint: self.endpoint.to_string(), process });
+                }
                 self.exchange_on(stream, request).await
             }
             Endpoint::Tcp { address, .. } => {
@@ -232,9 +275,23 @@ impl Client {
         }
     }
 
+    /// That the daemon on this socket was killed, as it has recorded itself.
+    fn killed(&self) -> Option<ClientError> {
+        let Endpoint::Unix(socket) = &self.endpoint else { return None };
+        let process = RunningDaemon::killed_on(socket)?;
+        Some(ClientError::Killed { endpoint: self.endpoint.to_string(), process })
+    }
+
     fn no_answer(&self, why: String) -> ClientError {
         ClientError::NoAnswer { endpoint: self.endpoint.to_string(), why }
     }
+}
+
+/// A killed process that does not end: one that waits for no disk is gone within [`ENDING_TIME`].
+async fn remains(process: Option<u32>) -> Option<KilledProcess> {
+    KilledProcess::find(process?)?;
+    tokio::time::sleep(ENDING_TIME).await;
+    KilledProcess::find(process?)
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ use tokio::sync::Semaphore;
 
 use crate::door::{Door, Visitor};
 use crate::error::ApiError;
+use crate::killed::KilledProcess;
+use crate::running::RunningDaemon;
 use crate::token::Token;
 
 /// Connections at a time, for each socket on its own; on TCP of those that have shown the token.
@@ -44,6 +46,18 @@ pub enum ListenError {
         .0.display()
     )]
     Taken(PathBuf),
+    /// A daemon that was killed has it still.
+    #[error(
+        "{process}, and keeps its disks and the socket {} until that answers: bring that disk back or detach it, or \
+         restart the machine, and start the daemon then",
+        path.display()
+    )]
+    Killed {
+        /// The socket.
+        path: PathBuf,
+        /// The process.
+        process: KilledProcess,
+    },
     /// Something else is there.
     #[error("{} exists and is not a socket: remove it, or choose another path for the API's socket", .0.display())]
     NoSocket(PathBuf),
@@ -77,7 +91,10 @@ pub enum ListenError {
 pub(crate) fn bind(path: &Path) -> Result<UnixSocket, ListenError> {
     make_folder(path).map_err(|source| ListenError::Unix { path: path.to_owned(), source })?;
     UnixSocket::bind(path).map_err(|error| match error {
-        BindError::Taken(path) => ListenError::Taken(path),
+        BindError::Taken(path) => match RunningDaemon::killed_on(&path) {
+            Some(process) => ListenError::Killed { path, process },
+            None => ListenError::Taken(path),
+        },
         BindError::NoSocket(path) => ListenError::NoSocket(path),
         BindError::Listen { path, source } => ListenError::Unix { path, source },
     })

@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::client::runtime_folder;
+use crate::killed::KilledProcess;
 
 /// The folder of the records, within the runtime folder, which others may use for theirs.
 const FOLDER: &str = "lunway-daemons";
@@ -47,6 +48,13 @@ impl RunningDaemon {
     /// All that run.
     pub fn all() -> Vec<Self> {
         Self::all_in(&runtime_folder())
+    }
+
+    /// The daemon on this socket, where it was killed and has not ended.
+    pub(crate) fn killed_on(socket: &Path) -> Option<KilledProcess> {
+        let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
+        let there = Self::all().into_iter().filter(|daemon| daemon.socket.as_ref() == Some(&socket));
+        there.into_iter().find_map(|daemon| KilledProcess::find(daemon.pid))
     }
 
     fn register_in(&self, runtime: &Path) -> io::Result<Registration> {

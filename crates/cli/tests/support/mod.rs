@@ -198,6 +198,11 @@ impl Served {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Asks it to end as an init system does, and waits for that.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
