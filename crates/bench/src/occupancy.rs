@@ -113,7 +113,7 @@ async fn look_beside(
     let mut run: Option<Region> = None;
     while at < end {
         let len = (end - at).min(EXTENT_WINDOW);
-        for extent in device.extents(at, len).await? {
+        for extent in device.extents(at, len, usize::MAX).await? {
             if extent.kind != ExtentKind::Data {
                 continue;
             }
