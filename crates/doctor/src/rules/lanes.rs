@@ -339,7 +339,7 @@ pub(super) const RULES: &[Rule] = &[
         applies: "two or more lanes that are not in reserve, with --probe",
         why: "a request that needs 100 reads waits for the slowest of them: where 1 % of reads take 200 ms, as after a lost segment, 63 % of \
               such requests do. A lane that is slow now and then, and alone, has a cable, a port or a switch that loses or holds packets",
-        source: "J. Dean and L. A. Barroso, The Tail at Scale, CACM 2013; Linux's least retransmission time-out of 200 ms",
+        source: "The Tail at Scale, Communications of the ACM 56 (2), 2013; Linux's least retransmission time-out of 200 ms",
         thumbs: &[8],
         fix: "check the cable and the counters of the port of {lane}: ethtool -S PORT; until then mark the lane reserve",
         undo: "",
