@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use daemon::{Daemon, lun, refused};
 use initiator::Initiator;
+use lunway_console::{Client, Endpoint};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{IQN, PATIENCE, Running, assert_same_bytes, finish, lunway, succeed};
@@ -481,6 +482,10 @@ fn a_full_area_breaks_the_run_and_no_write() {
     let history = writer.end();
     compare("area full", history.p99(began, from), history.p99(from, to));
     wait_until_no_snapshot(folder);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = Client::new(Endpoint::Unix(folder.join("api.sock")));
+    let metrics: Value = runtime.block_on(client.get("/v1/metrics")).unwrap();
+    assert_eq!(metrics["snapshots_broken"], 1, "deleted ones are not counted");
     // The next one goes on.
     run(folder, "one");
     assert!(restored(folder, "one", "latest") == fs::read(folder.join("disk.img")).unwrap());
@@ -575,13 +580,41 @@ fn snapshots_that_are_asked_for_together_wait_for_each_other() {
 }
 
 #[test]
-fn a_snapshot_ends_with_its_lun() {
+fn a_snapshot_ends_with_its_lun_and_only_where_that_is_said() {
     let folder = folder();
     let folder = folder.path();
     let _daemon = Daemon::start(folder);
-    succeed(command(folder, &["snapshot", "create", &format!("{IQN}/1")]));
-    assert_eq!(snapshots(folder).len(), 1);
-    succeed(lun(folder, "remove", &[IQN, "1"]));
+    let create = || {
+        succeed(command(folder, &["snapshot", "create", &format!("{IQN}/1")]));
+        let made = snapshots(folder).pop().unwrap();
+        made["snapshot"]["name"].as_str().unwrap().to_owned()
+    };
+    let name = create();
+    fs::File::create(folder.join("third.img")).unwrap().set_len(SIZE).unwrap();
+    for (verb, more) in [
+        ("resize", &["128M", "--shrink"][..]),
+        ("resize", &["128M", "--shrink", "--dry-run"]),
+        ("remove", &[]),
+        ("remove", &["--dry-run"]),
+        ("add", &["third.img", "--replace"]),
+        ("set", &["--device", "third.img"]),
+    ] {
+        let said = refused(lun(folder, verb, &[&[IQN, "1"], more].concat()));
+        assert!(said.contains(&name) && said.contains("--end-snapshots"), "{verb}: {said}");
+    }
+    let said = refused(command(folder, &["target", "remove", IQN]));
+    assert!(said.contains(&name) && said.contains("--end-snapshots"), "{said}");
+    assert!(snapshots(folder)[0]["snapshot"]["broken"].is_null());
+    succeed(lun(folder, "resize", &[IQN, "1", "512M"]));
+    succeed(lun(folder, "resize", &[IQN, "1", "128M", "--shrink", "--end-snapshots"]));
+    let broken = snapshots(folder)[0]["snapshot"]["broken"].clone();
+    assert!(broken.as_str().unwrap().contains("made smaller"), "{broken}");
+    // What cannot be read any more is in nobody's way.
+    succeed(lun(folder, "resize", &[IQN, "1", "64M", "--shrink"]));
+    succeed(lun(folder, "resize", &[IQN, "1", "256M"]));
+    create();
+    refused(lun(folder, "remove", &[IQN, "1"]));
+    succeed(lun(folder, "remove", &[IQN, "1", "--end-snapshots"]));
     assert!(snapshots(folder).is_empty());
     // Its device is closed: it can be opened again.
     succeed(lun(folder, "add", &[IQN, "1", "other.img"]));

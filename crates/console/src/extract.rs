@@ -44,6 +44,8 @@ pub(crate) struct Ask {
     pub(crate) must_be_new: bool,
     /// Logical units may get fewer bytes than they have.
     pub(crate) shrink: bool,
+    /// Snapshots may end with what is taken away.
+    pub(crate) end_snapshots: bool,
     /// Make the file behind a new logical unit, with so many bytes.
     pub(crate) create: Option<u64>,
     /// Where a new access rule is put, counted from 1.

@@ -426,8 +426,12 @@ impl Manager {
             ));
         }
         if old != Some(size) {
+            if !ask.end_snapshots {
+                self.server.keeps_snapshots(target.as_str(), lun, size).await.map_err(refused)?;
+            }
             if !ask.dry_run {
-                self.server.resize_lun(target.as_str(), lun, size).await.map_err(refused)?;
+                let resized = self.server.resize_lun(target.as_str(), lun, size, ask.end_snapshots).await;
+                resized.map_err(refused)?;
             }
             let place = format!("target {target}, lun {lun}");
             let text = format!("~ {place}: size: {}", sizes(old, size));
@@ -449,8 +453,13 @@ impl Manager {
         let source = &self.source;
         // What is not written to the file was read from it: its errors name it.
         let is_asked = keep.persist.is_some();
-        let options =
-            ChangeOptions { dry_run: ask.dry_run, generation: ask.generation, shrink: ask.shrink, ..keep };
+        let options = ChangeOptions {
+            dry_run: ask.dry_run,
+            generation: ask.generation,
+            shrink: ask.shrink,
+            end_snapshots: ask.end_snapshots,
+            ..keep
+        };
         let edit = |config: &mut Config| {
             let old = config.clone();
             let edited = edit(config);
@@ -569,6 +578,7 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
         | ChangeError::NeedsRestart(_)
         | ChangeError::Smaller { .. }
         | ChangeError::Cut { .. }
+        | ChangeError::HasSnapshots { .. }
         | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
         ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -584,6 +594,7 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
     match error {
         ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
         ChangeError::Cut { .. } => refusal.decided_by("force"),
+        ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
         _ => refusal,
     }
 }

@@ -68,6 +68,12 @@ pub(crate) const SHRINK: Parameter = Parameter {
     kind: "boolean",
     description: "Allow a smaller size for logical units in memory: data beyond the new end are lost. Otherwise that is refused (409).",
 };
+/// Lets snapshots end with what is taken away.
+pub(crate) const END_SNAPSHOTS: Parameter = Parameter {
+    name: "end_snapshots",
+    kind: "boolean",
+    description: "Allow snapshots to end with a logical unit that is removed, gets another device or a smaller size. Otherwise that is refused (409).",
+};
 /// Makes the file behind a logical unit.
 pub(crate) const CREATE: Parameter = Parameter {
     name: "create",
@@ -77,11 +83,13 @@ pub(crate) const CREATE: Parameter = Parameter {
 /// What all changes take.
 pub(crate) const CHANGE: &[Parameter] = &[DRY_RUN, GENERATION];
 /// What all changes take that can give logical units other sizes.
-pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK];
+pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK, END_SNAPSHOTS];
 /// What a PUT of something with a name takes.
 pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW];
 /// What all removals take.
 pub(crate) const REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST];
+/// What removals of logical units take.
+pub(crate) const LUN_REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, END_SNAPSHOTS];
 
 impl Route {
     pub(crate) fn new(

@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,6 +54,9 @@ pub(crate) enum Effect {
     Holes,
 }
 
+/// Called with the reason when a snapshot breaks.
+pub type BreakCallback = Box<dyn Fn(&str) + Send + Sync>;
+
 /// How much of an area is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -80,6 +83,8 @@ pub struct Fleece {
     over: AtomicBool,
     state: Mutex<State>,
     watched: Condvar,
+    /// Told the reason when it breaks.
+    on_break: OnceLock<BreakCallback>,
 }
 
 #[derive(Default)]
@@ -142,6 +147,7 @@ impl Fleece {
             over: AtomicBool::new(false),
             state: Mutex::new(state),
             watched: Condvar::new(),
+            on_break: OnceLock::new(),
         });
         let weak = Arc::downgrade(&fleece);
         let watching = thread::Builder::new().name("fleece".to_owned()).spawn(move || watch(&weak));
@@ -164,11 +170,33 @@ impl Fleece {
         self.over.load(SeqCst)
     }
 
+    /// Asks to be told the reason when it breaks, and not when it is [ended](Self::end). Once; may come on any thread.
+    pub fn on_break(&self, callback: BreakCallback) {
+        if let Err(callback) = self.on_break.set(callback) {
+            drop(callback);
+        }
+    }
+
     /// Ends it, and lets go of the device and of the area. The first reason stays.
     pub fn end(&self, why: &str) {
-        let (wakers, disks) = {
+        self.finish(why);
+    }
+
+    /// Ends it because what it needs has failed.
+    fn broken(&self, why: &str) {
+        if self.finish(why)
+            && let Some(tell) = self.on_break.get()
+        {
+            tell(why);
+        }
+    }
+
+    /// Ends it: whether it had not ended before.
+    fn finish(&self, why: &str) -> bool {
+        let (wakers, disks, first) = {
             let mut state = self.state();
-            if state.ended.is_none() {
+            let first = state.ended.is_none();
+            if first {
                 state.ended = Some(why.to_owned());
             }
             // Before any change goes on that was not copied.
@@ -176,11 +204,12 @@ impl Fleece {
             state.grains.clear();
             let mut wakers = std::mem::take(&mut state.wakers);
             wakers.append(&mut state.pausing);
-            (wakers, state.disks.take())
+            (wakers, state.disks.take(), first)
         };
         self.watched.notify_all();
         drop(disks);
         wakers.into_iter().for_each(Waker::wake);
+        first
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -271,7 +300,7 @@ impl Fleece {
             }
             let claim = Claim { fleece: self, grains: claimed };
             match self.copy(&claim.grains).await {
-                Some(Err(why)) => return self.end(&why),
+                Some(Err(why)) => return self.broken(&why),
                 Some(Ok(())) => {}
                 None => return,
             }
@@ -594,7 +623,7 @@ fn watch(fleece: &Weak<Fleece>) {
         pausing.into_iter().for_each(Waker::wake);
         if oldest.is_some_and(|began| began.elapsed() > COPY_TIME) {
             let why = format!("a write had to wait for a copy for more than {} s", COPY_TIME.as_secs());
-            fleece.end(&why);
+            fleece.broken(&why);
         }
     }
 }

@@ -184,14 +184,14 @@ impl Layer for SnapshotLayer {
         Io::Ready(self.inside.inner.geometry().check_write(offset, from.len).map(|()| false))
     }
 
-    /// What a smaller size cuts off is not copied: snapshots end with it.
+    /// What a smaller size cuts off cannot be copied: it is refused while there is a snapshot.
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let layer = Arc::clone(&self.inside);
         self.change(0, 0, Effect::Data, move |inner| {
-            if size < inner.geometry().size {
-                for fleece in layer.fleeces.list().iter() {
-                    fleece.end("the disk was made smaller");
-                }
+            if size < inner.geometry().size && layer.fleeces.list().iter().any(|fleece| !fleece.has_ended()) {
+                let why =
+                    "the disk has a snapshot, which a smaller size would end: delete it first".to_owned();
+                return Io::err(BlockError::Size { why });
             }
             inner.resize(size, permit)
         })

@@ -40,7 +40,7 @@ mod gate;
 mod layer;
 mod view;
 
-pub use fleece::{COPY_TIME, Fleece, FleeceError, GRAIN, Usage};
+pub use fleece::{BreakCallback, COPY_TIME, Fleece, FleeceError, GRAIN, Usage};
 pub use gate::{Hold, HoldError};
 pub use layer::SnapshotLayer;
 pub use view::SnapshotDevice;

@@ -276,14 +276,18 @@ async fn an_unmapped_disk_costs_its_data_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_a_smaller_disk_cuts_off_ends_its_snapshots() {
+async fn a_disk_that_has_a_snapshot_is_not_made_smaller() {
     let layer = SnapshotLayer::new(ram(SIZE));
     let (fleece, _) = snapshot(&layer, ram(SIZE)).await;
     layer.resize(SIZE * 2, Permit::default()).await.unwrap();
     assert_eq!(fleece.usage().ended, None);
     assert_eq!(SnapshotDevice::new(Arc::clone(&fleece)).geometry().size, SIZE);
+    let refused = layer.resize(GRAIN, Permit::default()).await.unwrap_err();
+    assert!(matches!(&refused, BlockError::Size { why } if why.contains("has a snapshot")), "{refused}");
+    assert_eq!((fleece.usage().ended.clone(), layer.geometry().size), (None, SIZE * 2));
+    fleece.end("it was deleted");
     layer.resize(GRAIN, Permit::default()).await.unwrap();
-    assert!(fleece.usage().ended.is_some_and(|why| why.contains("smaller")));
+    assert_eq!(layer.geometry().size, GRAIN);
 }
 
 /// A disk of which every other grain is a hole, and the pieces that it has told.

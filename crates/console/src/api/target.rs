@@ -21,7 +21,8 @@ use crate::error::ApiError;
 use crate::extract::{Ask, Body, Place};
 use crate::manager::{Manager, Orders, refused};
 use crate::route::{
-    CHANGE, CREATE, CREATION, DRY_RUN, GENERATION, MUST_BE_NEW, MUST_EXIST, Parameter, REMOVAL, Route, SHRINK,
+    CHANGE, CREATE, CREATION, DRY_RUN, END_SNAPSHOTS, GENERATION, LUN_REMOVAL, MUST_BE_NEW, MUST_EXIST,
+    Parameter, REMOVAL, Route, SHRINK,
 };
 
 /// Where a new rule goes.
@@ -98,6 +99,9 @@ struct NewSize {
     /// Shrink it even if that cuts a partition or a file system.
     #[serde(default)]
     force: bool,
+    /// Shrink it even if it has snapshots, which end.
+    #[serde(default)]
+    end_snapshots: bool,
 }
 
 /// The new file of a VHDX disk that is frozen.
@@ -153,7 +157,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Create a target, or change the members that the body names; null restores a default. An empty object creates it.",
             put(element::put::<TargetConfig>),
         )
-        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK])
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, END_SNAPSHOTS])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -162,7 +166,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Remove a target. Its initiators are asked to log out, then dropped.",
             delete(element::delete::<TargetConfig>),
         )
-        .query(REMOVAL)
+        .query(LUN_REMOVAL)
         .answers::<Applied>(),
         Route::new(Method::GET, "/v1/targets/{target}/luns", "The logical units of a target.", get(luns))
             .answers::<Luns>(),
@@ -173,7 +177,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Add a logical unit (the body names at least the device), or change the members that the body names.",
             put(element::put::<LunConfig>),
         )
-        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, CREATE])
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, END_SNAPSHOTS, CREATE])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -182,7 +186,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Remove a logical unit. Its commands are finished and its device is flushed.",
             delete(element::delete::<LunConfig>),
         )
-        .query(REMOVAL)
+        .query(LUN_REMOVAL)
         .answers::<Applied>(),
         Route::new(
             Method::POST,
@@ -359,11 +363,11 @@ async fn resize(
     State(manager): State<Arc<Manager>>,
     Place((target, lun)): Place<(String, u16)>,
     ask: Ask,
-    Body(NewSize { size, shrink, force }): Body<NewSize>,
+    Body(NewSize { size, shrink, force, end_snapshots }): Body<NewSize>,
 ) -> Result<Applied, ApiError> {
     let target = name(&target)?;
     manager.may_resize(&target, lun, size, (shrink, force)).await?;
-    manager.resize(Ask { shrink, ..ask }, target, lun, size).await
+    manager.resize(Ask { shrink, end_snapshots, ..ask }, target, lun, size).await
 }
 
 async fn snapshot(

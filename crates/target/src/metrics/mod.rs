@@ -52,6 +52,7 @@ struct Inner {
     portals: BTreeMap<SocketAddr, LunMetrics>,
     logins: u64,
     logins_refused: u64,
+    snapshots_broken: u64,
     failure_log: BTreeMap<String, BTreeMap<(u16, Cause), FailureLog>>,
 }
 
@@ -80,6 +81,8 @@ pub struct MetricsSnapshot {
     pub chap_failures: u64,
     /// CHAP responses that were delayed or refused unchecked, because earlier ones were wrong.
     pub chap_delayed: u64,
+    /// Snapshots that were lost: their area full, failed or too slow.
+    pub snapshots_broken: u64,
     /// By logical unit: its size, and the space in its backing store.
     pub devices: Vec<DeviceReading>,
     /// Number of warnings by kind.
@@ -213,6 +216,11 @@ impl Metrics {
         }
     }
 
+    /// A snapshot was lost.
+    pub(crate) fn snapshot_broke(&self) {
+        self.lock().snapshots_broken += 1;
+    }
+
     /// Whether it is to be logged now that the device of a logical unit has failed `count` commands. `Some`: it is,
     /// with the number of those that were not logged since the last that was.
     fn logs_failure(&self, target: &str, lun: u16, cause: Cause, count: u64, now: Instant) -> Option<u64> {
@@ -246,6 +254,7 @@ impl Metrics {
         let (mut luns, mut portals) = (inner.luns.clone(), inner.portals.clone());
         let shelves: Vec<_> = inner.sessions.iter().filter_map(Weak::upgrade).collect();
         let (logins, logins_refused) = (inner.logins, inner.logins_refused);
+        let snapshots_broken = inner.snapshots_broken;
         drop(inner);
         for lun in served {
             luns.entry(lun).or_default();
@@ -274,6 +283,7 @@ impl Metrics {
             logins_refused,
             chap_failures: 0,
             chap_delayed: 0,
+            snapshots_broken,
             devices: Vec::new(),
             warnings: Vec::new(),
         }

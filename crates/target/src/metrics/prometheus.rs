@@ -49,6 +49,12 @@ impl MetricsSnapshot {
         for warning in &self.warnings {
             page.line("lunway_warnings", &[("kind", warning.kind.name().to_owned())], warning.count);
         }
+        page.family(
+            "lunway_snapshots_broken_total",
+            "counter",
+            "Snapshots that were lost: their area full, failed or too slow.",
+        );
+        page.line("lunway_snapshots_broken_total", &[], self.snapshots_broken);
         page.devices(&self.devices);
         page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
         for portal in &self.portals {
@@ -207,6 +213,7 @@ mod tests {
             logins_refused: 1,
             chap_failures: 4,
             chap_delayed: 2,
+            snapshots_broken: 3,
             devices: Vec::new(),
             warnings: Vec::new(),
         };

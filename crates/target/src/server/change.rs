@@ -53,6 +53,9 @@ pub struct ChangeOptions<'a> {
     /// Logical units may get fewer bytes than they have, and lose what is behind the new end. Otherwise that is
     /// [`ChangeError::Smaller`].
     pub shrink: bool,
+    /// Snapshots may end with the logical unit, or the part of it, that is taken away. Otherwise that is
+    /// [`ChangeError::HasSnapshots`].
+    pub end_snapshots: bool,
     /// The device of this logical unit has become the one that the new configuration names already
     /// ([`Server::snapshot_lun`]).
     pub switched: Option<(&'a str, u16)>,
@@ -288,6 +291,11 @@ impl Server {
         if let Some(smaller) = smaller(&transaction.luns, &prepared, openings).filter(|_| !options.shrink) {
             return Err(smaller);
         }
+        if let Some(refused) =
+            end_of_snapshots(&transaction.luns, &prepared, &new).filter(|_| !options.end_snapshots)
+        {
+            return Err(refused);
+        }
         one_serial_each(&transaction.luns, &prepared, openings, &new)?;
         changes.extend(prepared.secrets.iter().cloned());
         let made = !options.dry_run;
@@ -336,7 +344,7 @@ impl Server {
         for effect in &effects {
             tracing::warn!("configuration {generation}: {effect}");
         }
-        let aftermath = self.commit(&mut transaction, prepared, openings, &served);
+        let aftermath = self.commit(&mut transaction, prepared, openings, (&served, options.end_snapshots));
         is_served();
         effects.extend(waiting);
         Ok(Attempt::Made(Changed { generation, changes, effects }, aftermath))
@@ -434,7 +442,7 @@ impl Server {
         transaction: &mut Transaction,
         prepared: Prepared,
         openings: &mut Openings,
-        new: &Config,
+        (new, end_snapshots): (&Config, bool),
     ) -> Aftermath {
         let luns = &mut transaction.luns;
         let old = self.shared.serving();
@@ -449,7 +457,7 @@ impl Server {
         for target in prepared.targets.values() {
             target.scsi.set_port_groups(port_groups(new, &target.config));
         }
-        let resized = |(key, size)| luns.get(&key).map(|lun: &Lun| lun.resize(size));
+        let resized = |(key, size)| luns.get(&key).map(|lun: &Lun| lun.resize(size, end_snapshots));
         let resizes = prepared.resized.into_iter().filter_map(resized).collect();
         for (key, unit) in prepared.renewed {
             if let (Some(lun), Some(target)) = (luns.get_mut(&key), prepared.targets.get(&key.0)) {
@@ -619,6 +627,26 @@ fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> Option<Chan
         let present = luns.get(&(target.to_owned(), lun))?.device.geometry().size;
         let smaller = || ChangeError::Smaller { target: target.to_owned(), lun, present, size };
         (size < present).then(smaller)
+    })
+}
+
+/// A logical unit that has snapshots, which would end: it goes, gets another device, or a smaller size.
+fn end_of_snapshots(luns: &Luns, prepared: &Prepared, new: &Config) -> Option<ChangeError> {
+    luns.iter().find_map(|(key, lun)| {
+        let size = prepared.resized.iter().find(|(of, _)| of == key).map(|(_, size)| *size);
+        let is_new = |(target, config): &(TargetConfig, LunConfig)| {
+            target.name.as_str() == key.0 && config.id == key.1
+        };
+        match () {
+            () if new.target(&key.0).and_then(|target| target.lun(key.1)).is_none() => {
+                lun.in_the_way_of("were removed")
+            }
+            () if prepared.new.iter().any(is_new) => lun.in_the_way_of("got another device"),
+            () if size.is_some_and(|size| size < lun.device.geometry().size) => {
+                lun.in_the_way_of("were made smaller")
+            }
+            () => None,
+        }
     })
 }
 

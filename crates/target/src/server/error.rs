@@ -194,6 +194,21 @@ pub enum ChangeError {
         /// What it said.
         error: BlockError,
     },
+    /// A change would end snapshots, and nobody said that this is meant.
+    #[error(
+        "target {target}, lun {lun} has snapshots, which would end if it {change}: {}; delete them first \
+         (`lunway snapshot delete`)", names.join(", ")
+    )]
+    HasSnapshots {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// What would become of it, in words.
+        change: &'static str,
+        /// The snapshots.
+        names: Vec<String>,
+    },
     /// No snapshot is made of logical units, or there is none of that name.
     #[error("{0}")]
     NoSnapshot(String),

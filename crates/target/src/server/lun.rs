@@ -79,6 +79,8 @@ pub(super) struct Resize {
     /// The device's name.
     device: String,
     size: u64,
+    /// Those that end with it, if they may.
+    ends: Option<Arc<LunSnapshots>>,
 }
 
 /// What becomes of a logical unit when its configuration changes.
@@ -228,6 +230,13 @@ impl Lun {
         (self.target.clone(), self.config.id)
     }
 
+    /// The error of a change that ends its snapshots; `None`: it has none that can be read.
+    pub(super) fn in_the_way_of(&self, change: &'static str) -> Option<ChangeError> {
+        let names = self.snapshots.whole();
+        let (target, lun) = self.key();
+        (!names.is_empty()).then_some(ChangeError::HasSnapshots { target, lun, change, names })
+    }
+
     /// Says that it is served.
     pub(super) fn log(&self) {
         let (size, serial) = (self.device.geometry().size, self.unit.identity().serial());
@@ -247,9 +256,11 @@ impl Lun {
         Arc::clone(&self.work)
     }
 
-    /// A change of the device's size, to be carried out beside other changes.
-    pub(super) fn resize(&self, size: u64) -> Resize {
-        Resize { work: self.work(), device: self.config.device.to_string(), size }
+    /// A change of the device's size, to be carried out beside other changes. Snapshots end with a smaller size if they
+    /// may; else it is refused while there are any.
+    pub(super) fn resize(&self, size: u64, end_snapshots: bool) -> Resize {
+        let ends = (end_snapshots && size < self.device.geometry().size).then(|| Arc::clone(&self.snapshots));
+        Resize { work: self.work(), device: self.config.device.to_string(), size, ends }
     }
 
     /// What a new configuration of the same number asks for. `switched`: the device is the one that it names already.
@@ -356,9 +367,15 @@ impl Lun {
 impl Resize {
     /// As [`DeviceWork::carry_out`].
     pub(super) async fn carry_out(self, runtime: &Handle) -> Result<(), ChangeError> {
-        let Self { work, device, size } = self;
+        let Self { work, device, size, ends } = self;
         let what = format!("the resize to {}", HumanSize(size));
-        let resized = work.carry_out(runtime, what, move |device, permit| device.resize(size, permit)).await;
+        let resize = move |device: &dyn BlockDevice, permit| {
+            if let Some(snapshots) = ends {
+                snapshots.end_all("its LUN was made smaller");
+            }
+            device.resize(size, permit)
+        };
+        let resized = work.carry_out(runtime, what, resize).await;
         resized.map_err(|error| {
             error.of(&work, |target, lun, error| ChangeError::Resize { target, lun, device, error })
         })

@@ -424,9 +424,19 @@ impl Server {
     }
 
     /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices
-    /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name.
-    pub async fn resize_lun(&self, target: &str, lun: u16, size: u64) -> Result<(), ChangeError> {
-        let resize = self.of_lun(target, lun, |lun| lun.resize(size)).await?;
+    /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name. A smaller size
+    /// is [`ChangeError::HasSnapshots`] while there are any, unless they may end with it.
+    pub async fn resize_lun(
+        &self,
+        target: &str,
+        lun: u16,
+        size: u64,
+        end_snapshots: bool,
+    ) -> Result<(), ChangeError> {
+        if !end_snapshots {
+            self.keeps_snapshots(target, lun, size).await?;
+        }
+        let resize = self.of_lun(target, lun, |lun| lun.resize(size, end_snapshots)).await?;
         resize.carry_out(&self.maker.runtime).await
     }
 

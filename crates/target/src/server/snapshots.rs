@@ -23,6 +23,7 @@ use super::error::ChangeError;
 use super::lun::Lun;
 use super::opening::OpenOptions;
 use crate::config::DeviceName;
+use crate::metrics::Metrics;
 
 /// How long changes are held at most: as long as the end of an epoch of change tracking waits. Initiators give an
 /// operation up after 30 s, Windows after 60.
@@ -121,6 +122,7 @@ struct Making {
     tracking: Option<Tracking>,
     read_only: bool,
     area: Arc<dyn BlockDevice>,
+    metrics: Arc<Metrics>,
 }
 
 impl LunSnapshots {
@@ -135,6 +137,12 @@ impl LunSnapshots {
     /// Ends all of them: readers get the reason.
     pub(super) fn end_all(&self, why: &str) {
         self.kept().values().for_each(|kept| kept.fleece.end(why));
+    }
+
+    /// The names of those that can be read.
+    pub(super) fn whole(&self) -> Vec<String> {
+        let kept = self.kept();
+        kept.iter().filter(|(_, kept)| !kept.fleece.has_ended()).map(|(name, _)| name.clone()).collect()
     }
 
     fn delete(&self, name: &str) -> bool {
@@ -211,7 +219,8 @@ impl Server {
             ));
         };
         let area = self.open_area(folder, name, area).await.map_err(refused)?;
-        Ok(Making { tracking, snapshots, read_only, area, order })
+        let metrics = Arc::clone(&self.shared.metrics);
+        Ok(Making { tracking, snapshots, read_only, area, metrics, order })
     }
 
     /// Opens a file for what is copied, and takes its name away: it is gone with the process.
@@ -266,6 +275,18 @@ impl Server {
             })
         });
         found.ok_or_else(|| ChangeError::NotFound(format!("snapshot {name}")))
+    }
+
+    /// Whether a logical unit may get `size` bytes without ending a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::HasSnapshots`], [`ChangeError::NotFound`].
+    pub async fn keeps_snapshots(&self, target: &str, lun: u16, size: u64) -> Result<(), ChangeError> {
+        let in_the_way = |lun: &Lun| {
+            if size < lun.device.geometry().size { lun.in_the_way_of("were made smaller") } else { None }
+        };
+        self.of_lun(target, lun, in_the_way).await?.map_or(Ok(()), Err)
     }
 
     /// Gives a snapshot up.
@@ -365,6 +386,7 @@ async fn make_held(
     }
     for (making, hold) in all.iter().zip(holds) {
         let fleece = hold.fleece(Arc::clone(&making.area)).map_err(|error| making.refused(&error))?;
+        making.tell_when_broken(&fleece);
         fleeces.push(Arc::clone(&fleece));
         hold.begin(&fleece).map_err(|error| making.refused(&error))?;
     }
@@ -379,6 +401,16 @@ impl Making {
     fn refused(&self, error: &dyn std::fmt::Display) -> ChangeError {
         let SnapshotOrder { target, lun, .. } = &self.order;
         ChangeError::NoSnapshot(format!("target {target}, lun {lun}: no snapshot was made: {error}"))
+    }
+
+    /// Has it logged and counted when the snapshot breaks.
+    fn tell_when_broken(&self, fleece: &Fleece) {
+        let SnapshotOrder { target, lun, name, .. } = self.order.clone();
+        let metrics = Arc::clone(&self.metrics);
+        fleece.on_break(Box::new(move |why| {
+            metrics.snapshot_broke();
+            tracing::error!(%target, lun, name, "the snapshot is lost, and its LUN goes on: {why}");
+        }));
     }
 
     /// So that little is left to flush while changes are held.

@@ -106,10 +106,10 @@ fn a_size_that_a_device_does_not_take_holds_up_no_change_of_others_and_the_next_
     let daemon = Daemon::start("");
     daemon.slow.hold();
     daemon.runtime.block_on(async {
-        let mut resizing = pin!(daemon.server().resize_lun(TARGET, 1, 8 << 20));
+        let mut resizing = pin!(daemon.server().resize_lun(TARGET, 1, 8 << 20, false));
         assert!(tokio::time::timeout(Duration::from_millis(50), &mut resizing).await.is_err());
         daemon.slow.await_waiting(1);
-        let mut next = pin!(daemon.server().resize_lun(TARGET, 1, 4 << 20));
+        let mut next = pin!(daemon.server().resize_lun(TARGET, 1, 4 << 20, false));
         assert!(tokio::time::timeout(Duration::from_millis(50), &mut next).await.is_err());
         daemon.slow.await_waiting(1);
         makes_another_change(&daemon).await;

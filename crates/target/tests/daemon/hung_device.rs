@@ -102,7 +102,7 @@ fn a_resize_that_is_not_begun_in_time_is_never_made_and_others_are_refused_until
     let server = runtime.block_on(Server::start(config, opener())).unwrap();
     let size = || server.targets()[0].luns[0].size;
     let unsettled = || server.warnings().iter().any(|warning| warning.kind == WarningKind::UnsettledLun);
-    let resize = |size: u64| runtime.block_on(server.resize_lun(TARGET, u16::from(HUNG), size));
+    let resize = |size: u64| runtime.block_on(server.resize_lun(TARGET, u16::from(HUNG), size, false));
     let before = size();
     mount.stop();
     let late = resize(before / 2).unwrap_err().to_string();

@@ -7,7 +7,7 @@ use lunway_console::Method;
 use lunway_target::{Config as Configuration, ConfigError};
 use serde_json::Value;
 
-use super::{Changing, Daemon, Shrinking};
+use super::{Changing, Daemon, Ending, Shrinking, joined};
 use crate::command::serve::config_failure;
 use crate::failure::Failure;
 use crate::terminal;
@@ -35,6 +35,8 @@ enum Verb {
         #[command(flatten)]
         shrinking: Shrinking,
         #[command(flatten)]
+        ending: Ending,
+        #[command(flatten)]
         changing: Changing,
     },
 }
@@ -42,7 +44,7 @@ enum Verb {
 /// Make a running daemon read its configuration file and secrets again
 #[derive(Debug, Args)]
 #[command(after_help = "\
-SIGHUP does the same, without --shrink. A file with an error changes nothing.
+SIGHUP does the same, without --shrink and --end-snapshots. A file with an error changes nothing.
 
 Examples:
   lunway reload --dry-run
@@ -51,12 +53,14 @@ pub(crate) struct Reload {
     #[command(flatten)]
     shrinking: Shrinking,
     #[command(flatten)]
+    ending: Ending,
+    #[command(flatten)]
     changing: Changing,
 }
 
 impl Reload {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let query = self.shrinking.query().unwrap_or_default();
+        let query = joined([self.shrinking.query(), self.ending.query()]);
         self.changing.change_at(Method::POST, "/v1/reload", &query, None)
     }
 }
@@ -75,14 +79,14 @@ impl Config {
                     })?;
                 terminal::print(config.to_toml().map_err(Failure::failed)?.trim_end())
             }
-            Verb::Apply { file, shrinking, changing } => {
+            Verb::Apply { file, shrinking, ending, changing } => {
                 let config = Configuration::from_file(&file).map_err(|error| match error {
                     // No flag of this command adds one.
                     ConfigError::NoTargets { .. } => Failure::Usage(error.to_string()),
                     error => config_failure(error),
                 })?;
                 let body: Value = serde_json::to_value(&config).map_err(Failure::failed)?;
-                let query = shrinking.query().unwrap_or_default();
+                let query = joined([shrinking.query(), ending.query()]);
                 let applied = changing.change_at(Method::PUT, "/v1/config", &query, Some(&body));
                 applied.map_err(|failure| match failure {
                     Failure::Failed(error) => {

@@ -8,7 +8,7 @@ use lunway_console::Method;
 use serde_json::{Map, Value, json};
 
 use super::compaction::Compacting;
-use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, Shrinking, rows, target, text};
+use super::{Changing, Daemon, Ending, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -60,6 +60,8 @@ enum Verb {
         #[command(flatten)]
         shrinking: Shrinking,
         #[command(flatten)]
+        ending: Ending,
+        #[command(flatten)]
         changing: Changing,
     },
     /// Change a logical unit
@@ -73,6 +75,8 @@ enum Verb {
         shape: Shape,
         #[command(flatten)]
         shrinking: Shrinking,
+        #[command(flatten)]
+        ending: Ending,
         #[command(flatten)]
         changing: Changing,
     },
@@ -92,6 +96,8 @@ enum Verb {
         /// Shrink even if that cuts a partition or a file system
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        ending: Ending,
         #[command(flatten)]
         changing: Changing,
     },
@@ -128,6 +134,8 @@ enum Verb {
     Remove {
         #[command(flatten)]
         place: Place,
+        #[command(flatten)]
+        ending: Ending,
         #[command(flatten)]
         changing: Changing,
     },
@@ -216,26 +224,25 @@ impl Lun {
                     table(&units.collect::<Vec<_>>())
                 })
             }
-            Verb::Add { place, device, create, shape, replace, shrinking, changing } => {
+            Verb::Add { place, device, create, shape, replace, shrinking, ending, changing } => {
                 // All of it: what is not said is as it is by default, also where the number was another's.
                 let body = Value::Object(shape.body(Some(&device), &changing.daemon));
                 let new = (!replace).then(|| MUST_BE_NEW.to_owned());
                 let create = create.map(|size| format!("create={size}"));
-                let query =
-                    [new, create, shrinking.query()].into_iter().flatten().collect::<Vec<_>>().join("&");
+                let query = joined([new, create, shrinking.query(), ending.query()]);
                 changing.change_at(Method::PUT, &place.path(), &query, Some(&body))
             }
-            Verb::Set { place, device, shape, shrinking, changing } => {
+            Verb::Set { place, device, shape, shrinking, ending, changing } => {
                 let mut body = shape.body(device.as_deref(), &changing.daemon);
                 body.retain(|_, value| !value.is_null());
-                let shrink = shrinking.query();
-                let query =
-                    [Some(MUST_EXIST.to_owned()), shrink].into_iter().flatten().collect::<Vec<_>>().join("&");
+                let query = joined([Some(MUST_EXIST.to_owned()), shrinking.query(), ending.query()]);
                 changing.change_at(Method::PUT, &place.path(), &query, Some(&Value::Object(body)))
             }
-            Verb::Resize { place, size, shrink, force, changing } => {
+            Verb::Resize { place, size, shrink, force, ending, changing } => {
                 let path = format!("{}/resize", place.path());
-                let body = json!({ "size": size, "shrink": shrink, "force": force });
+                let body = json!({
+                    "size": size, "shrink": shrink, "force": force, "end_snapshots": ending.end_snapshots,
+                });
                 changing.change(Method::POST, &path, Some(&body))
             }
             Verb::Snapshot { place, leaf, changing } => {
@@ -246,7 +253,9 @@ impl Lun {
             Verb::Compact { place, compact } => compact.run(&place.path()),
             Verb::Epoch(epoch) => epoch.run(),
             Verb::Changes(changes) => changes.run(),
-            Verb::Remove { place, changing } => changing.change(Method::DELETE, &place.path(), None),
+            Verb::Remove { place, ending, changing } => {
+                changing.change_at(Method::DELETE, &place.path(), &joined([ending.query()]), None)
+            }
         }
     }
 }

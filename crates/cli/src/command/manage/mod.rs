@@ -89,6 +89,25 @@ impl Shrinking {
     }
 }
 
+/// The word for snapshots that end with their disk.
+#[derive(Debug, Args)]
+pub(crate) struct Ending {
+    /// End the snapshots of a logical unit that is removed, replaced or shrunk
+    #[arg(long)]
+    end_snapshots: bool,
+}
+
+impl Ending {
+    fn query(&self) -> Option<String> {
+        self.end_snapshots.then(|| "end_snapshots=true".to_owned())
+    }
+}
+
+/// A query of what was said.
+fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
+    parts.into_iter().flatten().collect::<Vec<_>>().join("&")
+}
+
 impl DaemonAddress {
     /// The daemon on a socket of this machine; `None`: on the usual one.
     pub(crate) fn on(socket: Option<PathBuf>) -> Self {
@@ -280,6 +299,7 @@ fn remedy(parameter: &str, path: &str) -> &'static str {
         "must_be_new" => "; `lunway target set` changes it",
         "shrink" => "; --shrink allows that",
         "force" => "; --force cuts it",
+        "end_snapshots" => ", or end them with --end-snapshots",
         _ => "",
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
 use serde_json::{Map, Value, json};
 
-use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, given, rows, text};
+use super::{Changing, Daemon, Ending, MUST_BE_NEW, MUST_EXIST, given, joined, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -36,7 +36,12 @@ enum Verb {
     /// Change a target
     Set(Box<Set>),
     /// Remove a target with its LUNs, rules and users; the devices are not touched
-    Remove(Named),
+    Remove {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        ending: Ending,
+    },
     /// Allow logins again
     Enable(Named),
     /// Ask initiators to log out, and refuse logins
@@ -116,7 +121,10 @@ impl Target {
             Verb::List(daemon) => daemon.show("/v1/targets", table),
             Verb::Add(add) => add.run(),
             Verb::Set(set) => set.run(),
-            Verb::Remove(named) => named.changing.change(Method::DELETE, &path(&named.name), None),
+            Verb::Remove { named, ending } => {
+                let query = joined([ending.query()]);
+                named.changing.change_at(Method::DELETE, &path(&named.name), &query, None)
+            }
             Verb::Enable(named) => named.put(&json!({ "enabled": true })),
             Verb::Disable(named) => named.put(&json!({ "enabled": false })),
         }

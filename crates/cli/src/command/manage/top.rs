@@ -218,7 +218,7 @@ mod tests {
         });
         let snapshot = json!({
             "luns": [lun], "sessions": [], "portals": [], "logins": 0, "logins_refused": 0,
-            "chap_failures": 0, "chap_delayed": 0, "devices": [], "warnings": [],
+            "chap_failures": 0, "chap_delayed": 0, "snapshots_broken": 0, "devices": [], "warnings": [],
         });
         serde_json::from_value(snapshot).unwrap()
     }
