@@ -172,6 +172,77 @@ fn what_a_kernel_writes_through_waits_for_no_memory_and_is_not_killed_for_it() {
     }
 }
 
+/// A process that has a score keeps it; of a target on loopback memory is not locked.
+#[test]
+fn a_target_of_this_machine_alone_is_spared_unless_it_was_given_another_score() {
+    use rustix::thread::CapabilitySet;
+    let capabilities = rustix::thread::capabilities(None).unwrap().effective;
+    if !capabilities.contains(CapabilitySet::SYS_RESOURCE) {
+        return lunway_foreign::machine_lacks("CAP_SYS_RESOURCE, to be an I/O flusher that is not killed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let lun = format!("0={}", disk.display());
+    for (given, listen, score, is_flusher) in
+        [("0", "127.0.0.1:0", "-1000", true), ("7", "127.0.0.1:0", "7", true), ("0", "0.0.0.0:0", "0", false)]
+    {
+        let program = lunway(&["serve", "--listen", listen, "--lun", &lun, "--open"]);
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(format!("echo {given} > /proc/self/oom_score_adj && exec \"$0\" \"$@\""));
+        command.arg(program.get_program()).args(program.get_args()).env_remove("RUST_LOG");
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .env("LUNWAY_RUNTIME_DIR", folder.path().join("run"))
+            .env("LUNWAY_SOCKET", folder.path().join("sock"));
+        let mut child = command.spawn().unwrap();
+        let mut announcement = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut announcement).unwrap();
+        let (is, flushing) = (of_process(&child, "oom_score_adj", ""), flushers(&child));
+        let locked = of_process(&child, "status", "VmLck:");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((is.as_str(), locked.as_str()), (score, "0 kB"), "{listen}, given {given}");
+        assert!(flushing.iter().all(|is| *is == is_flusher), "{listen}: {flushing:?}");
+    }
+}
+
+/// The flags with which a process has a file open, of each of its descriptors (proc_pid_fdinfo(5)).
+fn flags_of(child: &std::process::Child, file: &Path) -> Vec<u32> {
+    let folder = format!("/proc/{}/fd", child.id());
+    let descriptors = std::fs::read_dir(folder).unwrap().flatten();
+    let of_file =
+        descriptors.filter(|descriptor| std::fs::read_link(descriptor.path()).is_ok_and(|to| to == file));
+    let flags = |descriptor: std::fs::DirEntry| {
+        let info = format!("fdinfo/{}", descriptor.file_name().to_str().unwrap());
+        u32::from_str_radix(&of_process(child, &info, "flags:"), 8).unwrap()
+    };
+    of_file.map(flags).collect()
+}
+
+#[test]
+fn a_disk_without_a_cache_is_open_past_the_page_cache() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let disk = folder.path().canonicalize().unwrap().join("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let direct = rustix::fs::OFlags::DIRECT;
+    if rustix::fs::open(&disk, rustix::fs::OFlags::RDWR | direct, rustix::fs::Mode::empty()).is_err() {
+        return lunway_foreign::machine_lacks("a file system with O_DIRECT");
+    }
+    for (cache, is_direct) in [("none", true), ("writeback", false)] {
+        let name = format!("{}?cache={cache}", disk.display());
+        let nbd = format!("unix:{}", folder.path().join(cache).display());
+        let (socket, mut child) =
+            attach(&[&name, "--nbd", &nbd], &folder.path().join(format!("notify-{cache}")));
+        assert!(hear(&socket).contains("READY=1"));
+        let flags = flags_of(&child, &disk);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!flags.is_empty(), "the process has it open");
+        assert!(flags.iter().any(|flags| flags & direct.bits() != 0) == is_direct, "{cache}: {flags:o?}");
+    }
+}
+
 #[test]
 fn memory_that_is_itself_the_disk_is_neither_locked_nor_spared() {
     let folder = tempfile::tempdir().unwrap();
