@@ -18,7 +18,7 @@ use crate::folder::{Folder, Lock, Open};
 /// Between two attempts to read: a share that reconnects takes some seconds, and is not hurried by more questions.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether an error says something of the file: that it is not there, is shorter than it should be, or is none.
+/// Returns `true` if an error concerns the file itself: it is missing, truncated, or not a file.
 pub(crate) fn is_of_the_file(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput)
 }

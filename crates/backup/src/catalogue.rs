@@ -25,9 +25,9 @@ const POINTS_MAX: usize = 100_000;
 /// A point, and what is wrong with its manifest's copies.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// What it is.
+    /// The point's manifest.
     pub manifest: Manifest,
-    /// Which copy of the manifest is damaged or missing, and how; a copy that was not needed was not read:
+    /// Damaged or missing copy of the manifest, with the reason. A copy that was not needed was not read:
     /// [`Catalogue::copy_problems`].
     pub copy_problem: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(crate) fn journal_name(stem: &str) -> String {
     format!("{stem}.journal{INCOMPLETE}")
 }
 
-/// Whether a file is the journal of an incomplete point.
+/// Tells whether a file is the journal of an incomplete point.
 pub(crate) fn is_journal(name: &str) -> bool {
     let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".journal"));
     stem.is_some_and(|stem| parse_stem(stem).is_some())
@@ -337,7 +337,7 @@ fn read_manifest(
     }
 }
 
-/// What the folder lacks of a point's files, by their names and lengths.
+/// Checks a point's files in the folder by name and length, and describes the first one that is missing or wrong.
 pub(crate) fn lacks(folder: &dyn Folder, manifest: &Manifest) -> Result<Option<String>> {
     let merged = merge::merged_names(&manifest.stem());
     let files = [

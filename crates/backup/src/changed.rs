@@ -1,6 +1,6 @@
-//! What changed at the source since the last point: an argument of a run.
+//! Changes at the source since the last point: an argument of a run.
 
-/// Whether a range was written or given up. Both are looked at alike: what the source says lies there counts.
+/// Kind of change: written or unmapped. Both are handled alike: what the source reports for the range counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Written.
@@ -16,7 +16,7 @@ pub struct ChangedRange {
     pub offset: u64,
     /// Length, bytes; not 0.
     pub len: u64,
-    /// How.
+    /// Kind of change.
     pub change: Change,
 }
 
@@ -36,7 +36,7 @@ impl ChangeMap for Vec<ChangedRange> {
     }
 }
 
-/// What changed since the last point.
+/// Changes since the last point.
 pub enum Changed {
     /// Not known: everything is read and compared by hash, and only differences are sent.
     Unknown {

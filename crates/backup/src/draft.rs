@@ -31,7 +31,7 @@ use crate::seal;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
 
-/// What a new point is to be.
+/// Properties decided for a new point.
 pub(crate) struct Decided {
     pub(crate) kind: Kind,
     pub(crate) why: String,
@@ -41,7 +41,7 @@ pub(crate) struct Decided {
     pub(crate) generation: u64,
 }
 
-/// What a new point is compared with, and how fast it is sent.
+/// Parent state that a new point is compared with, and the send rate.
 pub(crate) struct Basis {
     /// Of the parent.
     pub(crate) history: History,
@@ -171,7 +171,7 @@ impl Draft {
         self.until
     }
 
-    /// Whether earlier passes have left something.
+    /// Tells whether earlier passes have left something.
     pub(crate) fn is_later_pass(&self) -> bool {
         self.plan.pass > 1
     }
@@ -352,7 +352,8 @@ fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Cha
     Chain::upper(vec![disk]).map_err(BackupError::open(&name))
 }
 
-/// Whether an error says that the files are not what they should be, and not that the share does not answer now.
+/// Returns `true` if an error means that the files are not as they should be, rather than that the share is not
+/// answering at the moment.
 fn is_of_the_files(error: &BackupError) -> bool {
     match error {
         BackupError::Folder { source, .. } => is_of_the_file(source.kind()),
@@ -482,7 +483,7 @@ pub(crate) fn discard(folder: &dyn Folder, names: &Names) -> Result<()> {
     folder.sync().map_err(removing())
 }
 
-/// Whether a file that is incomplete is one of this program's: others may have such names too.
+/// Tells whether an incomplete file belongs to this program: others may use such names too.
 fn is_ours(name: &str) -> bool {
     let stem = name.split('.').next().unwrap_or_default();
     name.ends_with(INCOMPLETE) && (parse_stem(stem).is_some() || name.starts_with(NOTES))

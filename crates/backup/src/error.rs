@@ -1,4 +1,4 @@
-//! What can go wrong, as meanings and sentences.
+//! Errors of this crate, as meanings and sentences.
 
 use std::io;
 
@@ -14,11 +14,11 @@ pub enum BackupError {
     /// The operating system refused an operation on a file of the destination.
     #[error("{what} {name}: {source}")]
     Folder {
-        /// What was tried: "reading" …
+        /// The operation attempted: "reading" …
         what: &'static str,
         /// The file.
         name: String,
-        /// What the operating system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// There is no room at the destination.
@@ -31,7 +31,7 @@ pub enum BackupError {
     Damaged {
         /// The point that the file belongs to.
         point: PointId,
-        /// What is wrong, and where.
+        /// Description and location of the damage.
         what: String,
     },
     /// A manifest that cannot be meant.
@@ -39,7 +39,7 @@ pub enum BackupError {
     Manifest {
         /// The file.
         name: String,
-        /// What is wrong.
+        /// Description of the fault.
         what: String,
     },
     /// Another run, prune or verification writes to the destination.
@@ -47,7 +47,7 @@ pub enum BackupError {
         "the destination is in use by {holder}: wait until it has ended (a holder that was killed is noticed within 30 s)"
     )]
     InUse {
-        /// Who.
+        /// Holder of the lease.
         holder: String,
     },
     /// Another writer took the destination while this one was suspended.
@@ -83,7 +83,7 @@ pub enum BackupError {
     Source {
         /// Bytes.
         offset: u64,
-        /// What it said.
+        /// Error from the source.
         error: BlockError,
     },
     /// The device that a point is restored to failed.
@@ -91,7 +91,7 @@ pub enum BackupError {
     Target {
         /// Bytes.
         offset: u64,
-        /// What it said.
+        /// Error from the device.
         error: BlockError,
     },
     /// A VHDX file could not be made.

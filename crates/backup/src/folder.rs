@@ -97,7 +97,7 @@ pub trait Folder: Send + Sync {
         Ok(if len == 0 { Vec::new() } else { vec![(0, len)] })
     }
 
-    /// How people call a file.
+    /// Display name of a file.
     fn show(&self, name: &str) -> String {
         name.to_owned()
     }
@@ -122,7 +122,7 @@ impl HostFolder {
         }
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -135,7 +135,7 @@ impl HostFolder {
     }
 }
 
-/// Whether a name stays in its folder.
+/// Returns `true` if a name cannot lead out of its folder.
 pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }

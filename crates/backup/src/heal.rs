@@ -18,7 +18,7 @@ use crate::manifest::{Manifest, PointId};
 use crate::notes::{Damage, Notes};
 use crate::seal::{protect, write_manifest};
 
-/// What healing did.
+/// Result of healing.
 #[derive(Default)]
 pub(crate) struct Healed {
     /// For people.
@@ -32,7 +32,7 @@ pub(crate) struct Healed {
 /// Leaves that no one should read any more: the point whose file holds them, unit, and which of the unit's.
 pub(crate) type Lost = HashSet<(PointId, u32, u8)>;
 
-/// What became of a damaged leaf.
+/// Result for one damaged leaf.
 enum Mended {
     /// It was put back.
     PutBack,
@@ -151,7 +151,7 @@ async fn put_back_leaf(
     Ok(Mended::PutBack)
 }
 
-/// What a leaf was, and the file in which it lies; `None`: the point does not hold it.
+/// Returns a leaf's recorded state and the file that holds it; `None` if the point does not hold it.
 fn open(
     folder: &dyn Folder,
     manifest: &Manifest,

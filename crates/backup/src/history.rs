@@ -9,14 +9,15 @@ use crate::manifest::{Manifest, PointId, root};
 use crate::merge::merged_names;
 use crate::sidecar::{Sidecar, SidecarError};
 
-/// One point's leaves.
+/// Leaves of one point.
 pub struct Layer {
     pub(crate) point: PointId,
     pub(crate) size: u64,
     pub(crate) sidecar: Sidecar,
 }
 
-/// What is known of all leaves of a point. The newest point's word counts, what none has is zeroes.
+/// Known state of all leaves of a point. The newest point that holds a leaf decides; a leaf that no point holds is
+/// zeroes.
 #[derive(Default)]
 pub struct History {
     /// The point's own first.
@@ -61,7 +62,7 @@ impl History {
         &self.layers
     }
 
-    /// What the leaves of a unit are.
+    /// Returns the leaves of a unit.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ const JOURNAL_MAX: u64 = 64 << 20;
 /// Hexadecimal digits of a line's hash.
 const SUM_LEN: usize = 16;
 
-/// What an incomplete point is to be.
+/// Properties of an incomplete point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) point: PointId,
@@ -54,7 +54,7 @@ enum Record {
     Window(Window),
 }
 
-/// How far a pass is.
+/// Progress of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     /// Units below are durable.
@@ -81,13 +81,13 @@ pub struct Counted {
     pub skipped: u64,
 }
 
-/// What the journal says.
+/// Contents of a journal.
 pub(crate) struct Read {
     pub(crate) plan: Plan,
     pub(crate) window: Window,
     /// All segments that are durable.
     pub(crate) segments: Vec<Segment>,
-    /// Where the next record goes.
+    /// Offset of the next record.
     end: u64,
 }
 

@@ -15,7 +15,7 @@ pub(crate) const DISK_MAX: u64 = 64 << 40;
 /// BLAKE3 of a leaf's bytes. The last leaf of a disk may be shorter than others.
 pub type LeafHash = [u8; 32];
 
-/// What a leaf holds.
+/// Content of a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaf {
     /// Zeroes.
@@ -35,7 +35,7 @@ impl Leaf {
     }
 }
 
-/// Whether all bytes are zero.
+/// Returns `true` if all bytes are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     // Ored together in pieces of a few cache lines, which the compiler does with vectors.
     bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
@@ -61,11 +61,11 @@ pub(crate) fn leaf_range(unit: u32, leaf: usize, size: u64) -> Range<u64> {
 /// Leaves that a point changed in one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitLeaves {
-    /// Which unit.
+    /// Index of the unit.
     pub unit: u32,
     /// A bit for each leaf that the point holds.
     pub changed: u16,
-    /// Those of them that are zeroes.
+    /// The changed leaves that are zeroes, a bit for each.
     pub zero: u16,
     /// Hashes of the others, at their places.
     pub hashes: [LeafHash; LEAVES],
@@ -77,7 +77,7 @@ impl UnitLeaves {
         Self { unit, changed: 0, zero: 0, hashes: [[0; 32]; LEAVES] }
     }
 
-    /// What the point holds of a leaf.
+    /// Returns the point's state of a leaf; `None` if the point does not hold it.
     pub fn get(&self, leaf: usize) -> Option<Leaf> {
         match (self.changed >> leaf & 1, self.zero >> leaf & 1) {
             (0, _) => None,

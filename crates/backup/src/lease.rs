@@ -25,9 +25,9 @@ use crate::folder::{Folder, Lock, Open, read_small};
 
 /// Between two beats: seldom enough for a share, often enough that a stale lease is found in half a minute.
 const BEAT: Duration = Duration::from_secs(5);
-/// How long a beat that does not change is looked at: six beats, since a share may stall for some.
+/// Time after which an unchanged beat makes a lease stale: six beats, since a share may stall for some.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a lease without a holder is looked at: its maker was stopped between two steps, or is about to do the
+/// Time for which a lease without a holder is watched: its maker was stopped between two steps, or is about to do the
 /// second.
 const PATIENCE_UNWRITTEN: Duration = Duration::from_secs(1);
 /// Bytes of the count of beats, before the holder's JSON.
@@ -36,7 +36,7 @@ const BEAT_LEN: u64 = 8;
 const LEASE_MAX: u64 = 4096;
 const NAME: &str = "lease-";
 
-/// Who takes a lease.
+/// Holder of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// This machine since its last start: the kernel's boot id. Locks are believed among processes of one machine.
@@ -45,7 +45,7 @@ pub struct Holder {
     /// that it counts together with the name.
     #[serde(default)]
     pub lasting: String,
-    /// How people call the machine.
+    /// Host name.
     pub host: String,
     /// The process.
     pub process: u32,
@@ -54,7 +54,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Whether the machine that took this lease is the one of `us`, and was started again since.
+    /// Returns `true` if the machine of `us` took this lease and has restarted since.
     fn has_ended_with_its_machine(&self, us: &Self) -> bool {
         let same = (&self.lasting, &self.host) == (&us.lasting, &us.host) && !us.lasting.is_empty();
         same && self.machine != us.machine
@@ -71,7 +71,7 @@ pub struct Lease<'a> {
     beats: Option<JoinHandle<()>>,
 }
 
-/// What is in a lease file.
+/// Contents of a lease file.
 struct Found {
     beat: u64,
     holder: Option<Holder>,
@@ -126,12 +126,12 @@ impl<'a> Lease<'a> {
         Ok(lease)
     }
 
-    /// Whose it is.
+    /// Holder of the lease.
     pub(crate) fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// Whether no other writer has taken the folder meanwhile: asked before anything is sealed or removed.
+    /// Checks that no other writer has taken the folder in the meantime. Call it before anything is sealed or removed.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for PointId {
     }
 }
 
-/// What a point's VHDX file is.
+/// Kind of a point's VHDX file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -79,7 +79,7 @@ impl Kind {
     }
 }
 
-/// What the source's users had done when the point was taken.
+/// Consistency level: what the users of the source had done when the point was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -92,16 +92,16 @@ pub enum Level {
     Application,
 }
 
-/// What of the source was left out.
+/// Data of the source that was left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedBytes {
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
     /// Why.
     pub why: String,
 }
 
-/// What a point is.
+/// Manifest of a point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT`].
@@ -116,13 +116,13 @@ pub struct Manifest {
     pub why: String,
     /// The point below, of an increment.
     pub parent: Option<PointId>,
-    /// How the source was named.
+    /// Name given to the source.
     pub source: String,
     /// Identity of the source's content, where it has one.
     pub source_id: Option<String>,
     /// The epoch of change tracking that ended with this point.
     pub epoch: Option<String>,
-    /// What state it shows.
+    /// Consistency level of the state shown.
     pub level: Level,
     /// Seconds since 1970 by the clock of the machine that ran the backup. Information only.
     pub time: Option<u64>,
@@ -141,7 +141,7 @@ pub struct Manifest {
     pub root: String,
     /// BLAKE3 of what is in the VHDX file beside leaves.
     pub skeleton: String,
-    /// What was left out.
+    /// Data that was left out.
     pub skipped: Vec<SkippedBytes>,
     /// Bytes that differ from the parent.
     pub changed_bytes: u64,

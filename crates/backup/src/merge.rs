@@ -36,7 +36,7 @@ const MERGE: &str = ".merge.json";
 struct Merge {
     /// The point that stays, as it is to be.
     manifest: Manifest,
-    /// What the points that are given up are called.
+    /// Names of the points that are given up.
     removed: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) const LEAVES_NOTED_MAX: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Damage {
-    /// One leaf: its unit, and which of the unit's 16 it is.
+    /// A leaf: its unit, and its index among the unit's 16.
     Leaf {
         /// The point whose file holds it.
         point: PointId,
@@ -30,7 +30,7 @@ pub enum Damage {
     Point {
         /// The point.
         point: PointId,
-        /// What is wrong.
+        /// Description of the damage.
         what: String,
     },
 }
@@ -44,12 +44,12 @@ impl Damage {
     }
 }
 
-/// What verification has found.
+/// Findings of verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
     /// Points that were found whole, all of their leaves and all below.
     pub verified: Vec<PointId>,
-    /// What is damaged.
+    /// Known damage.
     pub damage: Vec<Damage>,
 }
 

@@ -11,7 +11,7 @@ const NAP: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub(crate) struct Pace {
     bytes_per_second: Option<u64>,
-    /// When the next byte may go.
+    /// Earliest time for the next byte.
     next: Mutex<Option<Instant>>,
 }
 

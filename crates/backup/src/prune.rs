@@ -13,8 +13,8 @@ use crate::notes::Notes;
 use crate::run::Guids;
 use crate::time::Moment;
 
-/// How many points are kept: the newest ones, and the newest one of each of so many hours, days and so on that have
-/// one, by the clock of the machine that made them (UTC).
+/// Retention policy: the number of points to keep. These are the newest points, and the newest point of each of a
+/// number of hours, days and so on that have one, by the clock of the machine that made them (UTC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// The newest points.
@@ -36,7 +36,7 @@ pub struct Retention {
     pub despite_damage: bool,
 }
 
-/// One step of a prune.
+/// A step of a prune.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Points, the lowest first, go into the one that lies on them.
@@ -79,9 +79,9 @@ impl Retention {
         kept
     }
 
-    /// What a prune would do, in order. Points before and after a change of the disk's size are not merged, so that
-    /// some stay that need not be kept; and so do fewer than [`merge_after`](Self::merge_after).
-    /// Merges come first: they read what they keep, and damage that they find ends the prune before a removal.
+    /// Returns the steps that a prune would take, in order. Points before and after a change of the disk's size are not
+    /// merged, so some remain that need not be kept; nor are fewer points than [`merge_after`](Self::merge_after).
+    /// Merges come first: they read what they keep, and any damage found ends the prune before a removal.
     pub fn steps(&self, catalogue: &Catalogue, notes: &Notes) -> Vec<Step> {
         let kept = self.keeps(catalogue, notes);
         let (mut steps, mut removals) = (Vec::new(), Vec::new());

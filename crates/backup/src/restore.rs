@@ -22,7 +22,7 @@ const IN_FLIGHT: usize = 16;
 /// Units of the device whose map is asked for at a time: 1 GiB.
 const WINDOW_UNITS: u32 = 1024;
 
-/// What is known of the device before.
+/// Known state of the device before the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Zeroes everywhere: it was just made.
@@ -33,7 +33,7 @@ pub enum Target {
     Damaged,
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Bytes of data that were written.
@@ -58,14 +58,14 @@ struct Part {
     data: Option<SharedBuf>,
 }
 
-/// What is restored, and where.
+/// Parameters of a restore: what is restored, and where.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The point.
     pub point: PointId,
     /// The bytes of it that the device gets, from its own beginning; `None`: all.
     pub range: Option<Range<u64>>,
-    /// What is known of the device before.
+    /// Known state of the device before the restore.
     pub target: Target,
 }
 
@@ -200,7 +200,7 @@ impl Restore<'_> {
         Ok(wanted)
     }
 
-    /// What is restored of a unit.
+    /// Returns the part of a unit that is restored.
     fn clipped(&self, unit: u32) -> Range<u64> {
         let unit = unit_range(unit, self.shared.size);
         unit.start.max(self.range.start)..unit.end.min(self.range.end)
@@ -268,7 +268,7 @@ impl Restore<'_> {
 }
 
 impl Shared {
-    /// What is written of a unit, with what the device has there, where that counts. Blocks.
+    /// Returns the parts of a unit to write, given what the device holds there where that matters. Blocks.
     ///
     /// `within` is what is restored of the unit, and what `there` holds; leaves that it cuts are hashed whole.
     fn parts(

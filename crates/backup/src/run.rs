@@ -1,4 +1,4 @@
-//! One run: from what changed at the source to a sealed point.
+//! A backup run: from the changes at the source to a sealed point.
 //!
 //! ```text
 //!   1  plan      full or increment, and why; an incomplete point of an earlier run is gone on with
@@ -46,18 +46,18 @@ const ANNOUNCED: u32 = 65_536;
 /// The same where an earlier pass has left something: what is announced is forgotten of that, so 1 GiB.
 const ANNOUNCED_LATER: u32 = 1024;
 
-/// Where new GUIDs come from.
+/// Factory for sources of new GUIDs.
 pub type Guids = Arc<dyn Fn() -> Box<dyn GuidSource> + Send + Sync>;
 
-/// What is backed up, and how.
+/// Backup request: what is backed up, and how.
 pub struct Request<'a> {
     /// The source. It must not change while it is read.
     pub source: &'a dyn BlockDevice,
-    /// How the source is named, without secrets.
+    /// Name of the source, without secrets.
     pub source_name: String,
-    /// What changed since the last point.
+    /// Changes since the last point.
     pub changed: Changed,
-    /// What of the source need not be kept.
+    /// Ranges of the source that need not be kept.
     pub skipped: &'a Skipped,
     /// Why it need not.
     pub skipped_why: &'a str,
@@ -66,7 +66,7 @@ pub struct Request<'a> {
     pub state: Option<String>,
     /// The epoch of change tracking that ends with this point.
     pub epoch: Option<String>,
-    /// What the source's users had done.
+    /// Consistency level: what the users of the source had done.
     pub level: Level,
     /// Seconds since 1970: information for people.
     pub time: Option<u64>,
@@ -80,11 +80,11 @@ pub struct Request<'a> {
     pub sample_bytes: u64,
     /// Chooses the sample.
     pub seed: u64,
-    /// Whether the run shall end early; asked before each unit.
+    /// Returns `true` if the run should end early; asked before each unit.
     pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the disk that were dealt with.
@@ -95,12 +95,12 @@ pub struct Progress {
     pub sent: u64,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The new point.
     pub manifest: Manifest,
-    /// What the people who run it should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
@@ -164,7 +164,7 @@ async fn take_all(draft: &mut Draft, running: &mut Running<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the point is to be.
+/// Decision on what the new point is based on, and why.
 struct Decision {
     why: String,
     parent: Option<Manifest>,
@@ -348,7 +348,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether a point that the new one lies on has left something out.
+    /// Tells whether any point below the new one has left something out.
     fn left_out(&self, catalogue: &Catalogue, parent: Option<&Manifest>) -> Result<bool> {
         let Some(parent) = parent else { return Ok(false) };
         Ok(catalogue.chain(parent.point)?.iter().any(|manifest| !manifest.skipped.is_empty()))
@@ -370,7 +370,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is looked at beside what changed.
+    /// Returns the ranges to examine in addition to the changes.
     fn candidates(&self, parent_size: Option<u64>, mut forced: Vec<Range<u64>>) -> Vec<Range<u64>> {
         let size = self.request.source.geometry().size;
         match parent_size {
@@ -472,7 +472,7 @@ impl Run<'_> {
         Ok(next.filter(|next| *next < end))
     }
 
-    /// What the source and the caller say of units.
+    /// Returns what the source and the caller report about units.
     async fn masks(&self, window: Range<u32>, size: u64, forced: &[Range<u64>]) -> Result<Vec<Masks>> {
         let (start, end) = (unit_range(window.start, size).start, unit_range(window.end - 1, size).end);
         let mut masks: Vec<Masks> = window.clone().map(|unit| Masks { unit, ..Masks::default() }).collect();

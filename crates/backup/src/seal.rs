@@ -99,7 +99,7 @@ pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result
     Ok(())
 }
 
-/// What is left to do once a point is sealed. May be done again.
+/// Does the work that remains once a point is sealed. May be repeated.
 pub(crate) fn clean_up(folder: &dyn Folder, names: &Names) -> Result<()> {
     let cleaning = || BackupError::folder("cleaning up", &folder.show(&names.stem));
     protect(folder, &names.stem)?;

@@ -30,7 +30,7 @@ use crate::manifest::PointId;
 use crate::pace::Pace;
 use crate::sidecar::Sidecar;
 
-/// What an earlier pass has left of a leaf in the file.
+/// State of a leaf in the file after an earlier pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Have {
     Nothing,
@@ -38,7 +38,7 @@ enum Have {
     Unknown,
 }
 
-/// What is done with a leaf.
+/// Action for a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     /// It stays as it is.
@@ -51,7 +51,7 @@ enum Act {
     Skip,
 }
 
-/// What the source and the caller say of a unit; a bit for each leaf.
+/// Information from the source and the caller about a unit; a bit for each leaf.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Masks {
     pub(crate) unit: u32,
@@ -84,7 +84,7 @@ pub(crate) struct Shipment {
     pub(crate) history: History,
     /// Leaves of the parent's points that are damaged for good.
     pub(crate) lost: Lost,
-    /// What earlier passes are known to have left.
+    /// Leaves known to have been left by earlier passes.
     pub(crate) have: Option<Sidecar>,
     /// Units of which earlier passes may have left anything.
     pub(crate) unknown: Vec<(u32, u32)>,
@@ -105,7 +105,7 @@ impl Work {
 }
 
 impl Shipment {
-    /// Whether an earlier pass may have left something of a unit.
+    /// Returns `true` if an earlier pass may have left something of a unit.
     fn may_have(&self, unit: u32) -> Result<bool> {
         if self.unknown.iter().any(|(from, to)| (*from..*to).contains(&unit)) {
             return Ok(true);
@@ -127,7 +127,7 @@ impl Shipment {
         Ok(ranges.chain(self.next_have(unit)?).min())
     }
 
-    /// What is to be done in a window: units in which nothing is are left out. Blocks.
+    /// Plans the work in a window; units without work are left out. Blocks.
     pub(crate) fn plan(&self, window: &[Masks]) -> Result<Vec<Work>> {
         let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(Vec::new()) };
         let behind = |next: Option<u32>| next.is_none_or(|next| next > last.unit);
@@ -172,7 +172,7 @@ impl Shipment {
         Ok((!idle).then_some(Work { unit: masks.unit, acts, base, have, lost }))
     }
 
-    /// What the parent shows of a unit, and which of that is damaged for good.
+    /// Returns the parent's leaves of a unit, and which of them are damaged for good.
     fn base(&self, unit: u32) -> Result<([Leaf; LEAVES], u16)> {
         let base = self.history.unit_with_layers(unit)?;
         let is_lost = |leaf: &usize| {
@@ -186,7 +186,7 @@ impl Shipment {
         Ok((base.map(|(state, _)| state), lost))
     }
 
-    /// What earlier passes have left of a unit; `None`: nothing.
+    /// Returns what earlier passes have left of a unit; `None` if nothing.
     fn have(&self, unit: u32) -> Result<Option<[Have; LEAVES]>> {
         if !self.may_have(unit)? {
             return Ok(None);
@@ -284,7 +284,7 @@ impl Shipment {
         BackupError::disk(&self.disk_name)
     }
 
-    /// Whether leaves of the source's unit are what the parent shows; `data` is all of the unit. Blocks.
+    /// Tells whether leaves of the source's unit equal the parent's; `data` is the whole unit. Blocks.
     ///
     /// `asked` has a bit for each leaf that is compared; with `held_only` those are left out that no point holds.
     pub(crate) fn is_as_before(&self, unit: u32, data: &[u8], asked: u16, held_only: bool) -> Result<bool> {

@@ -92,7 +92,7 @@ fn header(point: PointId) -> [u8; HEADER_LEN as usize] {
     bytes
 }
 
-/// What is wrong with a sidecar.
+/// Kind of fault in a sidecar.
 #[derive(Debug, thiserror::Error)]
 pub enum SidecarError {
     /// It is not what was written.

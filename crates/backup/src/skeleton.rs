@@ -102,7 +102,8 @@ impl Places {
         }
     }
 
-    /// Whether all of a range within one mebibyte is leaves in whole pieces, so that nothing of it is hashed.
+    /// Returns `true` if a range within one mebibyte consists entirely of leaves in whole pieces, so that none of it is
+    /// hashed.
     fn covers(&self, range: &Range<u64>) -> bool {
         let pieces = self.pieces.get((range.start / UNIT) as usize).copied().unwrap_or(0);
         let within = range.start % UNIT / LEAF..(range.end - range.start / UNIT * UNIT).div_ceil(LEAF);

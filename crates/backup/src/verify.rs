@@ -17,7 +17,7 @@ use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
 use crate::sidecar::{Sidecar, SidecarError};
 use crate::skeleton::skeleton;
 
-/// What is verified.
+/// Scope of a verification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Verification {
     /// A point and those on which it lies; `None`: all.
@@ -33,24 +33,24 @@ pub struct Verification {
 /// Something that is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What, as the notes have it.
+    /// The damage, as recorded in the notes.
     pub damage: Damage,
-    /// What is wrong, and where.
+    /// Description and location of the fault.
     pub what: String,
     /// Points that show it.
     pub concerned: Vec<PointId>,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Points that were looked at.
     pub points: usize,
     /// Bytes of leaves that were compared with their hashes.
     pub bytes: u64,
-    /// What is damaged.
+    /// Damage found.
     pub findings: Vec<Finding>,
-    /// What is not as it should be, and harms no point.
+    /// Irregularities that harm no point.
     pub remarks: Vec<String>,
     /// Points that are whole: everything was read.
     pub whole: Vec<PointId>,

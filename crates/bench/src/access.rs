@@ -1,10 +1,10 @@
-//! Which blocks, in which order, reads or writes.
+//! Access patterns: which blocks are read or written, and in which order.
 
 use serde::Deserialize;
 
 use crate::JobError;
 
-/// What a job does, in fio's words (its `rw`): a pattern, and whether it reads, writes or both.
+/// Access type of a job, in fio's terms (its `rw`): a pattern, and whether it reads, writes or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
@@ -39,7 +39,7 @@ impl Access {
         }
     }
 
-    /// What it does, for people.
+    /// Description for people.
     pub fn about(self) -> &'static str {
         match self {
             Self::Read => "Sequential reads",
@@ -89,7 +89,7 @@ impl Access {
 /// Order of addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// One block after the other, starting over at the end of the region.
+    /// Consecutive blocks, wrapping around at the end of the region.
     Sequential,
     /// In no order, each block as often as the distribution says.
     Random(Distribution),
@@ -112,7 +112,7 @@ impl Pattern {
     }
 }
 
-/// How often each block comes in a random pattern.
+/// Frequency distribution of the blocks in a random pattern.
 ///
 /// Hot blocks of the skewed ones do not lie side by side: ranks are spread over the region by a permutation that
 /// depends on the seed, as fio spreads them by a hash.

@@ -1,4 +1,4 @@
-//! What may have been answered from a cache.
+//! Caches that may have answered I/Os.
 
 use std::fs;
 use std::time::Duration;
@@ -17,8 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Share of a region that was never written, below which it rounds to 0 % and is not worth a word.
 const EMPTY_SHARE_MIN: f64 = 0.005;
 
-/// What stood between a measurement in `region` and the medium: which cache, how large the region is against this
-/// host's memory, and how much of it was never written. Ask after the measurement, since preparing it writes.
+/// Reports what stood between a measurement in `region` and the medium: which cache, how large the region is compared
+/// with this host's memory, and how much of it was never written. Call it after the measurement, since preparing it
+/// writes.
 ///
 /// This is what the device and this host say of themselves. What a disk or a far end keeps in its own memory is told
 /// only as far as it tells.

@@ -1,4 +1,4 @@
-//! What the process spent.
+//! CPU time and page faults of the process.
 
 use std::fs;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl CpuTime {
         fs::read_to_string("/proc/self/stat").ok().and_then(|stat| parse(&stat)).unwrap_or_default()
     }
 
-    /// What came on top of `earlier`.
+    /// Returns the increase since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             user: self.user.saturating_sub(earlier.user),

@@ -25,7 +25,7 @@ const SLICE: u64 = 100_000;
 const IDLE_TURN: Duration = Duration::from_millis(50);
 /// The runtime's timers have a resolution of 1 ms; the rest of the way to a due I/O is spent turning, nanoseconds.
 const TIMER_SLACK: u64 = 1_500_000;
-/// How long a cancelled run waits for what is in flight, nanoseconds.
+/// Longest time that a cancelled run waits for I/Os in flight, nanoseconds.
 const DRAIN_MAX: u64 = 1_000_000_000;
 /// Failures in a row, without a success, that end a run.
 const FAILURES_MAX: u32 = 1000;
@@ -40,7 +40,8 @@ enum Flight {
 
 struct Slot {
     flight: Flight,
-    /// When the I/O was due where there is a rate, else as below: nanoseconds since the origin, like every time here.
+    /// Time at which the I/O was due where there is a rate, otherwise the same as below: nanoseconds since the origin,
+    /// like every time here.
     intended: u64,
     submitted: u64,
     offset: u64,
@@ -50,7 +51,7 @@ struct Slot {
     waker: Waker,
 }
 
-/// What [`Engine::step`] did.
+/// Result of [`Engine::step`].
 enum Step {
     /// Issued one; this is the time now.
     Issued(u64),
@@ -60,7 +61,7 @@ enum Step {
     Blocked,
 }
 
-/// One run of one worker of a job: `queue_depth` slots, and what is counted.
+/// A worker's run of a job: its `queue_depth` slots and its counters.
 ///
 /// [`start`](Self::start), [`poll`](Self::poll) until ready, then [`finish`](Self::finish).
 ///

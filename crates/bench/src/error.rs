@@ -1,4 +1,4 @@
-//! What can go wrong, as meanings.
+//! Errors of this crate, as meanings.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub enum BenchError {
         "the device holds data (at offset {offset}), and this job writes to it; allow destroying it to go on"
     )]
     WouldDestroy {
-        /// Where data was seen first, bytes.
+        /// Offset of the first data seen, bytes.
         offset: u64,
     },
     /// The job writes, the device cannot be written.
@@ -34,10 +34,10 @@ pub enum BenchError {
         /// Its name.
         profile: &'static str,
     },
-    /// What is to be read could not be written first.
+    /// The data to be read could not be written first.
     #[error("filling the region before reading failed: {said}")]
     Preparation {
-        /// What the first I/O that failed said.
+        /// Error of the first I/O that failed.
         said: String,
     },
     /// No thread for a job that is to run beside others.
@@ -46,14 +46,14 @@ pub enum BenchError {
     /// The device failed before the first I/O of the job.
     #[error("{doing} failed: {source}")]
     Device {
-        /// What was attempted.
+        /// The operation attempted.
         doing: &'static str,
-        /// What the device said.
+        /// Error from the device.
         source: BlockError,
     },
 }
 
-/// What is wrong with a [`Job`](crate::Job).
+/// Kind of fault in a [`Job`](crate::Job).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
@@ -62,7 +62,7 @@ pub enum JobError {
         "a block size of {block_size} bytes is not possible: it must be a multiple of the sector ({sector}) and at most {BLOCK_SIZE_MAX}"
     )]
     BlockSize {
-        /// What was asked, bytes.
+        /// Block size requested, bytes.
         block_size: u32,
         /// The device's logical sector, bytes.
         sector: u32,
@@ -72,15 +72,15 @@ pub enum JobError {
         "{count} block sizes with {sum} % together are not a split: at most 64 sizes whose shares add up to 100 % are expected"
     )]
     Split {
-        /// What the shares add up to, per cent.
+        /// Sum of the shares, per cent.
         sum: u32,
-        /// How many there are.
+        /// Number of block sizes.
         count: usize,
     },
     /// No workers, or too many.
     #[error("{jobs} jobs side by side are not possible: at least 1, at most {JOBS_MAX}")]
     Jobs {
-        /// What was asked.
+        /// Number of jobs requested.
         jobs: u32,
     },
     /// Each block once, of sizes that do not fill the region together.
@@ -98,7 +98,7 @@ pub enum JobError {
         "{what}:{value} is not a distribution: zipf takes an exponent above 0 (and at most 30), pareto a share between 0 and 1"
     )]
     Distribution {
-        /// Which one.
+        /// Name of the distribution.
         what: &'static str,
         /// Its parameter.
         value: f64,
@@ -108,13 +108,13 @@ pub enum JobError {
         "a queue depth of {queue_depth} is not possible: at least 1, at most {QUEUE_DEPTH_MAX}, and 4 GiB in flight over all jobs"
     )]
     QueueDepth {
-        /// What was asked.
+        /// Queue depth requested.
         queue_depth: u32,
     },
     /// More than 100 % reads.
     #[error("{read_percent} % reads is not a percentage")]
     Mix {
-        /// What was asked.
+        /// Percentage requested.
         read_percent: u8,
     },
     /// The region leaves the device, is not whole sectors, or is shorter than a block.
@@ -140,7 +140,7 @@ pub enum JobError {
         "shared out among {jobs} jobs that verify, the region leaves {len} bytes to one, which hold no block"
     )]
     Part {
-        /// How many workers.
+        /// Number of workers.
         jobs: u32,
         /// Bytes for the one with least.
         len: u64,

@@ -1,4 +1,4 @@
-//! What making load costs by itself.
+//! Cost of generating load, by itself.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::cpu::thread_time;
 use crate::job::{Job, Limit};
 use crate::run::{Cancel, run};
 
-/// What one I/O costs where the device costs nothing: the floor under every figure of this program, and its ceiling of
+/// Cost of one I/O on a device that costs nothing: the floor under every figure of this program, and its ceiling of
 /// I/Os per second for each worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneratorCost {

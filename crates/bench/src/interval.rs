@@ -1,8 +1,8 @@
-//! What completed in a while.
+//! Completions of an interval of time.
 
 use crate::latency::Latency;
 
-/// What completed in one direction between two moments. [`merge`](Self::merge) makes longer intervals of shorter ones,
+/// Completions in one direction between two moments. [`merge`](Self::merge) makes longer intervals of shorter ones,
 /// with percentiles that are those of all their I/Os.
 #[derive(Clone, Debug, Default)]
 pub struct Interval {

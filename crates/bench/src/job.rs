@@ -1,4 +1,4 @@
-//! What to do.
+//! Job description: the I/Os to issue.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub const JOBS_MAX: u32 = 256;
 /// Most bytes in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 30;
 
-/// One measurement: which I/Os, how many at a time, for how long.
+/// A measurement: its I/Os, how many are in flight, and for how long.
 ///
 /// [`Job::new`] gives 4 KiB random reads at depth 1 for 10 s over the whole device; change what differs. Everything is
 /// public and plain, and checked against the device when the job is run. The words are fio's where fio has one.
@@ -39,22 +39,22 @@ pub struct Job {
     /// blocks side by side. With [`verify`](Self::verify) each has its own part of the region, since two writers of one
     /// block leave no order to check.
     pub jobs: u32,
-    /// When to stop issuing; what is in flight then is waited for and counted.
+    /// Limit after which the job stops issuing; I/Os then in flight are waited for and counted.
     pub limit: Limit,
     /// Runs this long before measuring starts; not part of the limit.
     pub ramp: Duration,
     /// Open loop: I/Os are *due* at this rate, whatever the device does. The last 1.5 ms before each are spent turning,
     /// not sleeping, since timers are no more exact than that: from about 600 IOPS a core is busy.
     pub rate: Option<Rate>,
-    /// How those due times are spread.
+    /// Distribution of those due times.
     pub arrivals: Arrivals,
-    /// Where; `None` is the whole device.
+    /// Region to work in; `None` is the whole device.
     pub region: Option<Region>,
     /// Of addresses and data. The same seed issues the same I/Os.
     pub seed: u64,
     /// Writes carry stamps, reads check them; see [`Verification`](crate::Verification).
     pub verify: bool,
-    /// What unverified writes write.
+    /// Contents of unverified writes.
     pub fill: Fill,
     /// The job may overwrite data. Without it a job that writes is refused unless the region is known to be empty.
     pub destroy: bool,
@@ -145,7 +145,7 @@ impl Job {
     }
 }
 
-/// When a job stops issuing.
+/// Limit at which a job stops issuing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// After this time.
@@ -179,7 +179,7 @@ impl Limit {
     }
 }
 
-/// How often I/Os are due.
+/// Rate at which I/Os are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// I/Os per second.
@@ -188,7 +188,7 @@ pub enum Rate {
     BytesPerSecond(u64),
 }
 
-/// How due times are spread.
+/// Distribution of due times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// At equal intervals
@@ -207,7 +207,7 @@ pub struct Region {
     pub len: u64,
 }
 
-/// What unverified writes write.
+/// Contents of unverified writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Incompressible bytes: slices of one random buffer, so that making them costs no time per I/O. A device that

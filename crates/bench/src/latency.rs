@@ -1,4 +1,4 @@
-//! How long I/Os took.
+//! Histogram of response times.
 
 /// Below this many nanoseconds each has a counter of its own.
 const EXACT: u64 = 2048;
@@ -54,7 +54,7 @@ impl Latency {
         self.max = self.max.max(ns);
     }
 
-    /// How many were counted.
+    /// Number of values counted.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! Counters of a worker.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// Beats come at multiples of this, nanoseconds.
 pub(crate) const BEAT: u64 = 250_000_000;
 
-/// What completed since the last one, about four times a second.
+/// Completions since the last beat, about four times a second.
 pub(crate) struct Beat<'a> {
     /// Nanoseconds since the origin.
     pub(crate) now: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Beat<'a> {
 /// An I/O is counted once, in the current interval; a beat hands that on and adds it to the totals.
 pub(crate) struct Meter {
     ramp: u64,
-    /// When measuring began; [`NEVER`] during the ramp.
+    /// Start of measuring; [`NEVER`] during the ramp.
     measured_from: u64,
     point_at: u64,
     beat_at: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Meter {
     write: Lane,
 }
 
-/// One direction.
+/// Counters of one direction.
 #[derive(Default)]
 struct Lane {
     interval: Interval,
@@ -125,7 +125,7 @@ impl Meter {
         self.last_event = now;
     }
 
-    /// That many are in flight.
+    /// Records the number of I/Os in flight.
     #[inline]
     pub(crate) fn in_flight(&mut self, depth: u32) {
         self.depth_max = self.depth_max.max(depth);
@@ -213,7 +213,7 @@ impl Meter {
     }
 }
 
-/// What a [`Meter`] counted.
+/// Figures counted by a [`Meter`].
 pub(crate) struct Figures {
     pub(crate) elapsed: Duration,
     pub(crate) read: Direction,

@@ -44,8 +44,8 @@ pub async fn holds_data(device: &dyn BlockDevice, region: Region) -> Result<Opti
 /// that holds data is a disk in use, and its zeroes are part of its content too.
 ///
 /// The regions are looked at first, as by [`holds_data`], and each byte of them once, however they overlap. Then comes
-/// what lies beside them: an extent of data there is sampled as a whole, and 1 GiB is read at most; an extent that comes
-/// after that counts as data. `progress` is told the fraction of the device that was looked at.
+/// what lies beside them: an extent of data there is sampled as a whole, and 1 GiB is read at most; an extent that
+/// comes after that counts as data. `progress` is told the fraction of the device that was looked at.
 pub async fn holds_data_anywhere(
     device: &dyn BlockDevice,
     regions: &[Region],

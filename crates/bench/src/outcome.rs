@@ -1,4 +1,4 @@
-//! What came of a job.
+//! Outcome of a job.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::latency::Latency;
 use crate::series::Series;
 use crate::verify::Verification;
 
-/// What came of one job: valid and complete for what it did, also when it was cancelled.
+/// Outcome of one job: valid and complete for the part that ran, even if it was cancelled.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was asked.
+    /// The job that was requested.
     pub job: Job,
-    /// What was read.
+    /// Results of the reads.
     pub read: Direction,
-    /// What was written.
+    /// Results of the writes.
     pub write: Direction,
     /// From the end of the ramp to the last completion, or to the limit of time if that is later.
     pub elapsed: Duration,
@@ -35,7 +35,7 @@ pub struct Outcome {
     /// I/Os that a rate had made due and that had not been submitted when the limit was reached: the device had held up
     /// all that may be in flight. They are in no other figure; each had waited already.
     pub overdue: u64,
-    /// What verification found; `None` where it was not asked for.
+    /// Result of verification; `None` where it was not requested.
     pub verification: Option<Verification>,
 }
 
@@ -50,14 +50,14 @@ pub enum End {
     Failing,
 }
 
-/// One direction of an [`Outcome`].
+/// Results of one direction of an [`Outcome`].
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
     /// I/Os completed without error.
     pub ios: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long they were measured; that of the whole job.
+    /// Duration of the measurement; that of the whole job.
     pub elapsed: Duration,
     /// Response times: from when each was *intended* to start until it was completed. Without a rate that is when it
     /// was submitted. With one it is when it was due, so that a stall of the device counts for every I/O that it held
@@ -69,7 +69,7 @@ pub struct Direction {
     pub wait: Latency,
     /// I/Os that failed.
     pub errors: u64,
-    /// What the first of them said.
+    /// Error of the first of them.
     pub first_error: Option<String>,
 }
 
@@ -137,8 +137,8 @@ impl Outcome {
         read.into_iter().chain(write)
     }
 
-    /// Whether a rate was set (for each worker) and less than 99 % of it was reached: then latency is that of an
-    /// overload.
+    /// Returns `true` if a rate was set (for each worker) and less than 99 % of it was reached: latency is then that of
+    /// an overload.
     pub fn rate_missed(&self) -> bool {
         use crate::job::Rate;
         let reached = match self.job.rate {

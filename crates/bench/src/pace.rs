@@ -1,4 +1,4 @@
-//! When I/Os are due.
+//! Due times of I/Os.
 
 use crate::job::{Arrivals, Job, Rate};
 use crate::random::Random;
@@ -22,7 +22,8 @@ impl Pace {
         Some(Self { rate: job.rate?, passed: 0, count: 0, random })
     }
 
-    /// When the next I/O is due, nanoseconds since the start. Even ones are exact at any count: no error accumulates.
+    /// Due time of the next I/O, nanoseconds since the start. Even arrivals are exact at any count: no error
+    /// accumulates.
     #[inline]
     pub(crate) fn due(&self) -> u64 {
         match (&self.random, self.rate) {
@@ -33,8 +34,8 @@ impl Pace {
         }
     }
 
-    /// How many will have been due before `time`, on average where they come at random, counted from the next. Rates of
-    /// bytes are taken as if all I/Os were as long as those so far.
+    /// Number of I/Os that will have been due before `time`, counted from the next; an average where they arrive at
+    /// random. A rate in bytes assumes that all I/Os are as long as those so far.
     pub(crate) fn overdue(&self, time: u64) -> u64 {
         let late = u128::from(time.saturating_sub(self.due()));
         let (Rate::Iops(rate) | Rate::BytesPerSecond(rate)) = self.rate;

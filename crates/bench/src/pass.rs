@@ -24,7 +24,7 @@ pub(crate) struct Pass {
     tiles: Option<Tiles>,
 }
 
-/// What a tile is cut into.
+/// Kind of block that a tile is cut into.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     is_read: bool,
@@ -85,7 +85,8 @@ impl Pass {
         Self { seed: job.seed, number: 0, order, index: 0, unit, region: region.len, tiles }
     }
 
-    /// Where the next block lies in the region; its size and direction where those are not the job's only ones.
+    /// Returns the offset of the next block in the region, with its direction and size where those are not the job's
+    /// only ones.
     #[inline]
     pub(crate) fn next(&mut self) -> (u64, Option<(bool, u64)>) {
         loop {

@@ -1,4 +1,4 @@
-//! What unverified writes write.
+//! Contents of unverified writes.
 
 use lunway_block::{ALIGNMENT, Buf, SharedBuf};
 

@@ -16,7 +16,7 @@ pub(crate) struct Permutation {
     len: u64,
     mask: u64,
     shift: u32,
-    /// What is added and multiplied in each round.
+    /// Addends and multipliers, a pair for each round.
     keys: [(u64, u64); ROUNDS],
 }
 
@@ -37,7 +37,7 @@ impl Permutation {
         self.len
     }
 
-    /// Where `index`, which is below [`len`](Self::len), is mapped.
+    /// Returns the image of `index`, which must be below [`len`](Self::len).
     #[inline]
     pub(crate) fn at(&self, index: u64) -> u64 {
         let mut value = index;

@@ -19,7 +19,7 @@ use crate::workers::Workers;
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// One that has not been used.
+    /// Creates an unused handle.
     pub fn new() -> Self {
         Self::default()
     }
@@ -29,24 +29,24 @@ impl Cancel {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was asked.
+    /// Tells whether cancellation was requested.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How a run is doing, about four times a second.
+/// Progress of a run, about four times a second.
 #[derive(Clone, Debug, Default)]
 pub struct Tick {
     /// Since the run started, ramp included.
     pub elapsed: Duration,
-    /// How long it will take in all, as far as can be told.
+    /// Expected total duration, as far as can be told.
     pub total: Option<Duration>,
     /// Since the last tick.
     pub interval: Duration,
-    /// What was read in the interval.
+    /// Reads in the interval.
     pub read: Interval,
-    /// What was written in the interval.
+    /// Writes in the interval.
     pub write: Interval,
     /// Part done, 0 to 1.
     pub fraction: f64,
@@ -77,7 +77,8 @@ impl Tick {
 /// Cancelled, in whatever it was doing, it gives the outcome of what was done. Dropped, it stops issuing.
 ///
 /// A failed I/O is counted, not returned; a thousand in a row with no success end the run. A job that writes is refused
-/// with [`BenchError::WouldDestroy`] if [`holds_data_anywhere`] sees data on the device and [`Job::destroy`] is not set.
+/// with [`BenchError::WouldDestroy`] if [`holds_data_anywhere`] sees data on the device and [`Job::destroy`] is not
+/// set.
 pub async fn run(
     device: Arc<dyn BlockDevice>,
     job: &Job,

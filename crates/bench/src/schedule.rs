@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 use crate::profile::{Step, cost};
 use crate::run::{Cancel, Tick, run};
 
-/// How often a job that is to start later looks whether it still is.
+/// Interval at which a job with a delayed start checks for cancellation.
 const NAP: Duration = Duration::from_millis(20);
 
 /// Jobs in stages: those of one stage run side by side, the next stage waits for all of them.
@@ -26,7 +26,7 @@ const NAP: Duration = Duration::from_millis(20);
 pub struct Schedule {
     /// In order.
     pub stages: Vec<Vec<Entry>>,
-    /// What a reader of the results must know.
+    /// Notes for a reader of the results.
     pub notes: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Entry {
     pub delay: Duration,
 }
 
-/// What happened in a running [`Schedule`].
+/// Event in a running [`Schedule`].
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Before the first job: data is looked for on a device that is to be written, and this fraction of it is done.
@@ -50,7 +50,7 @@ pub enum Event<'a> {
     Done(Step<'a>, &'a Outcome),
 }
 
-/// What a job on a thread of its own says.
+/// Message from a job on a thread of its own.
 enum Message {
     Tick(usize, Box<Tick>),
     Done(usize, Result<Box<Outcome>, BenchError>),

@@ -15,8 +15,8 @@ use crate::outcome::Outcome;
 /// Name of [`REFERENCE`]; a changed table gets another name, and scores of different tables do not compare.
 pub const REFERENCE_VERSION: &str = "lunway-1";
 
-/// What scores 1000: row and IOPS. A published measurement of a disk-based NAS over iSCSI with 512-byte sectors, chosen
-/// because it has all ten rows.
+/// Reference results that score 1000: row and IOPS. A published measurement of a disk-based NAS over iSCSI with
+/// 512-byte sectors, chosen because it has all ten rows.
 pub const REFERENCE: [(&str, f64); 10] = [
     ("read seq 4 MiB", 417.45),
     ("read 4K", 3001.56),
@@ -74,7 +74,7 @@ impl Score {
 }
 
 impl fmt::Display for Score {
-    /// Those that are known, on one line.
+    /// Writes the scores that are known, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [("read", self.read), ("write", self.write), ("total", self.total())];
         let known = parts.iter().filter_map(|(name, value)| Some(format!("{name} {:.0}", (*value)?)));

@@ -7,7 +7,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// More points than this are joined in pairs: a chart has no more pixels, and a week's run no more memory.
 const POINTS_MAX: usize = 600;
 
-/// What completed in one interval.
+/// Completions of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     /// Reads completed.
@@ -70,10 +70,10 @@ impl Series {
         &self.points
     }
 
-    /// How often [`push`](Self::push) wants to be called. It never changes; only the points grow longer.
+    /// Interval at which [`push`](Self::push) must be called. It never changes; only the points grow longer.
     pub(crate) const STEP: Duration = INTERVAL;
 
-    /// One [`STEP`](Self::STEP) has passed, and the totals are now these.
+    /// Adds the totals at the end of a [`STEP`](Self::STEP).
     pub(crate) fn push(&mut self, totals: Point) {
         let step = totals.minus(self.totals);
         self.totals = totals;

@@ -1,4 +1,4 @@
-//! How many bytes each I/O has.
+//! Block sizes of the I/Os.
 
 use crate::JobError;
 use crate::access::Mix;
@@ -23,12 +23,12 @@ pub enum BlockSizes {
     },
 }
 
-/// One size of a split.
+/// Share of one block size in a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Bytes.
     pub block_size: u32,
-    /// How many of a hundred I/Os have it.
+    /// Share of the I/Os, per cent.
     pub percent: u8,
 }
 
@@ -51,7 +51,7 @@ impl BlockSizes {
         self.all(mix).min().unwrap_or(0)
     }
 
-    /// What every size and every offset of that mix is a multiple of, bytes.
+    /// Greatest common divisor of all sizes and offsets of that mix, bytes.
     pub(crate) fn unit(&self, mix: Mix) -> u32 {
         self.all(mix).fold(0, gcd).max(1)
     }

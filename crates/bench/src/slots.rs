@@ -1,4 +1,4 @@
-//! Which of the I/Os in flight have something to say.
+//! Wakers of the I/Os in flight: which of them have been woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ impl Wakes {
         })
     }
 
-    /// One waker per slot, in order.
+    /// Returns one waker per slot, in order.
     pub(crate) fn wakers(self: &Arc<Self>, slots: usize) -> impl Iterator<Item = Waker> {
         (0..slots as u32).map(|index| Waker::from(Arc::new(SlotWake { wakes: Arc::clone(self), index })))
     }

@@ -1,4 +1,4 @@
-//! Where the next I/O goes.
+//! Source of I/Os: where the next one goes.
 
 use crate::access::{Distribution, Mix, Pattern};
 use crate::job::{Job, Region};
@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::sizes::{BlockSizes, Share};
 use crate::skew::Skew;
 
-/// One I/O to be.
+/// Next I/O to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Next {
     pub(crate) is_read: bool,
@@ -93,7 +93,7 @@ impl Source {
         u64::from(draw(shares, self.random.below(100)))
     }
 
-    /// Where in the region a block of `len` bytes starts.
+    /// Draws the offset in the region at which a block of `len` bytes starts.
     #[inline]
     fn draw_offset(&mut self, len: u64) -> u64 {
         let last = (self.region.len - len) / self.align;

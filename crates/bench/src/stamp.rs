@@ -17,7 +17,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"lunwayst");
 const HEADER: usize = 40;
 const CHECKSUM: std::ops::Range<usize> = 32..40;
 
-/// What one sector says about itself.
+/// Stamp of a sector: the identity that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) lba: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Stamp {
     pub(crate) generation: u64,
 }
 
-/// What a sector turned out to be.
+/// Result of reading a sector's stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Intact, and says this.
@@ -37,12 +37,12 @@ pub(crate) enum Found {
     Damaged,
 }
 
-/// What lies behind a stamp in its sector.
+/// Filling of a sector behind its stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filling {
     /// Made from LBA, seed and generation.
     Random,
-    /// One byte, over and over.
+    /// A single byte, repeated.
     Byte(u8),
 }
 

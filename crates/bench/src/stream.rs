@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::profile::Step;
 use crate::run::Tick;
 
-/// What is left of a second when ticks fall short of it by the scheduler's whim.
+/// Tolerance by which ticks may fall short of a second because of the scheduler.
 const SLACK: Duration = Duration::from_millis(60);
 
 /// Ticks joined to seconds.
@@ -22,11 +22,11 @@ const SLACK: Duration = Duration::from_millis(60);
 /// ends is a shorter interval: [`flush`](Self::flush).
 #[derive(Debug, Default)]
 pub struct Second {
-    /// How long it is by now.
+    /// Length so far.
     pub interval: Duration,
-    /// What was read in it.
+    /// Reads in it.
     pub read: Interval,
-    /// What was written in it.
+    /// Writes in it.
     pub write: Interval,
     phase: Phase,
 }
@@ -34,7 +34,7 @@ pub struct Second {
 /// Asked for the paths of what is measured, as they are now.
 pub type Paths<'a> = &'a dyn Fn() -> Vec<PathSample>;
 
-/// What the I/Os of an interval are for.
+/// Purpose of the I/Os of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Before measuring.
@@ -140,7 +140,7 @@ impl<W: Write> Stream<W> {
         line.map_or(Ok(()), |line| self.line(&line))
     }
 
-    /// What came of a job.
+    /// Writes the result of a job.
     pub fn job(&mut self, outcome: &Outcome) -> io::Result<()> {
         self.line(&json!({ "event": "job", "job": outcome.job.name, "result": fio::job(outcome) }))
     }
@@ -179,7 +179,7 @@ impl<W: Write> Stream<W> {
     }
 }
 
-/// What went over a path in a while.
+/// Traffic on a path over an interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathRates {
     /// The path as it is now.

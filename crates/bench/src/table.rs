@@ -13,7 +13,7 @@ pub struct Table {
     pub rows: Vec<TableRow>,
 }
 
-/// One direction of one job.
+/// Row of the table: one direction of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableRow {
     /// The job, and the direction where it has both.
@@ -39,13 +39,13 @@ pub struct TableRow {
 const IOS_MIN: u64 = 10;
 
 impl TableRow {
-    /// That there were too few I/Os for what the figures seem to say.
+    /// Remark that there were too few I/Os for the precision that the figures suggest.
     pub fn too_short(&self) -> Option<String> {
         too_short(self.ios)
     }
 }
 
-/// That so many I/Os are too few for a rate and a mean; `None`: they are not, or there was none.
+/// Returns a remark if there are too few I/Os for a rate and a mean; `None` if there are enough, or none at all.
 pub(crate) fn too_short(ios: u64) -> Option<String> {
     match ios {
         0 => None,
@@ -55,7 +55,7 @@ pub(crate) fn too_short(ios: u64) -> Option<String> {
 }
 
 impl Table {
-    /// What the units mean; for whoever draws the table in another way.
+    /// Explanation of the units, for callers that draw the table differently.
     pub const UNITS: &'static str = "Response: mean per I/O. MB = 1,000,000 bytes.";
 
     /// A row for each direction of each outcome.

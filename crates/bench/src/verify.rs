@@ -20,7 +20,7 @@ const UNKNOWN: u32 = 1 << 30;
 /// Ledger entry: how often the block was written; wraps long after a device wears out.
 const GENERATION: u32 = UNKNOWN - 1;
 
-/// What verification found.
+/// Result of a verification.
 ///
 /// A job that writes stamps every logical sector with its LBA, the job's seed, a generation and a checksum. Reads in
 /// the same job, and one pass over all written blocks after it, check them. A job that only reads checks the stamps
@@ -46,21 +46,21 @@ impl Verification {
     }
 }
 
-/// One wrong sector: the first of its block.
+/// Faulty sector: the first of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where on the device, bytes.
+    /// Offset on the device, bytes.
     pub offset: u64,
-    /// What is wrong.
+    /// Kind of fault.
     pub kind: FaultKind,
 }
 
-/// What is wrong with a sector.
+/// Kind of fault in a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Intact, but belongs elsewhere: a write or a read went astray.
     WrongLba {
-        /// Where it says it belongs, in logical sectors.
+        /// LBA that its stamp carries, in logical sectors.
         found: u64,
     },
     /// Intact, but not the last one written: a write was lost.
@@ -235,8 +235,8 @@ impl Verifier {
     }
 }
 
-/// What is wrong with the sector at `lba`, if a run with that seed wrote it last with the generation `expected` (any,
-/// if none).
+/// Returns the fault of the sector at `lba`, if any, given that a run with that seed wrote it last with the generation
+/// `expected` (any, if none).
 pub(crate) fn judge(seed: u64, lba: u64, expected: Option<u64>, found: Found) -> Option<FaultKind> {
     match found {
         Found::Zero => Some(FaultKind::Zero),

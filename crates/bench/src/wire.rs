@@ -16,12 +16,12 @@ use crate::outcome::{Direction, Outcome};
 
 /// From this block size on, sequential I/O is a stream, bytes.
 const STREAM_FROM: u32 = 256 << 10;
-/// How long one limit is measured at best.
+/// Longest time for which a limit is measured.
 const TIME_MAX: Duration = Duration::from_millis(500);
 /// Shorter ones say nothing.
 const TIME_MIN: Duration = Duration::from_millis(100);
 
-/// How a limit was measured.
+/// Method by which a limit was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Requests and answers, this many in flight.
@@ -35,10 +35,10 @@ pub enum Way {
     Stream(lunway_net::Direction),
 }
 
-/// What bare sockets do with one direction of a job.
+/// Throughput limit of bare sockets for one direction of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// How it was measured.
+    /// Method of measurement.
     pub way: Way,
     /// Blocks per second.
     pub iops: f64,
@@ -53,14 +53,14 @@ pub struct Share {
     pub read: Option<Limit>,
     /// Of its writes.
     pub write: Option<Limit>,
-    /// What the device did of what the wire could have done: 1 is all. Where a job reads and writes, the shares of both
-    /// are added, as if the wire had been given to one after the other.
+    /// Share of the wire's limit that the device reached: 1 is all of it. Where a job reads and writes, both shares are
+    /// added, as if the wire had carried one direction after the other.
     pub share: f64,
 }
 
 impl Share {
-    /// Whether it can be so. A share far above 1 says that the wire was slower when it was measured than when the
-    /// device was.
+    /// Tells whether the share is plausible. A share far above 1 means that the wire was slower when it was measured
+    /// than when the device was.
     pub fn is_plausible(&self) -> bool {
         self.share < IMPLAUSIBLE
     }
@@ -194,7 +194,7 @@ mod tests {
     use crate::outcome::End;
     use crate::series::Series;
 
-    /// One second of `ios` reads and writes.
+    /// Returns the outcome of one second of reads and writes.
     fn outcome(pattern: Pattern, block: u32, reads: u64, writes: u64) -> Outcome {
         let direction = |ios| Direction {
             ios,

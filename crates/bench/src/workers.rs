@@ -45,7 +45,7 @@ pub(crate) struct Workers {
     workers: Vec<Worker>,
 }
 
-/// What one worker does: the job with a seed of its own, and if it verifies with a part of the region of its own.
+/// Worker: the job with a seed of its own and, if it verifies, a part of the region of its own.
 struct Worker {
     job: Job,
     verifier: Option<Verifier>,
@@ -56,7 +56,7 @@ enum Message {
     Done(usize, Box<Outcome>, Option<Verifier>),
 }
 
-/// What one worker completed since the caller last took it.
+/// Completions of one worker since the caller last took them.
 type Counts = Mutex<(Interval, Interval)>;
 
 impl Workers {
@@ -73,7 +73,7 @@ impl Workers {
         verifiers.map(Verifier::read_back).sum()
     }
 
-    /// What verification found until now; `None` where it was not asked for.
+    /// Returns the result of verification so far; `None` where it was not requested.
     pub(crate) fn into_found(self) -> Option<Verification> {
         let found = self.workers.into_iter().filter_map(|worker| Some(worker.verifier?.into_found()));
         found.reduce(Verification::join)
@@ -226,7 +226,7 @@ impl WorkerThreads {
     }
 }
 
-/// One thread and its worker, until they start.
+/// Thread and its worker, before they start.
 struct WorkerThread {
     index: usize,
     device: Arc<dyn BlockDevice>,

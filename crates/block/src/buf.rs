@@ -18,11 +18,11 @@ const SMALLEST: usize = 4096;
 /// Largest pooled size, bytes; larger ones go back to the allocator.
 const LARGEST: usize = 16 << 20;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
-/// What one class of one thread may keep, bytes (at least one buffer): 64 requests of 256 KiB, a full window of most
-/// initiators.
+/// Limit of the memory that one class of one thread may keep, bytes (at least one buffer): 64 requests of 256 KiB, a
+/// full window of most initiators.
 const CLASS_BYTES_MAX: usize = 16 << 20;
-/// What all classes of one thread may keep, bytes: two full ones, since initiators keep to one or two sizes at a time.
-/// What a flood of other sizes has left goes back to the allocator, the largest first.
+/// Limit of the memory that all classes of one thread may keep, bytes: two full ones, since initiators keep to one or
+/// two sizes at a time. What a flood of other sizes has left goes back to the allocator, the largest first.
 const THREAD_BYTES_MAX: usize = 2 * CLASS_BYTES_MAX;
 
 struct Mem {
@@ -208,8 +208,8 @@ impl SharedBuf {
         self.mem.as_ref().map_or(0, |mem| mem.capacity)
     }
 
-    /// Where that memory begins, as a number: two handles of one buffer have the same. A buffer that was made after the
-    /// other was given back may have it as well.
+    /// Address of that memory, as a number: handles of one buffer have the same. A buffer that was made after the other
+    /// was given back may have it as well.
     pub fn memory(&self) -> usize {
         self.mem.as_ref().map_or(0, |mem| Arc::as_ptr(mem) as usize)
     }

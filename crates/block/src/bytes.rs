@@ -28,7 +28,7 @@ impl Bytes {
         &self.device
     }
 
-    /// What the range becomes when it ends no later than the device.
+    /// Returns the range, clipped to the end of the device.
     fn clip(&self, offset: u64, len: u64) -> Range<u64> {
         let size = self.device.geometry().size;
         offset.min(size)..offset.saturating_add(len).min(size)

@@ -1,6 +1,7 @@
-//! Where answers may come from instead of the medium.
+//! Caches between a device's callers and its medium.
 
-/// What a device knows of caches between its callers and the medium. Whoever measures must say it beside the figures.
+/// Caching between a device's callers and the medium, as far as the device knows. Measurements must report it beside
+/// their figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
     /// The device cannot tell.
@@ -45,7 +46,7 @@ impl Caching {
         }
     }
 
-    /// What it means for a figure that was measured: the `what` of a [`Finding`](crate::Finding).
+    /// Effect on a figure that was measured: the `what` of a [`Finding`](crate::Finding).
     pub fn clause(self) -> &'static str {
         match self {
             Self::Unknown => "the caches of the device are unknown",

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a compaction is doing.
+/// Phase of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionPhase {
     /// Reading what the file systems say is free. They must not change meanwhile.
@@ -16,10 +16,10 @@ pub enum CompactionPhase {
     Ended,
 }
 
-/// How far a compaction is.
+/// Progress of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionProgress {
-    /// What it is doing.
+    /// Current phase.
     pub phase: CompactionPhase,
     /// Bytes that were released because the file systems do not use them.
     pub dropped: u64,
@@ -76,7 +76,7 @@ impl Compaction {
         Self { idle: Some(time), ..self }
     }
 
-    /// How long nobody else must have used the device before anything moves.
+    /// Time for which nobody else must have used the device before anything moves.
     pub fn idle(&self) -> Option<Duration> {
         self.idle
     }
@@ -86,7 +86,7 @@ impl Compaction {
         self.rate
     }
 
-    /// Whether the file systems are frozen, and asked what is free.
+    /// Tells whether the file systems are frozen, and asked what is free.
     pub fn is_of_frozen(&self) -> bool {
         self.frozen
     }
@@ -96,12 +96,12 @@ impl Compaction {
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// Whether it is to end.
+    /// Tells whether the compaction was asked to end.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// How far it is.
+    /// Progress of the compaction.
     pub fn progress(&self) -> CompactionProgress {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CompactionProgress {

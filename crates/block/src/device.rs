@@ -8,7 +8,7 @@ use crate::{
     Permit, SharedBuf,
 };
 
-/// When a write may be acknowledged.
+/// Durability of a write: the condition on which it may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// As soon as the device has it: a later flush makes it durable.
@@ -17,7 +17,7 @@ pub enum Durability {
     Stable,
 }
 
-/// What `write_zeroes` may do with the space behind the range.
+/// Treatment of the space behind the range by `write_zeroes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeroing {
     /// The space must stay allocated.
@@ -26,19 +26,19 @@ pub enum Zeroing {
     MayUnmap,
 }
 
-/// What a device's backing store holds, bytes.
+/// Space in a device's backing store, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What this device takes of it.
+    /// Space that this device occupies.
     pub allocated: u64,
-    /// What everything in it takes: this device, and whatever shares the store with it.
+    /// Space that everything in the store occupies: this device, and whatever shares the store with it.
     pub used: u64,
-    /// What is left for this device to take.
+    /// Space left for this device.
     pub available: u64,
 }
 
 impl Space {
-    /// How full the store is, percent, rounded up, so that 100 means that nothing is left.
+    /// Fill level of the store, percent, rounded up, so that 100 means that nothing is left.
     pub fn percent(&self) -> u8 {
         let (used, all) = (u128::from(self.used), u128::from(self.used) + u128::from(self.available));
         (used * 100).div_ceil(all.max(1)) as u8
@@ -52,7 +52,7 @@ pub type ResizeCallback = Box<dyn Fn(Geometry) + Send + Sync>;
 /// [`BlockDevice::snapshot`]. Blocks; an error has changed nothing.
 pub type SnapshotCommit = Box<dyn FnOnce() -> Result<(), BlockError> + Send>;
 
-/// What a device tells about writes that it acknowledged and that no flush has made durable yet.
+/// News from a device about writes that it acknowledged and that no flush has made durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheNews {
     /// They may be lost; the next flush finds out, and succeeds if they are not.
@@ -119,9 +119,9 @@ pub trait BlockDevice: Send + Sync + 'static {
         }))
     }
 
-    /// Where the bytes of the range lie in a file of this host, if all of them lie there one behind the other and stay
-    /// what they are: that of a device that is open for reading alone. `None` otherwise. Whoever gets it reads past the
-    /// device: a [`Layer`](crate::Layer) answers `None`.
+    /// Returns the location of the range in a file of this host, if all of its bytes lie there contiguously and do not
+    /// change: that is, for a device opened read-only. `None` otherwise. The caller then reads past the device, so a
+    /// [`Layer`](crate::Layer) answers `None`.
     fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
         Io::Ready(self.geometry().check(offset, len).map(|()| None))
     }
@@ -179,14 +179,14 @@ pub trait BlockDevice: Send + Sync + 'static {
         Io::ok(())
     }
 
-    /// Which disk this is. What has no names is never known to be the same as another.
+    /// Identity of the disk. A device without names is never known to be the same as another.
     fn identity(&self) -> Identity {
         Identity::default()
     }
 
-    /// What the backing store holds and has left; `None` where that is not known. Never waits for the store: the answer
-    /// is what is known, refreshed elsewhere. It is up to 5 seconds old, or 1 where it is asked for again and again,
-    /// and as old as the store's last answer where the store has stopped answering.
+    /// Used and available space of the backing store; `None` where it is not known. Never waits for the store: returns
+    /// the last known values, which are refreshed elsewhere. They are up to 5 seconds old, or 1 under repeated queries,
+    /// and as old as the store's last answer if the store has stopped answering.
     fn space(&self) -> Option<Space> {
         None
     }
@@ -197,7 +197,7 @@ pub trait BlockDevice: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What is known of caches between the caller and the medium. Cheap.
+    /// Known caching between the caller and the medium. Cheap.
     fn caching(&self) -> Caching {
         Caching::Unknown
     }

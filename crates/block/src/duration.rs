@@ -22,13 +22,13 @@ pub enum DurationError {
     /// Not a number with a unit.
     #[error("`{text}` is not a duration: write a number with a unit, such as 200us, 5ms, 1.5s, 1m or 2h")]
     Malformed {
-        /// What was written.
+        /// Text given.
         text: String,
     },
     /// More nanoseconds than can be counted.
     #[error("the duration `{text}` is too long: the limit is about 584 years")]
     TooLong {
-        /// What was written.
+        /// Text given.
         text: String,
     },
 }

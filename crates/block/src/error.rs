@@ -1,11 +1,11 @@
-//! What can go wrong, as meanings: mapped to SCSI sense in crate `scsi` and to a sentence for people by `Display`.
+//! Errors, as meanings: mapped to SCSI sense in crate `scsi` and to a sentence for people by `Display`.
 
 use std::io;
 use std::time::Duration;
 
 use crate::duration::HumanTime;
 
-/// What became of an operation that failed: stated where it is known, by the part that ends the session or the wait.
+/// Fate of a failed operation: stated where it is known, by the part that ends the session or the wait.
 ///
 /// On it rests whether a write is sent again, and when: an error's kind says why something failed, and nothing of this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,19 +58,19 @@ pub enum BlockError {
     /// The device cannot have this size.
     #[error("the device cannot be resized: {why}")]
     Size {
-        /// What size it was and what speaks against it.
+        /// The size, and the reason against it.
         why: String,
     },
     /// No snapshot of the device was made.
     #[error("no snapshot was made: {why}")]
     Snapshot {
-        /// What speaks against it, or went wrong.
+        /// Reason against it, or the error that occurred.
         why: String,
     },
     /// The device was not compacted.
     #[error("not compacted: {why}")]
     Compaction {
-        /// What speaks against it.
+        /// Reason against it.
         why: String,
     },
     /// The device cannot be written.
@@ -85,23 +85,23 @@ pub enum BlockError {
     /// The device, or the way to it, is not there.
     #[error("the device is gone: {why}")]
     Gone {
-        /// What happened.
+        /// Description of the event.
         why: String,
-        /// What became of the operation.
+        /// Fate of the operation.
         fate: Fate,
     },
     /// No answer in time.
     #[error("no answer within {}", HumanTime::millis(*.millis))]
     Timeout {
-        /// How long was waited, milliseconds.
+        /// Time waited, milliseconds.
         millis: u64,
-        /// What became of the operation.
+        /// Fate of the operation.
         fate: Fate,
     },
     /// The operation was given up, by request or because its path was reset.
     #[error("the operation was aborted")]
     Aborted {
-        /// What became of the operation.
+        /// Fate of the operation.
         fate: Fate,
     },
     /// A flush cannot vouch for what was written before it: the storage may have lost its volatile cache.
@@ -119,7 +119,7 @@ pub enum BlockError {
     Io {
         /// The kind that the operating system's number maps to.
         kind: io::ErrorKind,
-        /// What it said.
+        /// Message from the operating system.
         message: String,
     },
 }
@@ -151,7 +151,7 @@ impl BlockError {
         }
     }
 
-    /// What became of the operation.
+    /// Fate of the operation.
     pub fn fate(&self) -> Fate {
         match self {
             Self::Gone { fate, .. } | Self::Timeout { fate, .. } | Self::Aborted { fate } => *fate,

@@ -1,6 +1,6 @@
 //! Pieces of a device that are alike.
 
-/// What lies behind a piece of a device.
+/// Allocation state of a piece of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentKind {
     /// Bytes that must be read to be known.
@@ -18,7 +18,7 @@ pub struct Extent {
     pub offset: u64,
     /// Length, bytes; not 0.
     pub len: u64,
-    /// What lies there.
+    /// Kind of extent.
     pub kind: ExtentKind,
 }
 

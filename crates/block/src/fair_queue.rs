@@ -105,7 +105,7 @@ impl<T> Node<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// How much less room each level has than the one around it.
+    /// Factor by which each level has less room than the one around it.
     const NARROWING: usize = 2;
 
     /// An empty queue with places for `max` items of one owner alone.
@@ -118,12 +118,12 @@ impl<T> FairQueue<T> {
         self.all.len
     }
 
-    /// Whether no owner has an item.
+    /// Returns `true` if no owner has an item.
     pub fn is_empty(&self) -> bool {
         self.all.len == 0
     }
 
-    /// Whether an owner may bring one more.
+    /// Tells whether an owner may add another item.
     pub fn admits(&self, owner: OwnerKey) -> bool {
         let (mut around, mut room) = (Some(&self.all), self.max);
         for _ in 0..OwnerKey::LEVELS {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// tells: XFS, btrfs, bcachefs (`linux/magic.h`).
 const SHARING: [u64; 3] = [0x5846_5342, 0x9123_683E, 0xCA45_1A4E];
 
-/// Where bytes of a device lie: in a file of this host.
+/// Location of a device's bytes in a file of this host.
 #[derive(Clone, Debug)]
 pub struct FileRange {
     /// The file.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How much a [`Finding`] matters.
+/// Severity of a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Good to know beside a figure; nothing has to be done.
@@ -28,15 +28,15 @@ impl fmt::Display for Severity {
 pub struct Finding {
     /// Stable name, for documentation and programs: `rule-3`, `page-cache`.
     pub id: &'static str,
-    /// How much it matters.
+    /// Severity.
     pub severity: Severity,
-    /// What was noticed, with figures.
+    /// Observation, with figures.
     pub what: String,
-    /// What it is about: a port, a portal, a region of a disk.
+    /// Subject: a port, a portal, a region of a disk.
     pub place: String,
-    /// What may come of it.
+    /// Possible consequences.
     pub why: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
 }
 

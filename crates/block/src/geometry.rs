@@ -2,7 +2,7 @@
 
 use crate::BlockError;
 
-/// What becomes of the space behind a range that is unmapped.
+/// Treatment of the space behind a range that is unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmap {
     /// All space is the device's from the beginning, and stays: `unmap` does nothing.
@@ -30,12 +30,12 @@ impl Unmap {
         !matches!(self, Self::Never | Self::Holes)
     }
 
-    /// Whether `unmap` gives something back.
+    /// Returns `true` if `unmap` frees space.
     pub fn frees(self) -> bool {
         matches!(self, Self::Frees { .. } | Self::Zeroes { .. })
     }
 
-    /// What has no space behind it, because it was unmapped or never written, reads as zeroes.
+    /// Returns `true` if ranges without space behind them, because they were unmapped or never written, read as zeroes.
     pub fn zeroes(self) -> bool {
         matches!(self, Self::Zeroes { .. } | Self::Holes)
     }
@@ -48,7 +48,7 @@ impl Unmap {
         }
     }
 
-    /// What holds of both: of two ways to one disk that do not tell the same.
+    /// Returns the behaviour that holds for both: for two paths to one disk that do not report the same.
     pub fn both(self, other: Self) -> Self {
         let granularity = self.granularity().max(other.granularity());
         match (self, other) {
@@ -61,7 +61,7 @@ impl Unmap {
     }
 }
 
-/// What a device is shaped like. All figures are bytes.
+/// Geometry of a device. All figures are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Capacity; a multiple of `logical_sector`.
@@ -75,11 +75,11 @@ pub struct Geometry {
     /// Transfers that begin and end at multiples of this, counted from `first_aligned`, need no work beside their own;
     /// 0: no more than `physical_sector` says.
     pub transfer_granularity: u32,
-    /// Where the first whole physical sector begins: of a disk that was partitioned by its emulation, not at 0.
+    /// Offset of the first whole physical sector: not 0 for a disk that was partitioned by its emulation.
     pub first_aligned: u32,
     /// Callers should not exceed this in one operation; 0: no limit.
     pub max_transfer: u32,
-    /// Whether space is allocated when written, and what `unmap` does.
+    /// Thin provisioning: whether space is allocated when written, and what `unmap` does.
     pub unmap: Unmap,
     /// Writes are refused.
     pub read_only: bool,

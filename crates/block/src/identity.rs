@@ -1,4 +1,4 @@
-//! Which disk a device is.
+//! Identity of a device's disk.
 
 /// The names of a disk.
 ///
@@ -7,10 +7,10 @@
 /// lies elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// What its content calls itself, and takes along: of a VHDX file the virtual disk's GUID.
+    /// Identity of the content, which a copy takes along: for a VHDX file the virtual disk's GUID.
     pub content: Option<String>,
-    /// Where it lies, one name for every way there: a file's device and inode, a logical unit's designator or serial
-    /// number. Not for longer than it is open: the next file may get the inode of one that is gone.
+    /// Identity of the location, the same over every path: a file's device and inode, a logical unit's designator or
+    /// serial number. Valid no longer than it is open: the next file may get the inode of one that is gone.
     pub place: Option<String>,
 }
 
@@ -20,7 +20,7 @@ impl Identity {
         Self { content: None, place: Some(place.into()) }
     }
 
-    /// Whether both devices are certainly the same disk, so that a write to one is a write to the other.
+    /// Returns `true` if both devices are certainly the same disk, so that a write to one is a write to the other.
     pub fn is_same_disk(&self, other: &Self) -> bool {
         self.place.is_some() && self.place == other.place
     }

@@ -36,7 +36,7 @@ pub struct OwnerKey(pub(crate) [u64; OwnerKey::LEVELS]);
 impl OwnerKey {
     /// Levels of turns: outer groups, inner groups, owners.
     pub const LEVELS: usize = 3;
-    /// That of operations that have no owner.
+    /// Key of operations that have no owner.
     pub const NONE: Self = Self([0; Self::LEVELS]);
 }
 
@@ -86,7 +86,7 @@ impl Owner {
         CURRENT.with_borrow(|owner| owner.as_ref().map_or(OwnerKey::NONE, Self::key))
     }
 
-    /// What this thread asks of devices is asked for this owner, until the guard is dropped. Not across an `await`: a
+    /// Attributes this thread's requests to devices to this owner, until the guard is dropped. Not across an `await`: a
     /// future enters each time that it is polled.
     pub fn enter(&self) -> Entered {
         Entered { before: CURRENT.replace(Some(self.clone())), not_send: PhantomData }
@@ -103,7 +103,7 @@ impl Owner {
         self.0.gone.store(true, Ordering::Release);
     }
 
-    /// Whether it [has gone](Self::leave).
+    /// Returns `true` if the owner [has gone](Self::leave).
     pub fn is_gone(&self) -> bool {
         self.0.gone.load(Ordering::Acquire)
     }

@@ -1,17 +1,17 @@
-//! How data reaches a device that has ways to it.
+//! Paths by which data reaches a device.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One way to a device, and what has gone over it since it was opened.
+/// Path to a device, with the traffic over it since it was opened.
 ///
 /// Counters only grow; whoever wants rates takes two samples and divides by the time between them. A device without a
 /// way that could be told apart (memory, a file) has none of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSample {
-    /// Where it leads, as people know it: a portal.
+    /// Display name of the path's destination: a portal.
     pub name: String,
-    /// Whether it carries anything.
+    /// State of the path.
     pub state: PathState,
     /// Reads answered without error.
     pub read_ios: u64,
@@ -25,11 +25,11 @@ pub struct PathSample {
     pub errors: u64,
     /// Smoothed round trip of the transport; `None` where nothing knows it.
     pub round_trip: Option<Duration>,
-    /// How long the other end itself took, the transport included, to answer the last question that needs no medium (an
-    /// iSCSI NOP); `None` where none was asked. Idle paths are asked.
+    /// Round-trip time of the last request that needs no medium (an iSCSI NOP), including transport; `None` where none
+    /// was sent. Idle paths are probed too.
     pub ping: Option<Duration>,
-    /// What last happened to it, for people: why its connection was lost, what was not answered; `None` where nothing
-    /// did.
+    /// Last event on the path, for people: why its connection was lost, what was not answered; `None` if there was
+    /// none.
     pub last_event: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl PathSample {
     }
 }
 
-/// Whether a path carries anything.
+/// State of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
     /// It does.

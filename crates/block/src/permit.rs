@@ -11,8 +11,8 @@ const WITHDRAWN: u8 = 2;
 
 /// Leave to make one change of a device, which the caller takes back when it waits no longer.
 ///
-/// A device that hangs answers a queued operation hours later: a disk must not be made smaller then, when the caller has
-/// long been told that it was not. So the device asks with [`begin`](Self::begin) right before the first thing that
+/// A device that hangs answers a queued operation hours later: a disk must not be made smaller then, when the caller
+/// has long been told that it was not. So the device asks with [`begin`](Self::begin) right before the first thing that
 /// cannot be undone, and the caller [withdraws](Self::withdraw) at its deadline. One of the two comes first, and both
 /// know which. Clones are one permit. A caller that waits as long as it takes passes a new one, and keeps none.
 #[derive(Clone, Debug, Default)]

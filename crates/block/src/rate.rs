@@ -11,15 +11,15 @@ pub enum RateError {
     /// A number alone, which may have been meant in any unit.
     #[error("`{text}` is not a rate: write its unit too, such as {text}M, {text}MB/s or {text}B/s")]
     NoUnit {
-        /// What was written.
+        /// Text given.
         text: String,
     },
     /// Not a size, with or without `/s` behind it.
     #[error("`{text}` is not a rate: {source}")]
     Size {
-        /// What was written.
+        /// Text given.
         text: String,
-        /// What is wrong with its size.
+        /// Error in its size.
         source: SizeError,
     },
     /// Nothing would ever end.

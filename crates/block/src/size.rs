@@ -16,19 +16,19 @@ pub enum SizeError {
         "`{text}` is not a size: write a number with a unit, such as 4K, 1.5G or 4TiB (powers of 1024), 100MB (powers of 1000), or plain bytes"
     )]
     Malformed {
-        /// What was written.
+        /// Text given.
         text: String,
     },
     /// More than 2^64 - 1 bytes.
     #[error("the size `{text}` is beyond 16 EiB, the most that can be addressed")]
     TooLarge {
-        /// What was written.
+        /// Text given.
         text: String,
     },
     /// A fraction that leaves a part of a byte.
     #[error("the size `{text}` is not a whole number of bytes")]
     Fractional {
-        /// What was written.
+        /// Text given.
         text: String,
     },
 }

@@ -28,7 +28,7 @@ pub struct TimeSlices {
 /// The time slices of a thread.
 #[derive(Debug)]
 struct State {
-    /// Whether the thread [hands them out](hand_out_time_slices).
+    /// `true` if the thread [hands them out](hand_out_time_slices).
     handed_out: bool,
     /// The slice of this round is taken.
     taken: bool,
@@ -36,7 +36,7 @@ struct State {
     /// Of the tickets that wait; without one, a ticket has its turn or was given up.
     wakers: HashMap<u64, Waker>,
     last_ticket: u64,
-    /// Who hands them out, while it waits for the first one.
+    /// Waker of the task that hands them out, while it waits for the first one.
     giver: Option<Waker>,
 }
 
@@ -93,7 +93,7 @@ impl TimeSlices {
     }
 }
 
-/// What work that asks for a slice is given.
+/// Answer to work that asks for a slice.
 enum Taken {
     /// The slice; who hands them out is woken, if it waits for that.
     Slice(Option<Waker>),

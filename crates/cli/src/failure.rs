@@ -1,4 +1,4 @@
-//! What goes wrong, and the exit code for it.
+//! Errors, and their exit codes.
 
 use std::env;
 use std::io;

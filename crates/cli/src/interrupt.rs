@@ -11,18 +11,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{freezing, screen};
 
-/// What a second Ctrl-C ends the process with: what shells use for SIGINT.
+/// Exit code of the process after a second Ctrl-C: the one that shells use for SIGINT.
 const KILLED_BY_INTERRUPT: i32 = 130;
 
-/// How long after a request another is the same one. Who sends a signal to a process and to its group, as timeout(1)
-/// does, asks once; the two arrive as far apart as a busy machine runs the sender late.
+/// Time within which a further request counts as the same one. A sender that signals a process and its group, as
+/// timeout(1) does, asks once; the two signals arrive as far apart as a busy machine delays the sender.
 const ECHO: Duration = Duration::from_millis(500);
 
 /// SIGINT and SIGTERM, which ask for an orderly end. From the moment this exists they no longer end the process.
 pub(crate) struct Requests {
     interrupt: Signal,
     terminate: Signal,
-    /// When the last one came.
+    /// Time of the last one.
     last: Option<Instant>,
 }
 

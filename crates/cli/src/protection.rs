@@ -24,12 +24,12 @@ use rustix::thread::CapabilitySet;
 
 use crate::supervisor;
 
-/// Where the kernel keeps the weight of this process in its choice of whom to kill.
+/// Path of this process's weight in the kernel's choice of whom to kill.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// `OOM_SCORE_ADJ_MIN`: never chosen. iscsid and multipathd set the same.
 const OOM_NEVER: &str = "-1000";
 
-/// What a process is protected from, by what it does.
+/// Protection of a process, depending on what it does.
 ///
 /// [`apply`](Self::apply) must be called before the process has threads: the kernel keeps `PR_SET_IO_FLUSHER` for each
 /// thread and hands it down to those that a thread starts.

@@ -25,7 +25,7 @@ pub(crate) struct ReportFile<'a> {
     force: bool,
 }
 
-/// What stands where a report shall go.
+/// Existing object at the place of a report.
 enum Existing {
     Nothing,
     /// A regular file that may be replaced.
@@ -161,7 +161,7 @@ fn refusal(what: &str) -> Failure {
     Failure::failed(anyhow!("{what}; name another file, or use --force to replace it"))
 }
 
-/// Whether the file holds results that lunway wrote: a page, a document, or a stream of lines.
+/// Returns `true` if the file holds results that lunway wrote: a page, a document, or a stream of lines.
 fn is_report(path: &Path, metadata: &Metadata) -> bool {
     if metadata.len() > FILE_MAX {
         return false;
@@ -182,7 +182,7 @@ pub(crate) fn file_of(device: &DeviceSpec) -> Option<&Path> {
     }
 }
 
-/// Whether both names lead to one file, by whatever links.
+/// Returns `true` if both names lead to the same file, through any links.
 pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),

@@ -1,4 +1,4 @@
-//! What systemd is told (`sd_notify(3)`), where it started the daemon.
+//! Notifications to systemd (`sd_notify(3)`), where it started the daemon.
 
 use sd_notify::NotifyState;
 
@@ -17,7 +17,7 @@ pub(crate) fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Whether there is one that wants to be told.
+/// Returns `true` if there is a supervisor that wants to be notified.
 pub(crate) fn is_there() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }

@@ -7,13 +7,14 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Whether colours may be used at all: not where `NO_COLOR` is set to anything (no-color.org), nor on a dumb terminal.
+/// Tells whether colours may be used at all: not if `NO_COLOR` is set to anything (no-color.org), nor on a dumb
+/// terminal.
 pub(crate) fn colour_wanted() -> bool {
     env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Whether a person watches there, on a terminal that can be drawn on again.
+/// Returns `true` if the output is a terminal that can be redrawn, with a person watching.
 pub(crate) fn can_redraw(out: &impl IsTerminal) -> bool {
     out.is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
@@ -40,7 +41,7 @@ pub(crate) fn heading(text: &str) -> String {
     }
 }
 
-/// What another machine said, without the characters that make terminals do things.
+/// Returns text from another machine without the characters that control terminals.
 pub(crate) fn clean(text: &str) -> String {
     text.replace(char::is_control, "\u{FFFD}")
 }

@@ -1,4 +1,4 @@
-//! What is dead: a window of the disk at a time, its present blocks beside what of them is free.
+//! Dead blocks: a window of the disk at a time, its present blocks and the free ranges in them.
 
 use std::ops::{ControlFlow, Range};
 
@@ -6,25 +6,25 @@ use lunway_vhdx::{Chain, Source, Storage};
 
 use crate::{Bytes, Error, ParentBytes, Plan};
 
-/// How much of the disk is looked at together, bytes: a bitmap of ext4 tells of 128 MiB, and the free ranges of this
-/// much fit into 4 MiB at the worst.
+/// Length of a window of the disk, bytes: a bitmap of ext4 covers 128 MiB, and the free ranges of a window fit into 4
+/// MiB at the worst.
 const WINDOW: u64 = 1 << 30;
 
-/// How much is read at a time to see whether it is zero, bytes.
+/// Length of a read that looks for zeroes, bytes.
 const PIECE: u64 = 64 << 10;
 
 /// A block that has data in the file itself, not in a parent.
 pub(crate) struct Block {
     /// Bytes of the disk.
     pub(crate) range: Range<u64>,
-    /// Where it lies in the file, bytes.
+    /// Offset in the file, bytes.
     pub(crate) offset: u64,
 }
 
 /// A range of one part of the tree.
 struct Part {
     range: Range<u64>,
-    /// Where its node begins on the disk.
+    /// Offset of its node on the disk.
     node: u64,
     free: bool,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Window<'a, S> {
     held: u64,
 }
 
-/// What is done with a window: whether to go on.
+/// Callback for each window; it returns whether to go on.
 type Each<'a, S> = dyn FnMut(&mut Window<'_, S>) -> Result<ControlFlow<()>, Error> + 'a;
 
 /// Calls `each` for all of the disk, part by part, in blocks of `block_size` bytes: those of the file, or smaller ones.
@@ -88,7 +88,7 @@ impl<S: Storage> Window<'_, S> {
         self.range.end
     }
 
-    /// How many blocks of the file have data.
+    /// Number of the file's blocks that have data.
     pub(crate) fn held(&self) -> u64 {
         self.held
     }
@@ -143,7 +143,7 @@ impl<S: Storage> Window<'_, S> {
         }
     }
 
-    /// What of a block is free.
+    /// Returns the free ranges of a block.
     fn free_in(&self, block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_, S> {
         let (start, end) = (block.start, block.end);
         let first = self.free.partition_point(|range| range.end <= start);
@@ -181,7 +181,7 @@ impl<S: Storage> Window<'_, S> {
         })
     }
 
-    /// Whether nothing of a block lives: what is not free is zero, if `zeroes` are looked for.
+    /// Returns `true` if all of a block is dead: its ranges that are not free are zero, if `zeroes` are looked for.
     pub(crate) fn is_dead(&self, block: &Block, zeroes: bool) -> Result<bool, Error> {
         let kept = |range: &Range<u64>| {
             self.keep.iter().any(|keep| keep.start < range.end && range.start < keep.end)
@@ -198,7 +198,7 @@ impl<S: Storage> Window<'_, S> {
         Ok(true)
     }
 
-    /// Whether the parent has all of a block that is not free.
+    /// Returns `true` if the parent has the same data in all ranges of a block that are not free.
     pub(crate) fn is_parents(&self, block: &Block) -> Result<bool, Error> {
         if self.chain.disks().len() < 2 {
             return Ok(false);
@@ -223,7 +223,7 @@ impl<S: Storage> Window<'_, S> {
         Ok(true)
     }
 
-    /// Whether a block is zero, also where it is free.
+    /// Returns `true` if a block is entirely zero, including its free ranges.
     pub(crate) fn is_zero_throughout(&self, block: &Block) -> Result<bool, Error> {
         self.is_zero(block.range.clone())
     }
@@ -250,7 +250,7 @@ fn read(bytes: &impl lunway_filesystem::Source, at: u64, buf: &mut [u8]) -> Resu
     bytes.read(at, buf).map_err(|error| Error::Changed(error.what))
 }
 
-/// What of `range` is not in `hole`.
+/// Returns the parts of `range` outside `hole`.
 fn without(range: Range<u64>, hole: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let before = range.start..range.end.min(hole.start);
     let after = range.start.max(hole.end)..range.end;

@@ -1,4 +1,4 @@
-//! What each mode would do, without doing it.
+//! Estimate of each mode's effect, without changing anything.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use lunway_vhdx::{Chain, Parameters, Storage};
 
 use crate::{Error, Mode, Plan, dead};
 
-/// What a mode would leave.
+/// Estimate of the result of a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The mode.
@@ -23,7 +23,7 @@ pub struct Estimate {
     pub shares: BTreeMap<u64, Share>,
 }
 
-/// What the file holds of one part of the disk, and what a mode would take away of it.
+/// Share of one part of the disk: the bytes that the file holds of it, and those that a mode would remove.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Bytes of it in blocks of the file.
@@ -34,7 +34,7 @@ pub struct Share {
     pub punched: u64,
 }
 
-/// What a mode has found so far.
+/// Counts of a mode so far.
 #[derive(Clone, Default)]
 struct Count {
     blocks: u64,
@@ -42,7 +42,7 @@ struct Count {
     shares: BTreeMap<u64, Share>,
     /// Blocks that live.
     living: u64,
-    /// Where the last of them ends in the file.
+    /// End of the last of them in the file.
     end: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What was free on a disk at one moment, and was not written since.
+//! Free space of a disk at one moment that has not been written since.
 
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ impl FreeMap {
         &self.kept
     }
 
-    /// Whether nothing is free.
+    /// Returns `true` if nothing is free.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }

@@ -33,7 +33,8 @@ use lunway_vhdx::{Chain, DiscardMode, DiskError, Storage};
 pub use estimate::{Estimate, Share, estimate};
 pub use free_map::FreeMap;
 
-/// What is dropped, and whether blocks move afterwards: the words of Optimize-VHD, and one of our own.
+/// Compaction mode: what is dropped, and whether blocks move afterwards. The names are those of Optimize-VHD, and one
+/// of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Everything that is dead, parts of blocks too.
@@ -46,7 +47,7 @@ pub enum Mode {
     Retrim,
     /// Blocks that are zero.
     Prezeroed,
-    /// What was given up before.
+    /// Space that was given up before.
     Pretrimmed,
 }
 
@@ -55,35 +56,35 @@ impl Mode {
     pub const ALL: [Self; 6] =
         [Self::Live, Self::Full, Self::Quick, Self::Retrim, Self::Prezeroed, Self::Pretrimmed];
 
-    /// Whether file systems are asked what is free.
+    /// Returns `true` if file systems are asked for their free space.
     pub fn asks_file_systems(self) -> bool {
         matches!(self, Self::Live | Self::Full | Self::Quick | Self::Retrim)
     }
 
-    /// Whether data is read to see whether it is zero.
+    /// Returns `true` if data is read to find zeroes.
     pub fn looks_for_zeroes(self) -> bool {
         matches!(self, Self::Live | Self::Full | Self::Prezeroed)
     }
 
-    /// Whether blocks are given up whose data the parent has.
+    /// Returns `true` if blocks are given up whose data the parent has.
     pub fn drops_duplicates(self) -> bool {
         self == Self::Live
     }
 
-    /// Whether dead parts of living blocks become holes.
+    /// Returns `true` if dead parts of living blocks become holes.
     pub fn punches(self) -> bool {
         self == Self::Live
     }
 
-    /// Whether blocks move into holes.
+    /// Returns `true` if blocks move into holes.
     pub fn moves(self) -> bool {
         self != Self::Retrim
     }
 }
 
-/// What is compacted.
+/// Plan of a compaction.
 pub struct Plan {
-    /// What lies on the disk, as it is now.
+    /// Contents of the disk, as they are now.
     pub tree: tree::Disk,
     /// Ranges of the disk that stay as they are: partitions that somebody wants kept.
     pub keep: Vec<Range<u64>>,
@@ -108,14 +109,14 @@ pub enum Error {
     Changed(String),
 }
 
-/// How far it is.
+/// Progress of dropping dead blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Blocks that were given up.
     pub blocks: u64,
     /// Bytes of parts of blocks that became holes.
     pub punched: u64,
-    /// How much of the disk was looked at, bytes.
+    /// Length of the disk examined, bytes.
     pub done: u64,
 }
 

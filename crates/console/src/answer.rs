@@ -1,4 +1,4 @@
-//! What the API answers.
+//! Answers of the API.
 
 use axum::Json;
 use axum::http::HeaderValue;
@@ -36,25 +36,25 @@ impl Applied {
     }
 }
 
-/// One difference.
+/// Difference in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// What happens.
+    /// Kind of change.
     pub kind: Kind,
     /// To what: `target iqn.…, lun 3`; empty for the daemon as a whole.
     pub place: String,
     /// The key that changes; null: the whole item.
     pub key: Option<String>,
-    /// How it was.
+    /// Value before the change.
     pub from: Option<String>,
-    /// How it is then.
+    /// Value after the change.
     pub to: Option<String>,
     /// The difference as one line of text.
     pub text: String,
 }
 
-/// What happens to something.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

@@ -22,7 +22,7 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Where a device's file would be made; an error for devices that are no raw files.
+    /// Path at which a device's file would be made; an error for devices that are not raw files.
     pub(crate) fn path_of(device: &DeviceSpec) -> Result<PathBuf, ApiError> {
         match device.leaf() {
             DeviceSpec::File { path, .. } if path.is_absolute() => Ok(path.clone()),

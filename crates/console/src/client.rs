@@ -21,7 +21,7 @@ use crate::killed::KilledProcess;
 use crate::running::RunningDaemon;
 use crate::token::{TokenError, read_token};
 
-/// How long a daemon may take to answer a connection.
+/// Time limit for connecting to a daemon.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long it may take to answer a change: it may have to reach another machine for a device.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
@@ -31,7 +31,7 @@ const GET_TIME: Duration = Duration::from_secs(30);
 const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Longest answer, bytes.
 const ANSWER_MAX: usize = 64 << 20;
-/// What must be written otherwise within one part of a path.
+/// Characters to escape within one part of a path.
 const NOT_IN_PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -45,7 +45,7 @@ const NOT_IN_PATH: &AsciiSet = &CONTROLS
     .add(b'/')
     .add(b'%');
 
-/// Where the API of a daemon is.
+/// Address of a daemon's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// A Unix socket.
@@ -70,7 +70,7 @@ pub enum ClientError {
     Connect {
         /// The socket or address.
         endpoint: String,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
     /// No token for TCP.
@@ -83,7 +83,7 @@ pub enum ClientError {
     NoAnswer {
         /// The socket or address.
         endpoint: String,
-        /// What happened.
+        /// Description of the event.
         why: String,
     },
     /// The daemon was killed, and has not ended.
@@ -146,7 +146,8 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// Where daemons of this user are found: `$LUNWAY_RUNTIME_DIR`, else, for root, `/run/lunway`, else `$XDG_RUNTIME_DIR`.
+/// Folder of this user's running daemons: `$LUNWAY_RUNTIME_DIR`, else, for root, `/run/lunway`, else
+/// `$XDG_RUNTIME_DIR`.
 pub(crate) fn runtime_folder() -> PathBuf {
     let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let of_user = || named("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());

@@ -56,7 +56,7 @@ impl Sockets {
         Self { unix: None, tcp: None }
     }
 
-    /// Where the Unix socket is.
+    /// Path of the Unix socket.
     pub fn path(&self) -> Option<&Path> {
         self.unix.as_ref().map(UnixSocket::path)
     }
@@ -92,7 +92,7 @@ impl Console {
         Ok(Self { manager, tcp, stop, thread: thread.map_err(ListenError::Thread)? })
     }
 
-    /// Where it listens on TCP, with the port that the kernel chose.
+    /// TCP address of the listener, with the port that the kernel chose.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp
     }

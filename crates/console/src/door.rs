@@ -14,7 +14,7 @@ use crate::listen::CONNECTIONS_MAX;
 const STRANGERS_MAX: usize = 64;
 /// Of these from one source: half, so that a single one never has the whole door.
 const STRANGERS_OF_SOURCE_MAX: usize = 32;
-/// How long a connection has to show the token: a client that has one sends it with its first bytes.
+/// Time limit for a connection to show the token: a client that has one sends it with its first bytes.
 const STRANGER_TIME: Duration = Duration::from_secs(10);
 
 /// Has shown the token.
@@ -39,7 +39,7 @@ struct Inner {
     admitted: usize,
 }
 
-/// What a connection is now.
+/// State of a connection.
 #[derive(Debug, Default)]
 struct Standing {
     /// [`ADMITTED`], [`EXPELLED`], or 0: a stranger.

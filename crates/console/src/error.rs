@@ -1,4 +1,4 @@
-//! What the API refuses, and with which status.
+//! Errors of the API, with their statuses.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -19,7 +19,7 @@ pub(crate) struct ApiError {
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
-    /// One sentence: the error, its place, and the remedy.
+    /// The error, its place, and the remedy, in one sentence.
     pub error: String,
     /// The parameter of the query, or the member of the body, that would decide otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, sentence)
     }
 
-    /// What it names is not there.
+    /// Makes the error for a request that names something that does not exist.
     pub(crate) fn not_found(sentence: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, sentence)
     }

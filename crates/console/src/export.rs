@@ -12,14 +12,14 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::ApiError;
 
-/// How long the reader of a snapshot that lasts as long as it is read has to come.
+/// Time limit for the first reader of a snapshot that lasts as long as it is read.
 const COME_TIME: Duration = Duration::from_secs(60);
 
 /// The sockets of all snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Exports(Mutex<BTreeMap<String, Served>>);
 
-/// One that is served, on a thread of its own: it ends when this is dropped.
+/// Served snapshot, on a thread of its own: it ends when this is dropped.
 #[derive(Debug)]
 struct Served {
     socket: PathBuf,
@@ -79,7 +79,7 @@ impl Exports {
     }
 }
 
-/// What the thread of one snapshot needs.
+/// State that the thread of one snapshot needs.
 struct Serving {
     address: Address,
     name: String,

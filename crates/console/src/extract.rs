@@ -1,4 +1,4 @@
-//! What a request says, taken apart; whatever is wrong with it is said in one sentence.
+//! Extraction of the parts of a request; each error is reported in one sentence.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::error::ApiError;
 
 /// Largest body, bytes: a configuration of ten thousand LUNs.
 const BODY_MAX: usize = 4 << 20;
-/// How long a client has to send it. What is beyond the limit is read and dropped for as long, so that the client,
-/// which reads when it has sent everything, learns what is wrong.
+/// Time limit for a client to send the body. A body beyond the size limit is read and dropped for as long, so that the
+/// client, which reads when it has sent everything, learns what is wrong.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// The varying parts of a path.
@@ -33,7 +33,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Place<T
     }
 }
 
-/// How a change is asked for.
+/// Options of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Ask {
@@ -48,7 +48,7 @@ pub(crate) struct Ask {
     pub(crate) end_snapshots: bool,
     /// Make the file behind a new logical unit, with so many bytes.
     pub(crate) create: Option<u64>,
-    /// Where a new access rule is put, counted from 1.
+    /// Position of a new access rule, counted from 1.
     pub(crate) at: Option<usize>,
 }
 
@@ -77,7 +77,7 @@ fn generation(tag: &HeaderValue) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// What the query says, in a type that refuses what it does not know.
+/// Query of a request, in a type that refuses unknown parameters.
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {

@@ -30,9 +30,9 @@ use crate::token::Token;
 
 /// Connections at a time, for each socket on its own; on TCP of those that have shown the token.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
-/// How long a client has for the head of a request, and so how long a connection may idle.
+/// Time limit for the head of a request, and so for an idle connection.
 const HEAD_TIME: Duration = Duration::from_secs(30);
-/// How large the head may be. Names in paths have at most 223 bytes each, every byte written as three.
+/// Size limit of the head, bytes. Names in paths have at most 223 bytes each, every byte written as three.
 const HEAD_MAX: usize = 16 << 10;
 /// Pause after an error of `accept`, such as too many open files: it would come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ pub enum ListenError {
     Unix {
         /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
     /// The TCP port.
@@ -76,7 +76,7 @@ pub enum ListenError {
     Tcp {
         /// Its address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
     /// TCP needs a token.
@@ -149,7 +149,7 @@ impl TcpSocket {
         Ok(Self { listener, token: Arc::new(token) })
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// Address of the listener, with the port that the kernel chose.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

@@ -35,7 +35,7 @@ pub(crate) struct Manager {
     ending: Arc<watch::Sender<Ending>>,
 }
 
-/// How far the end of the daemon has come.
+/// Stage of the daemon's shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
     #[default]
@@ -46,8 +46,8 @@ enum Ending {
     Now,
 }
 
-/// How long changes under way may take when the daemon ends. One that waits longer waits for a disk that does not
-/// answer: it has been made whole by then, or is not made.
+/// Time limit for changes under way when the daemon ends. A change that takes longer is waiting for a disk that does
+/// not answer: it has been completed by then, or is not made.
 const END_TIME: Duration = Duration::from_secs(2);
 
 impl Manager {
@@ -486,7 +486,7 @@ impl Manager {
     }
 }
 
-/// How a logical unit is compacted.
+/// Options of a compaction of a logical unit.
 pub(crate) struct Orders {
     /// Bytes in a second, at most.
     pub(crate) rate: u64,
@@ -494,10 +494,10 @@ pub(crate) struct Orders {
     pub(crate) deadline: Option<Duration>,
 }
 
-/// How often it is seen whether file systems may be thawed.
+/// Interval at which to check whether file systems may be thawed.
 const MAPPING_POLL: Duration = Duration::from_millis(10);
 
-/// What a snapshot changes in the configuration.
+/// Change that a snapshot makes to the configuration.
 #[derive(Clone)]
 struct Switch {
     target: IscsiName,
@@ -547,7 +547,7 @@ fn no_lun(target: &IscsiName, lun: u16) -> ApiError {
     ApiError::not_found(format!("there is no lun {lun} of target {target}"))
 }
 
-/// What was read; nothing can panic while it is held.
+/// Locks the text that was read; nothing can panic while it is locked.
 fn locked(text: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -569,7 +569,7 @@ fn sizes(old: Option<u64>, new: u64) -> String {
     if from == to { format!("{old} -> {new} bytes") } else { format!("{from} -> {to}") }
 }
 
-/// What the server's refusals are for clients.
+/// Converts the server's refusals to errors for clients.
 pub(crate) fn refused(error: ChangeError) -> ApiError {
     let status = match &error {
         ChangeError::NotFound(_) => StatusCode::NOT_FOUND,

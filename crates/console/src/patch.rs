@@ -1,4 +1,4 @@
-//! What a PUT makes of what is there (RFC 7396).
+//! Merge of a PUT with the present configuration (RFC 7396).
 
 use lunway_target::{Config, LunConfig, TargetConfig};
 use serde::Serialize;

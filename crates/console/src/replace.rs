@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Mode of a file that was not there before: who may manage the daemon may read what it serves, others need not.
 const MODE_NEW: u32 = 0o640;
 
-/// Where [`replace`] writes.
+/// Paths that [`replace`] uses.
 struct Places {
     /// The file, behind symbolic links.
     path: PathBuf,
@@ -35,7 +35,7 @@ impl Places {
     }
 }
 
-/// Whether [`replace`] can make a file where `path` is. Permission bits alone do not tell of a read-only file system.
+/// Checks whether [`replace`] can make a file at `path`. Permission bits alone do not reveal a read-only file system.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let temporary = Places::of(path)?.temporary;
     File::options().write(true).create(true).truncate(true).mode(MODE_NEW).open(&temporary)?;

@@ -12,18 +12,18 @@ use serde_json::{Map, Value, json};
 use crate::error::{ApiError, ErrorBody};
 use crate::manager::Manager;
 
-/// One operation: how it is asked, what it answers, who answers it.
+/// Operation of the API: its request, its answer, and its handler.
 ///
 /// There is no other way to add an operation, so none can lack its documentation.
 pub(crate) struct Route {
     pub(crate) method: Method,
     /// With `{name}` for what varies, which both the router and OpenAPI understand.
     pub(crate) path: &'static str,
-    /// One sentence.
+    /// Summary, in one sentence.
     pub(crate) summary: &'static str,
     pub(crate) query: &'static [Parameter],
     pub(crate) body: Option<MakeSchema>,
-    /// What a success answers; `None`: text.
+    /// Schema of the answer to a success; `None`: text.
     pub(crate) answer: Option<MakeSchema>,
     pub(crate) handler: MethodRouter<Arc<Manager>>,
 }
@@ -80,13 +80,13 @@ pub(crate) const CREATE: Parameter = Parameter {
     kind: "integer",
     description: "Create the file of the device, sparse, with this many bytes. An existing file is refused (409). The file is removed again if the change fails.",
 };
-/// What all changes take.
+/// Parameters of all changes.
 pub(crate) const CHANGE: &[Parameter] = &[DRY_RUN, GENERATION];
-/// What all changes take that can give logical units other sizes.
+/// Parameters of all changes that can resize logical units.
 pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK, END_SNAPSHOTS];
-/// What a PUT of something with a name takes.
+/// Parameters of a PUT of something with a name.
 pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW];
-/// What all removals take.
+/// Parameters of all removals.
 pub(crate) const REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST];
 /// What removals of logical units take.
 pub(crate) const LUN_REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, END_SNAPSHOTS];
@@ -114,7 +114,7 @@ impl Route {
     }
 }
 
-/// What answers requests.
+/// Makes the router that answers requests.
 pub(crate) fn router(routes: Vec<Route>, manager: Arc<Manager>) -> Router {
     let router =
         routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));

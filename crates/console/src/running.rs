@@ -78,7 +78,7 @@ impl RunningDaemon {
         all
     }
 
-    /// What a record says whose process lives. Others are removed.
+    /// Reads a record if its process is alive, and removes it if not.
     fn recorded(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {

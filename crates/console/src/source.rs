@@ -1,4 +1,4 @@
-//! Where the configuration comes from, and where changes of it are kept.
+//! Source of the configuration, and storage of its changes.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ pub struct Source {
     known: Mutex<Option<String>>,
 }
 
-/// What was read, not yet served.
+/// Configuration that was read but is not served yet.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
@@ -123,12 +123,12 @@ impl Source {
         std::path::absolute(&path).unwrap_or(path)
     }
 
-    /// What was loaded is served now.
+    /// Records that the loaded configuration is served now.
     pub(crate) fn took(&self, loaded: Option<String>) {
         *self.known() = loaded;
     }
 
-    /// Whether going from `old` to `new` is kept for good.
+    /// Returns `true` if the change from `old` to `new` is permanent.
     pub(crate) fn keeps(&self, old: &Config, new: &Config) -> bool {
         self.file.is_some() && self.overridden_part(old) == self.overridden_part(new)
     }
@@ -173,7 +173,7 @@ impl Source {
         }
     }
 
-    /// What the file must hold, which holds `present`.
+    /// Returns the text that the file must hold instead of `present`.
     fn text(&self, present: &str, config: &Config) -> Result<String, ConfigError> {
         let before = self.parse(present, &config.origin)?;
         let mut after = config.clone();

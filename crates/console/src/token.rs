@@ -47,7 +47,7 @@ impl Token {
         Ok(Self { file: file.to_owned() })
     }
 
-    /// Whether it is this. Takes the same time wherever the first difference is.
+    /// Tells whether a token is this one. Takes the same time wherever the first difference is.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
         match read_token(&self.file) {
             Ok(token) => token.as_bytes().ct_eq(given).into(),

@@ -40,15 +40,15 @@ const IN_FLIGHT: usize = 8;
 /// reflinks, data is shared instead of moved, and not looked at: zeroes in it are shared as data. The order of writes
 /// is not defined; everything is durable when [`copy`](Self::copy) has returned.
 pub struct Transfer<'a> {
-    /// What is copied.
+    /// Device to copy.
     pub source: &'a dyn BlockDevice,
-    /// Where it goes.
+    /// Device to copy to.
     pub destination: &'a dyn BlockDevice,
-    /// What is known of that.
+    /// Known content of the destination.
     pub before: Before,
-    /// What of the source is not copied. Nobody may write to the source while it is.
+    /// Ranges of the source that are not copied. Nobody may write to the source during the copy.
     pub skipped: &'a Skipped,
-    /// Whether the copy shall end early; asked before each piece.
+    /// Returns `true` if the copy should end early; asked before each piece.
     pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -59,12 +59,12 @@ pub enum Before {
     Blank,
     /// Anything.
     Unknown,
-    /// What an interrupted copy left: each piece is compared and written only where it differs. No record of progress
+    /// Remains of an interrupted copy: each piece is compared and written only where it differs. No record of progress
     /// is needed, and none can be wrong: the source may have changed since.
     Unfinished,
 }
 
-/// What a copy did, also when it was cancelled.
+/// Result of a copy, even if it was cancelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Bytes of the source that were dealt with.
@@ -91,10 +91,10 @@ pub enum TransferError {
         /// Bytes.
         destination_size: u64,
     },
-    /// One disk, named twice or reached over two ways.
+    /// The same disk, named twice or reached over two paths.
     #[error("the source and the destination are the same disk ({place})")]
     SameDisk {
-        /// Where it lies.
+        /// Location of the disk.
         place: String,
     },
     /// There is no room for the last sector.
@@ -117,23 +117,23 @@ pub enum TransferError {
         side: Side,
         /// First byte of the request.
         offset: u64,
-        /// What it said.
+        /// Error from the device.
         error: BlockError,
-        /// What it knows of its paths, in brackets, or nothing.
+        /// Information from the device about its paths, in brackets, or empty.
         paths: String,
     },
-    /// What was written may be lost.
+    /// Data that was written may be lost.
     #[error("the destination failed to make everything durable: {error}{paths}")]
     Flush {
-        /// What the destination said.
+        /// Error from the destination.
         error: BlockError,
-        /// What it knows of its paths, in brackets, or nothing.
+        /// Information from the destination about its paths, in brackets, or empty.
         paths: String,
     },
 }
 
-/// What a device knows of its paths, behind an error that alone says no more than that no answer came; empty where it
-/// knows nothing.
+/// Returns a device's information about its paths, for errors that by themselves say only that no answer came; empty if
+/// there is none.
 pub fn of_paths(device: &dyn BlockDevice, error: &BlockError) -> String {
     if !matches!(error, BlockError::Timeout { .. } | BlockError::Aborted { .. } | BlockError::Busy) {
         return String::new();
@@ -144,12 +144,12 @@ pub fn of_paths(device: &dyn BlockDevice, error: &BlockError) -> String {
     if events.is_empty() { String::new() } else { format!(" ({})", events.join("; ")) }
 }
 
-/// Which of the two devices.
+/// Side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What is copied.
+    /// Device to copy.
     Source,
-    /// Where it goes.
+    /// Device to copy to.
     Destination,
 }
 
@@ -170,7 +170,7 @@ fn destination_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
     move |error| TransferError::Io { side: Side::Destination, offset, error, paths: String::new() }
 }
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Bytes that were compared.
@@ -181,7 +181,7 @@ pub struct Compared {
     pub complete: bool,
 }
 
-/// Whether a destination holds data that an interrupted copy of this source did not write.
+/// Result of a search for data in a destination that an interrupted copy of this source did not write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     /// It does not.

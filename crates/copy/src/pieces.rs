@@ -13,7 +13,7 @@ const ZERO_MAX: u64 = 64 << 20;
 /// Extents are asked for in windows of this, bytes, so that the answer stays small.
 const WINDOW: u64 = 1 << 30;
 
-/// What is in a piece.
+/// Content of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// To be read.
@@ -47,7 +47,7 @@ impl<'a> Pieces<'a> {
         Self { device, skipped, align: align.into(), position: 0, ready: VecDeque::new() }
     }
 
-    /// How far the device was looked at.
+    /// Offset up to which the device was examined.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
@@ -101,7 +101,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Whether an extent can be taken for zeroes without reading it.
+/// Returns `true` if an extent can be taken for zeroes without reading it.
 pub(crate) fn reads_as_zeroes(kind: ExtentKind, geometry: &Geometry) -> bool {
     match kind {
         ExtentKind::Data => false,

@@ -1,4 +1,4 @@
-//! What of a source is not copied, because nobody needs it.
+//! Ranges of a source that are not copied, because nobody needs them.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Skipped {
         }
     }
 
-    /// Whether the 64 KiB at a multiple of that are left out.
+    /// Returns `true` if the 64 KiB at `offset`, a multiple of that, are left out.
     pub fn covers(&self, offset: u64) -> bool {
         self.has(offset / UNIT)
     }

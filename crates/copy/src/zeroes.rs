@@ -12,7 +12,7 @@ pub(crate) struct Run {
     pub(crate) zero: bool,
 }
 
-/// Whether all bytes are zero.
+/// Returns `true` if all bytes are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     // Ored together in pieces of a few cache lines, which the compiler does with vectors; byte by byte with an early
     // end it cannot.

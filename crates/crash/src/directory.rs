@@ -34,7 +34,7 @@ pub struct Directory(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// What was there at the beginning, durably.
+    /// Files at the beginning, durable.
     start: Vec<MemoryStorage>,
     start_names: Names,
     files: Vec<Arc<MemoryStorage>>,
@@ -64,12 +64,12 @@ fn apply_names(names: &mut Names, step: &Step) {
 }
 
 impl Directory {
-    /// How many steps there were.
+    /// Number of steps.
     pub fn steps(&self) -> usize {
         self.state().steps.len()
     }
 
-    /// What the step of that number was, for messages.
+    /// Description of the step of that number, for messages.
     pub fn describe(&self, number: usize) -> String {
         match self.state().steps.get(number) {
             Some(Step::File(file, Op::Write(offset, data))) => {
@@ -248,7 +248,7 @@ impl Directory {
 }
 
 impl DirectoryFile {
-    /// What a reader sees.
+    /// Content that a reader sees.
     pub fn now(&self) -> &MemoryStorage {
         &self.file
     }

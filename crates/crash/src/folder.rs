@@ -11,7 +11,7 @@ struct Inode {
 }
 
 type Names = BTreeMap<String, usize>;
-/// What becomes of bytes that were not made durable.
+/// Damage to bytes that were not made durable.
 type Damage = fn(&[u8]) -> Vec<u8>;
 
 /// A folder in memory, each step as small as a crash can cut it, that fails after a number of them.

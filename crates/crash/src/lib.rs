@@ -35,7 +35,7 @@ pub struct MemoryStorage {
 struct Sparse {
     pages: HashMap<u64, Arc<[u8; PAGE as usize]>>,
     len: u64,
-    /// How many pages there is space for.
+    /// Number of pages for which there is space.
     pages_max: Option<usize>,
 }
 
@@ -236,7 +236,7 @@ struct Recording {
     start: MemoryStorage,
     now: MemoryStorage,
     ops: Mutex<Vec<Op>>,
-    /// Whether freed space can be punched: of a device of fixed blocks it cannot.
+    /// `true` if freed space cannot be punched, as on a device of fixed blocks.
     no_holes: bool,
 }
 
@@ -251,12 +251,12 @@ impl Recorder {
         Self(Arc::new(Recording { now: start.clone(), start, no_holes: true, ..Recording::default() }))
     }
 
-    /// How many operations there were.
+    /// Number of operations.
     pub fn count(&self) -> usize {
         self.ops().len()
     }
 
-    /// What a reader sees now.
+    /// Content that a reader sees now.
     pub fn now(&self) -> &MemoryStorage {
         &self.0.now
     }
@@ -312,7 +312,7 @@ impl Recorder {
         ops.push(Op::Zero(offset, len));
     }
 
-    /// Whether freed space can be punched: of a device of fixed blocks it cannot.
+    /// Returns `true` if freed space can be punched: on a device of fixed blocks it cannot.
     pub fn makes_holes(&self) -> bool {
         !self.0.no_holes
     }
@@ -337,14 +337,14 @@ impl Recorder {
 
 /// A moment at which the power may fail.
 pub struct Crash<'a> {
-    /// How many operations were carried out.
+    /// Number of operations carried out.
     pub done: usize,
     durable: &'a MemoryStorage,
     pending: &'a [Op],
 }
 
 impl Crash<'_> {
-    /// How many units of `unit` bytes are not durable; a change of length is one.
+    /// Number of units of `unit` bytes that are not durable; a change of length is one unit.
     pub fn units(&self, unit: u64) -> usize {
         self.pending.iter().filter(|op| !op.is_durable()).map(|op| pieces(op, unit).count()).sum()
     }
@@ -354,7 +354,8 @@ impl Crash<'_> {
         self.pending
     }
 
-    /// What the medium holds if of the units that are not durable those are there for which `kept` says so.
+    /// Returns the content of the medium if, of the units that are not durable, those were written for which `kept`
+    /// returns `true`.
     pub fn image(&self, unit: u64, mut kept: impl FnMut(usize) -> bool) -> MemoryStorage {
         let image = self.durable.clone();
         let mut number = 0;

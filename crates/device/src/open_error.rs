@@ -20,7 +20,7 @@ pub enum OpenError {
     VhdxOn {
         /// The device, without secrets.
         device: String,
-        /// What is wrong with it.
+        /// Error from the VHDX.
         source: lunway_vhdx::OpenError,
     },
     /// A VHD or qcow2 file, or one of its parents.
@@ -56,7 +56,7 @@ pub enum OpenError {
     Create {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// An iSCSI address that is none.
@@ -64,7 +64,7 @@ pub enum OpenError {
     Url {
         /// The address without secrets.
         device: String,
-        /// What is wrong with it.
+        /// Error in the address.
         source: Box<lunway_iscsi_paths::AddressError>,
     },
     /// A file of paths that is none.
@@ -93,9 +93,9 @@ pub enum OpenError {
     Sector {
         /// The address without secrets.
         device: String,
-        /// What was asked for, bytes.
+        /// Sector size requested, bytes.
         wanted: u32,
-        /// What it has, bytes.
+        /// Sector size of the device, bytes.
         found: u32,
     },
 }

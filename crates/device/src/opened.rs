@@ -19,11 +19,10 @@ use lunway_vhdx_device::VhdxDevice;
 
 use crate::OpenError;
 
-/// How long the end of a file is waited for: it is there at once, unless its disk does not answer, and then it may
-/// never come.
+/// Time limit for closing a file: that is immediate unless its disk does not answer, and then it may never happen.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
-/// How to open a device.
+/// Options for opening a device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Logical sector, bytes: 512 or 4096; `None`: what the device says, 512 where it can have any.
@@ -240,7 +239,7 @@ pub async fn open_new_vhd(path: &Path) -> Result<Opened, OpenError> {
     Ok(Opened::plain(Arc::new(device)))
 }
 
-/// What the grammar names, to the crate that reads it.
+/// Converts the grammar's image format to that of the crate that reads it.
 pub fn image_format(format: ImageFormat) -> Format {
     match format {
         ImageFormat::Vhd => Format::Vhd,

@@ -34,7 +34,7 @@ struct Daemon {
 }
 
 impl Looks {
-    /// Those of a file.
+    /// Parses the looks of a file.
     ///
     /// # Errors
     ///

@@ -98,7 +98,7 @@ fn session(initiator: &OpenIscsi, session: &Session) -> HostSession {
     }
 }
 
-/// Whether a session was made by this record.
+/// Returns `true` if a session was made from this record.
 fn is_of(record: &Record, session: &Session) -> bool {
     let portal = session.connection.portal.map(|address| address.to_string());
     record.target == session.target
@@ -124,7 +124,7 @@ fn units(facts: &Facts, initiator: &OpenIscsi) -> Seen<Vec<HostUnit>> {
     Seen::Value(disks.iter().filter_map(unit).collect())
 }
 
-/// Where a disk is mounted for writing by itself, one of its partitions or its map.
+/// Returns where a disk is mounted for writing: by itself, one of its partitions or its map.
 fn written_at(facts: &Facts, disks: &[Disk], disk: &Disk) -> Seen<String> {
     let mounts = match facts.storage.as_ref().map(|storage| storage.mounts.known()) {
         Some(Ok(mounts)) => mounts,
@@ -155,7 +155,7 @@ fn names(facts: &Facts, disk: &Disk) -> BTreeSet<String> {
     of_map.chain([format!("/dev/{}", disk.name)]).collect()
 }
 
-/// Whether a device is one of these, or a partition: `sda1`, `nvme0n1p1`, `mpatha-part1`.
+/// Returns `true` if a device is one of these, or a partition: `sda1`, `nvme0n1p1`, `mpatha-part1`.
 fn is_on(names: &BTreeSet<String>, device: &str) -> bool {
     names.iter().any(|name| {
         device.strip_prefix(name.as_str()).is_some_and(|rest| {

@@ -11,12 +11,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::gather::Machine;
 use crate::seen::Seen;
 
-/// How the reason begins, in [`Lane::probe`](crate::facts::Lane::probe), where a lane was asked and did not answer.
+/// Beginning of the reason, in [`Lane::probe`](crate::facts::Lane::probe), where a lane was asked and did not answer.
 pub const NO_ANSWER: &str = "no answer";
 
 /// Time for the answer to a packet. Storage networks answer within milliseconds.
 const ANSWER_TIME: Duration = Duration::from_millis(250);
-/// How often a packet without an answer is sent again: one may be lost by chance.
+/// Number of times that a packet without an answer is sent: one may be lost by chance.
 const ATTEMPTS: u16 = 2;
 /// Bytes of the headers of IPv4 and ICMP.
 const HEADERS: usize = 28;
@@ -71,7 +71,7 @@ impl Echo {
         Ok(Self { socket, datagrams, sequence: 0 })
     }
 
-    /// Whether a packet of so many bytes comes back.
+    /// Returns `true` if a packet of that many bytes comes back.
     fn comes_back(&mut self, bytes: u32) -> bool {
         (0..ATTEMPTS).any(|_| self.exchange(bytes as usize).unwrap_or(false))
     }
@@ -107,7 +107,7 @@ impl Echo {
     }
 }
 
-/// What follows the header of IPv4, whose length is in its first byte.
+/// Returns the payload behind the IPv4 header, whose length is in its first byte.
 fn behind_ip(packet: &[u8]) -> &[u8] {
     let header = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     packet.get(header..).unwrap_or_default()
@@ -134,7 +134,8 @@ pub struct Segments {
     pub mss: u32,
 }
 
-/// What a port has lost since it came up: packets that its card had no room for, and those that arrived broken.
+/// Returns the packets that a port has lost since it came up: those that its card had no room for, and those that
+/// arrived broken.
 pub fn port_lost(port: &str) -> Seen<u64> {
     let machine = Machine::this();
     let count = |name: &str| machine.number::<u64>(&format!("/sys/class/net/{port}/statistics/{name}"));
@@ -142,7 +143,7 @@ pub fn port_lost(port: &str) -> Seen<u64> {
     sum().into()
 }
 
-/// What the kernel counted on the connections between an address and a portal, as `ss` shows it.
+/// Returns the kernel's counts for the connections between an address and a portal, as `ss` shows them.
 pub fn segments(near: IpAddr, portal: SocketAddr) -> Seen<Segments> {
     let (near, far, port) = (near.to_string(), portal.ip().to_string(), portal.port().to_string());
     let filter = ["-Htin", "src", &near, "dst", &far, "dport", "=", &port];

@@ -35,7 +35,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What one rule says about one place: a [`Finding`] with a verdict.
+/// Diagnosis by one rule for one place: a [`Finding`] with a verdict.
 ///
 /// The finding is the type that plan warnings and cache truth use. Its `remedy` is the fix with the names of this
 /// machine, and `undo` restores what the fix replaced.
@@ -43,9 +43,9 @@ impl fmt::Display for Verdict {
 pub struct Diagnosis {
     /// The verdict.
     pub verdict: Verdict,
-    /// What was seen, where, why it matters and what to do.
+    /// Observation, its place, why it matters and what to do.
     pub finding: Finding,
-    /// What undoes the fix; empty where there is nothing to undo.
+    /// Command that undoes the fix; empty where there is nothing to undo.
     pub undo: String,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Shell {
     PowerShell,
 }
 
-/// What a check found at one place, before its rule adds why it matters and what to do.
+/// Outcome of a check at one place, before its rule adds why it matters and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,

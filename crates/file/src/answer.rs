@@ -1,4 +1,4 @@
-//! One answer from a thread to a task.
+//! One-shot channel: a single answer from a thread to a task.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Who takes completions from a ring.
+//! Collector of completions from a ring.
 
 use std::sync::Arc;
 use std::thread;

@@ -13,10 +13,10 @@ const PIECE: u64 = 4096;
 /// Specification, "Hard Disk Footer Format").
 const VHD_FOOTER: usize = 512;
 const VHD_COOKIE: &[u8] = b"conectix";
-/// Where the signature of a VDI stands (VirtualBox, `VDICore.h`: `VDIPREHEADER` is a text of 64 bytes, then the
+/// Offset and value of the signature of a VDI (VirtualBox, `VDICore.h`: `VDIPREHEADER` is a text of 64 bytes, then the
 /// signature).
 const VDI_SIGNATURE: (usize, [u8; 4]) = (64, 0xbeda_107f_u32.to_le_bytes());
-/// What follows `BZh` and a digit: π for the first block, √π at the end of an empty stream.
+/// Magic numbers that follow `BZh` and a digit: π for the first block, √π at the end of an empty stream.
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
     [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
@@ -102,7 +102,7 @@ impl Container {
         Ok(Self::recognize(&head, &tail))
     }
 
-    /// What helps: a sentence's end.
+    /// Remedy, as the end of a sentence.
     pub(crate) fn remedy(self, path: &str) -> String {
         let raw = format!("raw:{path} opens its bytes as they are");
         match self {

@@ -84,19 +84,19 @@ struct Inner {
     alignment: usize,
     /// Goes to the calling thread's ring where it cannot be done inline.
     ring: bool,
-    /// Whether the file system takes `RWF_NOWAIT`: local ones until they say no.
+    /// `true` while the file system accepts `RWF_NOWAIT`: local ones until they refuse it.
     reads_now: AtomicBool,
     writes_now: AtomicBool,
     /// Operations under way above which none is tried inline.
     inline_max: usize,
     flush: FlushState,
-    /// Where the page cache is between.
+    /// Write-back state, for I/O through the page cache.
     write_back: Option<Arc<WriteBack>>,
     workers: Workers,
     closed: Mutex<Option<Closed>>,
 }
 
-/// Where an operation is done.
+/// Way in which an operation is carried out.
 enum Way {
     /// At once, by an ordinary system call.
     Inline,
@@ -154,7 +154,7 @@ impl FileDevice {
         open_on_thread(path, move |path| Self::open(path, &options))
     }
 
-    /// Whether operations that cannot be done inline go to an `io_uring`.
+    /// Returns `true` if operations that cannot be done inline go to an `io_uring`.
     pub fn uses_ring(&self) -> bool {
         self.inner.ring
     }
@@ -324,7 +324,7 @@ impl Inner {
         }
     }
 
-    /// Whether a write must wait for write-back.
+    /// Returns `true` if a write must wait for write-back.
     fn is_full(&self) -> bool {
         self.write_back.as_ref().is_some_and(|write_back| write_back.is_full())
     }
@@ -361,7 +361,8 @@ impl Inner {
         Poll::Pending
     }
 
-    /// What a write came to, as far as that can be said without waiting, and whether [`Size::cut_again`] must follow.
+    /// Returns the outcome of a write, as far as it can be known without waiting, and whether [`Size::cut_again`] must
+    /// follow.
     fn outcome(
         &self,
         offset: u64,
@@ -376,7 +377,7 @@ impl Inner {
         (if overtaken { Err(BlockError::OutOfRange { offset, len, size }) } else { result }, overtaken)
     }
 
-    /// What a change came to, on a thread that may wait.
+    /// Returns the outcome of a change, on a thread that may wait.
     fn written_here(
         &self,
         offset: u64,
@@ -391,7 +392,7 @@ impl Inner {
         result
     }
 
-    /// What a write came to, for a caller that must not wait.
+    /// Returns the outcome of a write, for a caller that must not wait.
     fn written(
         self: &Arc<Self>,
         offset: u64,
@@ -410,9 +411,9 @@ impl Inner {
         })
     }
 
-    /// What a read came to: the end of the file is no failure of the medium where the device ends too. Past the page
-    /// cache a read that goes on behind the end of the file is refused as misaligned. `may_ask`: the file system may be
-    /// asked for the file's length here.
+    /// Returns the outcome of a read: reaching the end of the file is no medium error where the device ends too. With
+    /// direct I/O, a read that continues past the end of the file is refused as misaligned. `may_ask`: the file system
+    /// may be asked for the file's length here.
     fn was_read<T>(
         &self,
         offset: u64,
@@ -440,8 +441,8 @@ impl Inner {
         result
     }
 
-    /// Waits for the disk: one that hangs shall hang before a change has begun, and not in it. Its errors are kept by the
-    /// kernel for the file that is flushed.
+    /// Waits for the disk: one that hangs shall hang before a change has begun, and not in it. Its errors are kept by
+    /// the kernel for the file that is flushed.
     fn await_disk(&self) {
         let _ = self.file.behind().map(fdatasync);
     }

@@ -31,7 +31,7 @@ struct Inner {
     untold: bool,
 }
 
-/// When a flush was issued.
+/// Ticket of a flush, which tells when it was issued.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket(u64);
 
@@ -59,7 +59,7 @@ impl FlushState {
         *covered = covers;
     }
 
-    /// What was written before may be lost.
+    /// Records that earlier writes may be lost.
     pub(crate) fn fail(&self, error: BlockError) {
         let mut inner = self.lock();
         // The next flush is covered as well, until one has been told.

@@ -28,7 +28,7 @@ struct Descriptors {
     behind: Option<OwnedFd>,
 }
 
-/// Where the file system keeps its data, which decides what may be asked of it without waiting.
+/// Placement of the file system's data, which decides what may be asked of it without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// In this host's memory: nothing waits.

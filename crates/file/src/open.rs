@@ -30,14 +30,15 @@ const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 /// for nothing: ext2 to ext4, XFS, btrfs, F2FS. Others may be as good (or ask a server, as FUSE, NFS and SMB do); their
 /// operations take a thread.
 const LOCAL_FILE_SYSTEMS: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-/// How long a file system may take to open a file: an automounter that dials, a disk that spins up. A dead server never
+/// Time limit for a file system to open a file: an automounter that dials, a disk that spins up. A dead server never
 /// answers.
 const OPEN_TIME: Duration = Duration::from_secs(15);
 /// Operations under way above which none is tried inline, where the disk's queue is as long as usual: when all threads
 /// are busy.
 const INLINE_MAX: usize = 16;
 
-/// How a file is opened. The default: what the file says, buffered, for writing, the engine that suits.
+/// Options for opening a file. The default: the file's own properties, buffered, for writing, with the engine that
+/// suits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileOptions {
     /// Logical sector, bytes: 512 or 4096. `None`: the block device's own; 512 for a regular file, or more
@@ -49,11 +50,11 @@ pub struct FileOptions {
     pub read_only: bool,
     /// It is raw data whatever it holds. Without this, a file that begins or ends as a [`Container`] is refused.
     pub raw: bool,
-    /// What does the I/O that cannot be done inline.
+    /// Engine for the I/O that cannot be done inline.
     pub engine: Engine,
 }
 
-/// What does the I/O that cannot be done inline.
+/// Engine for the I/O that cannot be done inline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// The ring for `direct` on local disks where the kernel allows it, threads otherwise.
@@ -74,7 +75,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// A directory, a pipe, a terminal …
@@ -101,13 +102,13 @@ pub enum OpenError {
     InUseElsewhere {
         /// The file.
         path: PathBuf,
-        /// Which.
+        /// The other user.
         by: OtherUser,
     },
     /// A sector size that no initiator knows.
     #[error("a sector of {sector} bytes is not possible: 512 or 4096 is")]
     Sector {
-        /// What was asked for, bytes.
+        /// Sector size requested, bytes.
         sector: u32,
     },
     /// A sector smaller than the device below can do.
@@ -115,9 +116,9 @@ pub enum OpenError {
     SectorTooSmall {
         /// The file.
         path: PathBuf,
-        /// What was asked for, bytes.
+        /// Sector size requested, bytes.
         sector: u32,
-        /// What it takes, bytes.
+        /// Sector size needed, bytes.
         needed: u32,
     },
     /// Not even one sector.
@@ -135,10 +136,10 @@ pub enum OpenError {
     Container {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// Format of the container.
         container: Container,
     },
-    /// What it holds cannot be read, and it was not named as raw.
+    /// Its content cannot be read, and it was not named as raw.
     #[error(
         "cannot read the beginning and the end of {path} to check for other formats: {source}; raw:{path} skips the check",
         path = path.display()
@@ -146,7 +147,7 @@ pub enum OpenError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// The file system has no `O_DIRECT`.
@@ -164,7 +165,7 @@ pub enum OpenError {
     /// The ring was required and is not to be had.
     #[error("io_uring cannot be used here: {why}")]
     Uring {
-        /// What the probe found.
+        /// Result of the probe.
         why: String,
     },
 }
@@ -318,8 +319,8 @@ fn flags(kind: FileType, options: &FileOptions) -> OFlags {
     flags
 }
 
-/// One writer, or any number of readers. The lock belongs to the open file and ends with it, however the
-/// process ends.
+/// Locks the file for one writer, or for any number of readers. The lock belongs to the open file and ends with it,
+/// however the process ends.
 fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
@@ -387,7 +388,7 @@ fn geometry(
     }
 }
 
-/// What the kernel says about a disk, in `/sys`.
+/// Queue attributes of a disk, which the kernel reports in `/sys`.
 struct Queue(PathBuf);
 
 impl Queue {

@@ -1,4 +1,4 @@
-//! Which file an open file is.
+//! Identity of an open file.
 
 use std::os::fd::AsFd;
 

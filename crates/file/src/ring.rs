@@ -36,11 +36,12 @@ const WAITING_MAX: usize = 4096;
 const KERNEL_THREADS: u32 = 8 * DEPTH as u32;
 /// The most that one operation moves, bytes; the kernel's own limit is just below 2 GiB.
 const LEN_MAX: usize = 1 << 30;
-/// How often one operation is started again after a transient answer, before that becomes its answer.
+/// Number of times that one operation is restarted after a transient answer, before that becomes its answer.
 const RETRIES_MAX: u32 = 100;
-/// How often the kernel is offered operations at a time: signals interrupt it, and it has no memory for a moment.
+/// Number of times in a row that the kernel is offered operations: signals may interrupt it, and it may have no memory
+/// for a moment.
 const OFFERS: u32 = 4;
-/// How long a thread waits after the kernel had no memory for an operation, before it offers it again.
+/// Pause of a thread after the kernel had no memory for an operation, before it is offered again.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
@@ -75,7 +76,7 @@ struct State {
     collected: bool,
     /// The kernel has not taken what is in the submission queue, and a thread offers it again.
     offered_later: bool,
-    /// What is over, between two collections: kept for its memory.
+    /// Transfers that ended between two collections: kept for its memory.
     over: Vec<(Transfer, Result<(), BlockError>)>,
 }
 
@@ -95,7 +96,7 @@ impl State {
     }
 }
 
-/// What a device has in a ring.
+/// Transfers of one device in a ring.
 struct Turn {
     /// With the kernel.
     under_way: usize,
@@ -108,7 +109,7 @@ impl Default for Turn {
     }
 }
 
-/// One operation, and everything that the kernel needs to be there until it is done.
+/// Transfer: an operation, and everything that the kernel needs to stay in place until it is done.
 ///
 /// The file and the memory are owned here and nowhere else does anybody get at them mutably: `Buf` is unique,
 /// and a `SharedBuf` is never written. Their bytes lie on the heap and do not move with the handle. A caller
@@ -127,7 +128,7 @@ enum Memory {
     Write(SharedBuf, Durability, Sender<Result<(), BlockError>>),
 }
 
-/// What a completion means for its transfer.
+/// Next step of a transfer after a completion.
 enum Next {
     /// Go on, behind what is done.
     Again,
@@ -135,7 +136,7 @@ enum Next {
 }
 
 impl Ring {
-    /// Whether there are rings, else why not: found out at first use, and logged once.
+    /// Tells whether there are rings, else why not: determined at first use, and logged once.
     pub(crate) fn allowed() -> Result<(), &'static str> {
         static ALLOWED: OnceLock<Result<(), String>> = OnceLock::new();
         let allowed = ALLOWED.get_or_init(|| {

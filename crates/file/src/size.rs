@@ -1,4 +1,4 @@
-//! How large the device is, and changing it.
+//! Size of the device, and changes of it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,8 +78,8 @@ impl Size {
         }
     }
 
-    /// What the file has lost, if it is shorter than its device. Costs one `fstat`, for which local file systems look
-    /// at the inode in memory and others may wait.
+    /// Returns the part that the file has lost, if it is shorter than its device. Costs one `fstat`, for which local
+    /// file systems look at the inode in memory and others may wait.
     pub(crate) fn loss(&self, file: BorrowedFd<'_>) -> Option<Loss> {
         if !self.regular {
             return None;

@@ -1,4 +1,4 @@
-//! What the file system holds and has left.
+//! Used and available space of the file system.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,11 +11,11 @@ use rustix::fs::{fstat, fstatvfs};
 
 use crate::handle::{Handle, Placement};
 
-/// How old an answer may be before one who asks has it refreshed: it takes two system calls, which a network file
-/// system may have to ask its server for, and is asked for by every INQUIRY of page B2h.
+/// Age of an answer from which a query triggers a refresh: that takes two system calls, which a network file system may
+/// have to ask its server for, and every INQUIRY of page B2h queries it.
 const GOOD_FOR: Duration = Duration::from_secs(1);
-/// How often every device is refreshed that nobody asks for: others fill the file system too, and the first one to ask
-/// gets what is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
+/// Interval at which every device is refreshed that nobody asks for: others fill the file system too, and the first one
+/// to ask gets what is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// The space of the file system behind a regular file. A block device does not say what it has.
@@ -53,7 +53,7 @@ impl Store {
         Self { entry: Some(entry), watch: watch.flatten() }
     }
 
-    /// What is known. Never waits.
+    /// Space as last known. Never waits.
     pub(crate) fn space(&self) -> Option<Space> {
         let entry = self.entry.as_ref()?;
         let mut known = entry.lock();

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use lunway_block::{BlockError, Durability};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-/// What an attempt that must not block came to.
+/// Result of an attempt that must not block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Now {
     /// All done.
@@ -17,7 +17,7 @@ pub(crate) enum Now {
     Unsupported,
 }
 
-/// What an error number means for a device, where it happened.
+/// Converts an error number at `offset` to a device error.
 pub(crate) fn meaning(errno: Errno, offset: u64) -> BlockError {
     match errno {
         // UCLEAN is the number that file systems use for corruption, ILSEQ what some disks' errors turn into.

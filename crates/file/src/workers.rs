@@ -27,7 +27,7 @@ const THREADS_MIN: usize = 2;
 /// session has counted; more are answered with `Busy`, but for sessions that have less than their share, see
 /// [`FairQueue`].
 const QUEUE_MAX: usize = 4096;
-/// How long a thread without work stays: longer than the pauses of a host that writes back every few seconds.
+/// Time after which a thread without work ends: longer than the pauses of a host that writes back every few seconds.
 const IDLE_TIME: Duration = Duration::from_secs(7);
 /// Address space for a stack, bytes. The jobs are system calls and a few frames around them.
 const STACK: usize = 256 << 10;
@@ -52,14 +52,14 @@ pub struct Workers {
     pub maps: Lane,
     /// Writes.
     pub writes: Lane,
-    /// Unmaps and zeroing in pieces, on one thread: while a file system gives up space of a file it lets nobody write to
-    /// that.
+    /// Unmaps and zeroing in pieces, on one thread: while a file system gives up space of a file it lets nobody write
+    /// to that.
     pub zeroing: Lane,
-    /// One thread: flushes are made one at a time, and one call covers all that wait (`flush`).
+    /// Lane of one thread for flushes: they are made one at a time, and one call covers all that wait (`flush`).
     pub flushes: Lane,
-    /// One thread, for resizing and background write-back.
+    /// Lane of one thread, for resizing and background write-back.
     pub upkeep: Lane,
-    /// One thread, for work beside all others that may take hours.
+    /// Lane of one thread, for work beside all others that may take hours.
     pub background: Lane,
 }
 
@@ -193,7 +193,8 @@ impl Lane {
     }
 
     /// Runs `job` on a thread, started if none is idle and the bound allows. The jobs of an owner start in the order of
-    /// their calls, those that wait for room in an order of their own. Dropping the answer does not stop the job. Never blocks.
+    /// their calls, those that wait for room in an order of their own. Dropping the answer does not stop the job. Never
+    /// blocks.
     pub(crate) fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
         job: J,
@@ -500,8 +501,8 @@ mod tests {
         assert_eq!(notes.lock().unwrap()[..6], [0, 1000, 1, 1001, 2, 3]);
     }
 
-    /// Lost were seconds of every session's 4 KiB writes while one wrote a pattern to a slow disk: each thread waited for
-    /// room, also those that others needed for what needs none.
+    /// Lost were seconds of every session's 4 KiB writes while one wrote a pattern to a slow disk: each thread waited
+    /// for room, also those that others needed for what needs none.
     #[tokio::test]
     async fn jobs_that_wait_for_room_hold_no_thread() {
         let lane = lane();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the disk may need for all that is dirty. Initiators give a flush 30 s (Linux: `SD_TIMEOUT`, and 60 s for
+/// Target time for the disk to write all dirty data. Initiators give a flush 30 s (Linux: `SD_TIMEOUT`, and 60 s for
 /// SYNCHRONIZE CACHE) before they abort it. A flush that comes at the worst moment waits for one pass and then for what
 /// was written since: twice this time, and the disk may become three times slower meanwhile.
 const TARGET: Duration = Duration::from_secs(4);
@@ -66,7 +66,7 @@ impl WriteBack {
         self.written.load(Ordering::Acquire).saturating_sub(clean)
     }
 
-    /// Whether writes must wait.
+    /// Returns `true` if writes must wait.
     pub(crate) fn is_full(&self) -> bool {
         self.dirty() >= self.limit.load(Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ impl WriteBack {
         self.dirty() >= self.limit.load(Ordering::Relaxed) / PASS_AT
     }
 
-    /// What a flush that begins now will have written.
+    /// Returns the mark up to which a flush that begins now will have written.
     pub fn mark(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }

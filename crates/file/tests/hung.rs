@@ -152,8 +152,8 @@ fn flushes_and_writes_are_made_while_more_reads_hang_than_there_are_threads() {
     in_time.expect("a flush waits behind reads");
 }
 
-/// Lost was: the end of a disk, cut off when its file system answered again, long after the caller had been told that the
-/// resize had failed.
+/// Lost was: the end of a disk, cut off when its file system answered again, long after the caller had been told that
+/// the resize had failed.
 #[test]
 fn a_resize_that_is_given_up_before_it_begins_is_never_made() {
     let Some(mount) = Stoppable::mount("stopped") else { return };

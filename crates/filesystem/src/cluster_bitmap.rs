@@ -8,9 +8,9 @@ use crate::volume::{Doubt, Volume, count_free};
 
 /// A bitmap with a bit for each cluster, 1 where it is allocated, in files of the volume.
 pub(crate) struct ClusterBitmap {
-    /// Where the bytes of each copy lie. With several copies a cluster is used that is used in any of them.
+    /// Segments of each copy. With several copies, a cluster is used if it is used in any of them.
     copies: Vec<Vec<Segment>>,
-    /// How many bits count: there is one for each cluster, and all copies have so many.
+    /// Number of valid bits: one for each cluster, the same in all copies.
     bits: u64,
     /// The byte of the volume at which the cluster of bit 0 begins.
     first: u64,
@@ -40,7 +40,7 @@ impl ClusterBitmap {
         })
     }
 
-    /// Whether these clusters are all allocated.
+    /// Tells whether these clusters are all allocated.
     pub(crate) fn allocated(&self, source: &dyn Source, clusters: Range<u64>) -> Result<bool, Doubt> {
         let mut zeros = 0;
         self.zeros(source, clusters.clone(), &mut |bits| {
@@ -92,9 +92,9 @@ impl ClusterBitmap {
     }
 }
 
-/// How many claims are looked up together: 3 MiB of memory, and the bitmap is read once for so many runs.
+/// Number of claims looked up together: they take 3 MiB of memory, and the bitmap is read once for all of them.
 const CLAIMS: usize = 1 << 17;
-/// How much of the bitmap is held while they are, bytes.
+/// Length of the bitmap held during a look-up, bytes.
 const HELD: u64 = 64 << 10;
 
 /// Clusters that files have, gathered and looked up in the order of the bitmap: a fragmented volume has millions of

@@ -1,4 +1,4 @@
-//! What a smaller size would cut off a disk: a partition, the copy of a GPT, a volume.
+//! Loss from a smaller size of a disk: a partition, the copy of a GPT, a volume.
 
 use std::cell::RefCell;
 
@@ -34,7 +34,7 @@ pub enum Cut {
     Volume {
         /// `ext4`, `LUKS` …
         kind: &'static str,
-        /// Where it ends, bytes; of a format whose size is not known the end of the disk.
+        /// End of the volume, bytes; for a format whose size is not known, the end of the disk.
         end: u64,
     },
     /// The disk could not be read, so that nothing is known.
@@ -42,8 +42,8 @@ pub enum Cut {
     Unread(Unreadable),
 }
 
-/// What a disk with logical sectors of `sector` bytes would lose if it ended at `size`, bytes. `None`: nothing that is
-/// recognised; bytes that belong to no known format are not looked for. The reads are those of
+/// Returns what a disk with logical sectors of `sector` bytes would lose if it ended at `size`, bytes. `None`: nothing
+/// that is recognised; bytes that belong to no known format are not searched for. The reads are those of
 /// [`Disk::examine`](tree::Disk::examine).
 pub fn cut(source: &dyn Source, sector: u32, size: u64) -> Option<Cut> {
     if size >= source.len() {

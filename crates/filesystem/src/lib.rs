@@ -1,5 +1,5 @@
-//! Which bytes of a disk are used, free or unknown, as far as its bytes prove it: pure parsers, without I/O, runtimes
-//! or clocks.
+//! Map of a disk's used, free and unknown bytes, as far as its bytes prove it: pure parsers, without I/O, runtimes or
+//! clocks.
 //!
 //! # The contract
 //!
@@ -76,5 +76,5 @@ pub use map::{Ranges, Use};
 pub use source::{Source, Unreadable};
 pub use volume::{Doubt, Examined, Identity, Mounted, Volume};
 
-/// How deep containers nest: disk, partition table, physical volume, logical volume.
+/// Depth to which containers nest: disk, partition table, physical volume, logical volume.
 pub const DEPTH: usize = 4;

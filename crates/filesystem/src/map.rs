@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What a range of a disk is good for.
+/// Use of a range of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Use {
     /// Its owner needs it.
@@ -37,18 +37,18 @@ impl Ranges {
         &self.0
     }
 
-    /// How many bytes.
+    /// Number of bytes.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether any byte of `range` is in the set.
+    /// Returns `true` if any byte of `range` is in the set.
     pub fn touches(&self, range: &Range<u64>) -> bool {
         let first = self.0.partition_point(|known| known.end <= range.start);
         self.0.get(first).is_some_and(|known| known.start < range.end)
     }
 
-    /// Whether every byte of `range` is in the set.
+    /// Returns `true` if every byte of `range` is in the set.
     pub fn covers(&self, range: &Range<u64>) -> bool {
         let first = self.0.partition_point(|known| known.end <= range.start);
         range.is_empty()

@@ -12,7 +12,7 @@ pub struct Opaque {
     pub reason: &'static str,
 }
 
-/// Where a mark lies, and what it is.
+/// Magic number of a format, with its offset.
 struct Mark {
     at: u64,
     bytes: &'static [u8],
@@ -54,7 +54,7 @@ const UFS1_MAGIC: u32 = 0x0001_1954;
 const UFS2_MAGIC: u32 = 0x1954_0119;
 const UFS_MAGIC_AT: u64 = 1372;
 
-/// What the second header of LUKS2 begins with.
+/// Magic of the second header of LUKS2.
 const LUKS2_SECOND: &[u8] = b"SKUL\xBA\xBE";
 
 /// md's magic, little-endian (struct mdp_superblock_1, and mdp_super_t on little-endian machines).

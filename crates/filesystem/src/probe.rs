@@ -1,4 +1,4 @@
-//! Which reader's a volume is: in which order formats are asked, and what becomes of ambivalent volumes.
+//! Detection of a volume's format: the order in which formats are asked, and the treatment of ambivalent volumes.
 //!
 //! 1. Content decides, not the type that a partition table gives.
 //! 2. What hides another format is asked first and alone: encryption, arrays (whose superblock may lie behind a whole
@@ -16,7 +16,7 @@ use crate::{btrfs, exfat, ext, fat, lvm, ntfs, partition, swap, xfs};
 pub struct Format {
     /// Its name, for ambivalence.
     pub name: &'static str,
-    /// Whether a volume bears its signature.
+    /// Function that tells whether a volume bears its signature.
     pub recognised: fn(&dyn Source) -> Result<bool, Unreadable>,
     /// Examines a volume that does.
     pub examine: fn(&dyn Source) -> Result<Examined, Doubt>,
@@ -33,7 +33,7 @@ pub const FORMATS: &[Format] = &[
     Format { name: "swap", recognised: swap::recognised, examine: swap::examine },
 ];
 
-/// What a volume is.
+/// Content found on a volume.
 #[derive(Debug)]
 pub enum Found {
     /// Nothing that is known here.
@@ -44,7 +44,7 @@ pub enum Found {
     Table,
     /// A physical volume of LVM2.
     PhysicalVolume,
-    /// What is left alone.
+    /// Content that is left alone.
     Opaque(&'static Opaque),
     /// Several of them: their names.
     Ambivalent(Vec<&'static str>),

@@ -8,13 +8,13 @@ use std::ops::Range;
 /// Synchronous and without a runtime: who has another kind of device waits inside of `read`. The bytes have to hold
 /// still from the examination to the last range that is asked for.
 pub trait Source {
-    /// How many bytes there are.
+    /// Length, bytes.
     fn len(&self) -> u64;
 
     /// Fills `buf` from `offset`. A range that does not lie inside is an error, not a panic.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Unreadable>;
 
-    /// Whether there is nothing.
+    /// Returns `true` if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -38,7 +38,7 @@ impl<'a> dyn Source + 'a {
         Ok(bytes)
     }
 
-    /// Whether `len` bytes at `offset` lie inside.
+    /// Returns `true` if `len` bytes at `offset` lie inside.
     pub fn has(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len())
     }
@@ -100,9 +100,9 @@ impl Source for Vec<u8> {
 /// A run of a [`View`]: `len` bytes that lie at `at` in the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where in the container.
+    /// Offset in the container.
     pub at: u64,
-    /// How many bytes.
+    /// Length, bytes.
     pub len: u64,
 }
 
@@ -134,7 +134,7 @@ impl<'a> View<'a> {
         Ok(Self { container, segments: mapped, len })
     }
 
-    /// One range of the container.
+    /// View of a single range of the container.
     pub fn part(container: &'a dyn Source, range: Range<u64>) -> Result<Self, Unreadable> {
         Self::new(container, [Segment { at: range.start, len: range.end.saturating_sub(range.start) }])
     }
@@ -177,10 +177,9 @@ pub struct Budget<'a> {
     left: Cell<u64>,
 }
 
-/// What a read of the source itself counts for at least: one I/O is never cheaper.
+/// Least cost of a read of the source itself: one I/O is never cheaper.
 const LEAST: u64 = 4096;
-/// What a read counts for that the cache answers, at least. Four million of them, the least budget there is, take a
-/// second.
+/// Least cost of a read that the cache answers. Four million of them, the smallest budget, take a second.
 const LEAST_CACHED: u64 = 256;
 /// Bytes that are copied from the cache count for so much less: memory is so many times as fast as a disk.
 const CACHED_FACTOR: u64 = 16;
@@ -226,7 +225,7 @@ pub struct Cached<'a> {
     source: &'a dyn Source,
     runs: RefCell<Vec<Run>>,
     clock: Cell<u64>,
-    /// How often the source was read.
+    /// Number of reads of the source.
     fetches: Cell<u64>,
 }
 
@@ -236,9 +235,9 @@ struct Run {
     used: u64,
 }
 
-/// What is read at once: the bitmaps of a flexible group of ext4 (16 of 4 KiB) lie side by side.
+/// Length of a read: the bitmaps of a flexible group of ext4 (16 of 4 KiB) lie side by side.
 const RUN: u64 = 64 << 10;
-/// How many runs are kept: 4 MiB, of which a walk of a tree needs one for each level, and one for each bitmap.
+/// Number of runs kept: 4 MiB, of which a walk of a tree needs one for each level, and one for each bitmap.
 const RUNS: usize = 64;
 
 impl<'a> Cached<'a> {

@@ -11,7 +11,7 @@ use crate::source::{Source, Unreadable};
 use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
 
 const SIGNATURE: [u8; 10] = *b"SWAPSPACE2";
-/// What a suspended system puts in its place, by the means that suspended it.
+/// Signatures that a suspended system puts in its place, by the means that suspended it.
 const SUSPENDED: [&[u8]; 4] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001"];
 /// The sizes of pages, and so the places of the signature.
 const PAGES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -37,12 +37,12 @@ fn signature(source: &dyn Source) -> Result<Option<(u64, bool)>, Unreadable> {
     Ok(None)
 }
 
-/// Whether the volume is swap space.
+/// Returns `true` if the volume is swap space.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(signature(source)?.is_some())
 }
 
-/// Whether a suspended system lies in the volume, whatever else bears its signature there.
+/// Returns `true` if a suspended system lies in the volume, whatever else bears its signature there.
 pub fn is_suspended(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(signature(source)?.is_some_and(|(_, suspended)| suspended))
 }

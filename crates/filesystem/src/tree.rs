@@ -22,19 +22,19 @@ pub struct Disk {
 
 /// A part of the disk: the disk itself, a partition, a logical volume.
 pub struct Node {
-    /// Where on the disk its first byte lies.
+    /// Offset of its first byte on the disk.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Length, bytes.
     pub len: u64,
     /// Its name in its container: of a partition, of a logical volume.
     pub name: Option<String>,
-    /// What is in it: `GPT`, `ext4`, `swap`, `LUKS` …; `None` where nothing is recognised.
+    /// Kind of its content: `GPT`, `ext4`, `swap`, `LUKS` …; `None` where nothing is recognised.
     pub kind: Option<&'static str>,
     /// The label of what is in it.
     pub label: Option<String>,
     /// The UUID of what is in it.
     pub uuid: Option<String>,
-    /// How many bytes the volume in it says that it has: a file system may be smaller or larger than its partition.
+    /// Size that the volume in it states, bytes: a file system may be smaller or larger than its partition.
     pub volume_bytes: Option<u64>,
     /// Bytes that are needed.
     pub used: u64,
@@ -44,21 +44,22 @@ pub struct Node {
     pub unknown: u64,
     /// Why bytes are unknown that belong to what is in it, in a sentence; gaps and tails need none.
     pub reason: Option<String>,
-    /// What would help.
+    /// Remedy.
     pub remedy: Option<&'static str>,
-    /// What people should know, in sentences.
+    /// Notes for people, in sentences.
     pub notes: Vec<String>,
-    /// Whether a system may be changing the volume in it. Of what is no volume with a free map, nothing is known.
+    /// Mount state of the volume in it: whether a system may be changing it. For anything but a volume with a free map,
+    /// nothing is known.
     pub mounted: Mounted,
-    /// What lies in it.
+    /// Parts that lie in it.
     pub children: Vec<Self>,
     content: Content,
-    /// Whether a suspended system lies in it.
+    /// `true` if a suspended system lies in it.
     suspended: bool,
 }
 
 enum Content {
-    /// One use for all of it.
+    /// Single use for all of it.
     Whole(Use),
     Volume(Box<dyn Volume>),
     /// Sorted, disjoint, and all of it.
@@ -83,7 +84,7 @@ enum What {
 pub struct Span<'a> {
     /// Its bytes.
     pub range: Range<u64>,
-    /// What it is good for.
+    /// Use of the range.
     pub what: Use,
     /// The innermost part of the disk that says so.
     pub node: &'a Node,
@@ -220,7 +221,7 @@ impl Node {
         }
     }
 
-    /// Whether a suspended system lies in it, or in what lies in it.
+    /// Returns `true` if a suspended system lies in it, or in what lies in it.
     fn has_suspended(&self) -> bool {
         self.suspended || self.children.iter().any(Self::has_suspended)
     }
@@ -247,7 +248,7 @@ impl Node {
         self.remedy = Some("start that system, and shut it down");
     }
 
-    /// What is read in a partition is not believed where its type is for something else.
+    /// Rejects what is read in a partition whose type is for something else.
     fn declared(self, declared: Option<&Declared>) -> Self {
         let (Some(declared), Some(kind)) = (declared, self.kind) else { return self };
         // What was not read has nothing free.
@@ -452,7 +453,7 @@ impl Node {
         }
     }
 
-    /// Where a child lies, in the order of its addresses.
+    /// Returns the segments of a child, in the order of its addresses.
     fn segments(pieces: &[Piece], child: usize) -> Vec<Segment> {
         let mut found: Vec<(u64, Segment)> = pieces
             .iter()

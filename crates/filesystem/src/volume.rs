@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::map::{Joiner, Ranges, clip};
 use crate::source::{Source, Unreadable};
 
-/// What a volume says of itself.
+/// Identity of a volume, as the volume states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The name of the format: `ext4`, `XFS`, `NTFS` …
@@ -14,11 +14,12 @@ pub struct Identity {
     pub label: Option<String>,
     /// Its UUID, or what the format has instead.
     pub uuid: Option<String>,
-    /// How many bytes it says that it has. What its container has beyond them is unknown.
+    /// Size that it states, bytes. What its container has beyond that is unknown.
     pub size: u64,
 }
 
-/// Whether a system has a volume mounted and may be changing it, as far as the volume's own marks tell.
+/// Mount state of a volume: whether a system has it mounted and may be changing it, as far as the volume's own marks
+/// tell.
 ///
 /// A system that is changing a volume has changes in its memory: data may lie in a block already whose allocation is
 /// not on the disk yet.
@@ -36,13 +37,13 @@ pub enum Mounted {
 /// Why nothing of a volume may be dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// One sentence, without a full stop: what was found, where.
+    /// Reason in one sentence, without a full stop: what was found, where.
     pub reason: String,
-    /// What would help: "run e2fsck", "shut Windows down instead of …".
+    /// Remedy: "run e2fsck", "shut Windows down instead of …".
     pub remedy: Option<&'static str>,
-    /// Whether a suspended system lies in the volume: it has other volumes of the disk mounted, in its memory.
+    /// `true` if a suspended system lies in the volume: it has other volumes of the disk mounted, in its memory.
     pub suspended: bool,
-    /// Whether the volume was not unmounted: [`Mounted::Yes`].
+    /// `true` if the volume was not unmounted: [`Mounted::Yes`].
     pub mounted: bool,
 }
 
@@ -75,13 +76,13 @@ impl From<Unreadable> for Doubt {
     }
 }
 
-/// What the examination of a volume gives.
+/// Result of the examination of a volume.
 pub struct Examined {
-    /// What it says of itself.
+    /// Identity that it states.
     pub identity: Identity,
-    /// What people should know before they drop its free ranges, in sentences.
+    /// Notes for people before they drop its free ranges, in sentences.
     pub notes: Vec<String>,
-    /// Whether it may be changing; what a doubt says of that is in [`Doubt::mounted`].
+    /// Mount state: whether the volume may be changing; the mount state of a doubt is in [`Doubt::mounted`].
     pub mounted: Mounted,
     /// The volume with its free map proven, or why it is not.
     pub verdict: Result<Box<dyn Volume>, Doubt>,
@@ -100,15 +101,15 @@ pub struct Examined {
 /// `source` is always the volume itself, from byte 0 to its container's end for it; it comes behind a cache and within
 /// a budget ([`Budget`](crate::source::Budget)), so that reading field by field is cheap and loops end.
 pub trait Volume {
-    /// How many bytes [`free_in`] gives for the whole volume, exactly.
+    /// Number of bytes that [`free_in`] gives for the whole volume, exactly.
     fn free_bytes(&self) -> u64;
 
-    /// How many bytes of the source the format knows: [`Identity::size`], and not more than the source has. Behind them
-    /// nothing is free.
+    /// Number of bytes of the source that the format knows: [`Identity::size`], and not more than the source has.
+    /// Behind them nothing is free.
     fn size(&self) -> u64;
 
-    /// What geometry says is metadata: kept, whatever the map says. For what never is in the map, too (boot sectors,
-    /// copies of superblocks).
+    /// Metadata that follows from the geometry: kept, whatever the map says. Includes what is never in the map (boot
+    /// sectors, copies of superblocks).
     fn metadata(&self) -> &Ranges;
 
     /// Gives what the format's map says is free in `window` (bytes of the volume), sorted and disjoint. Ranges may
@@ -146,7 +147,7 @@ pub fn free_in(
     claimed
 }
 
-/// How many bytes [`free_in`] gives for the whole volume: what its [`Volume::free_bytes`] is to be.
+/// Counts the bytes that [`free_in`] gives for the whole volume: the value for its [`Volume::free_bytes`].
 pub(crate) fn count_free(volume: &dyn Volume, source: &dyn Source) -> Result<u64, Doubt> {
     let mut free = 0;
     free_in(volume, source, 0..volume.size(), &mut |range| free += range.end - range.start)?;

@@ -18,7 +18,7 @@ use crate::handles::Handles;
 
 /// The file.
 const DISK: INodeNo = INodeNo(2);
-/// How long the kernel may believe what it is told: not at all, since a device may change its size.
+/// Time for which the kernel may cache entries and attributes: none, since a device may change its size.
 const TTL: Duration = Duration::ZERO;
 /// Longest request, bytes: what kernels take at most unless `fs.fuse.max_pages_limit` was raised.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -27,7 +27,7 @@ const REQUEST_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Bytes of reads and writes that may be under way. Above it nobody listens to the kernel, whose callers wait.
 const UNDER_WAY_MAX: u32 = 64 << 20;
-/// How much of the device the first look for data or a hole takes in, bytes. Each that finds neither makes the next
+/// Length of the device that the first search for data or a hole covers, bytes. Each that finds neither makes the next
 /// twice as long: an extent is 24 bytes here, and at worst 4 KiB there.
 const LOOK_MIN: u64 = 1 << 30;
 const LOOK_MAX: u64 = 1 << 40;
@@ -60,7 +60,7 @@ pub(crate) struct Disk {
     owner: (u32, u32),
 }
 
-/// What a program may be told of an error.
+/// Converts an error to the error number for a program.
 fn errno(error: &BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::ENOSPC,

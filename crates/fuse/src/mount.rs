@@ -20,7 +20,7 @@ use crate::disk::Disk;
 
 /// Threads that hear of requests. What they do not answer at once goes to the device's runtime.
 const THREADS: usize = 2;
-/// How often it is tried to unmount what is in use.
+/// Interval between attempts to unmount what is in use.
 const BUSY_POLL: Duration = Duration::from_millis(200);
 
 /// Why a device cannot be mounted.
@@ -29,9 +29,9 @@ pub enum MountError {
     /// The mount point.
     #[error("cannot mount on {}: {source}", folder.display())]
     Folder {
-        /// Where.
+        /// Mount point.
         folder: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
     /// Mounting would hide what is in it.
@@ -43,9 +43,9 @@ pub enum MountError {
         folder.display()
     )]
     Refused {
-        /// Where.
+        /// Mount point.
         folder: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
 }

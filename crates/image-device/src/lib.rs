@@ -26,7 +26,7 @@ pub use new_vhd::NewVhd;
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it or its parents.
+    /// Error in it or its parents.
     pub source: lunway_image::OpenError,
 }
 

@@ -13,9 +13,9 @@ pub enum OpenError {
     /// It could not be read.
     #[error("{what}: {source}")]
     Read {
-        /// What was read.
+        /// Structure that was read.
         what: &'static str,
-        /// What the operating system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// Something else than a file of this format.
@@ -23,15 +23,15 @@ pub enum OpenError {
     NotThis {
         /// The format.
         format: &'static str,
-        /// What is missing.
+        /// Description of what is missing.
         why: &'static str,
     },
     /// The file contradicts its format.
     #[error("{place}: {problem}")]
     Corrupt {
-        /// Which structure.
+        /// Name of the structure.
         place: &'static str,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
     /// Nothing is wrong with the file, but it is not read here.
@@ -55,9 +55,9 @@ pub enum OpenError {
     OtherParent {
         /// The parent's file.
         path: String,
-        /// What the child says.
+        /// Identity that the child expects.
         expected: lunway_vhdx::format::Guid,
-        /// What the parent says.
+        /// Identity of the parent.
         found: lunway_vhdx::format::Guid,
     },
     /// A chain that leads back to itself, or is longer than any that was made on purpose.

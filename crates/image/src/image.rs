@@ -11,7 +11,7 @@ use crate::layer::{Layer, LayerInfo, Raw, Source};
 use crate::qcow2::{BackingFormat, Qcow2};
 use crate::vhd::Vhd;
 
-/// How many files a chain may have, as of VHDX.
+/// Maximum number of files in a chain, as of VHDX.
 const DEPTH_MAX: usize = 256;
 
 /// A format that is read.
@@ -47,13 +47,13 @@ pub struct MapSegment {
     pub offset: u64,
     /// Length, bytes.
     pub len: u64,
-    /// What is there.
+    /// Source of its bytes.
     pub source: Source,
-    /// Which file of the chain knows it, 0 being the first.
+    /// Index of the file of the chain that decides it, 0 being the first.
     pub level: usize,
 }
 
-/// What a file says of its parent.
+/// Parent, as a file states it.
 enum Parent {
     None,
     Vhd { id: Guid, locator: Locator },
@@ -111,7 +111,8 @@ impl Image<File> {
     }
 }
 
-/// Where a backing file is. It is untrusted: it must not leave `root`, neither by its name nor through a link.
+/// Returns the path of a backing file. It is untrusted: it must not leave `root`, neither by its name nor through a
+/// link.
 fn backing_path(name: &str, folder: &Path, root: &Path) -> Result<PathBuf, OpenError> {
     let refused = |why: &str| OpenError::ParentRefused { name: name.to_owned(), why: why.to_owned() };
     // QEMU reads `nbd:…`, `json:{…}`, `https://…` as something else than a file.
@@ -217,7 +218,7 @@ impl<S: Storage> Image<S> {
         Ok(())
     }
 
-    /// What lies behind a range, in order, without gaps.
+    /// Gives the segments behind a range, in order, without gaps.
     ///
     /// # Errors
     ///
@@ -241,7 +242,7 @@ impl<S: Storage> Image<S> {
         Ok(())
     }
 
-    /// What lies behind the first bytes of a range, through all files.
+    /// Returns the segment behind the first bytes of a range, through all files.
     fn locate(&self, offset: u64, len: u64) -> io::Result<MapSegment> {
         let last = self.layers.len() - 1;
         let mut len = len;

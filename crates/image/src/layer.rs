@@ -1,4 +1,4 @@
-//! One file of a disk.
+//! Layer: one file of a disk.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use lunway_vhdx::format::Guid;
 use crate::qcow2::Qcow2;
 use crate::vhd::Vhd;
 
-/// What lies behind a range.
+/// Source of a range's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Bytes of the file, from this offset.
@@ -24,29 +24,29 @@ pub enum Source {
 /// A compressed cluster (qcow2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compressed {
-    /// Where its bytes begin in the file.
+    /// Offset of its bytes in the file.
     pub offset: u64,
-    /// How many there may be: what follows the end of the stream is not part of it.
+    /// Upper limit of its length, bytes: what follows the end of the stream is not part of it.
     pub len: u64,
-    /// Where in the cluster the range begins.
+    /// Offset in the cluster at which the range begins.
     pub within: u64,
 }
 
-/// How a file holds its disk.
+/// Kind of layer: how a file holds its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// All of it, in order.
     Fixed,
-    /// What was written.
+    /// Only what was written.
     Dynamic,
-    /// What is not as in a parent.
+    /// Only what differs from a parent.
     Differencing,
 }
 
 /// A file, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
-    /// How it holds its disk.
+    /// Kind of layer.
     pub kind: Kind,
     /// Bytes of the disk.
     pub size: u64,
@@ -56,7 +56,7 @@ pub struct LayerInfo {
     pub id: Option<Guid>,
 }
 
-/// One file.
+/// Layer of a disk: one file.
 pub(crate) enum Layer<S> {
     /// Boxed: it keeps its footer.
     Vhd(Box<Vhd<S>>),
@@ -79,7 +79,7 @@ impl<S: Storage> Layer<S> {
         }
     }
 
-    /// What lies behind the first bytes of a range within the disk, and how many these are: at least one.
+    /// Returns the source of the first bytes of a range within the disk, and their number: at least one.
     pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, Source)> {
         match self {
             Self::Vhd(vhd) => vhd.locate(offset, len),

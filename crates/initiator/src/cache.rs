@@ -32,7 +32,7 @@ pub(crate) struct Cache {
     pub(crate) written: u64,
     /// Of these, how many a flush has made durable.
     pub(crate) flushed: u64,
-    /// What the next flush must report.
+    /// Error that the next flush must report.
     pub(crate) unreported: Option<BlockError>,
     /// Told of losses, under the session's lock.
     pub(crate) listener: Option<CacheCallback>,

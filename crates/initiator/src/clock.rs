@@ -48,7 +48,7 @@ impl Clock {
         self.start + Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(self.tick + 1))
     }
 
-    /// How long that many ticks take.
+    /// Duration of that many ticks.
     pub(crate) fn time(&self, ticks: u64) -> Duration {
         Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(ticks))
     }

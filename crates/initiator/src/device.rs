@@ -108,7 +108,7 @@ impl IscsiDevice {
         Ok(device)
     }
 
-    /// Where it is, without secrets.
+    /// Address of the device, without secrets.
     pub fn url(&self) -> &IscsiUrl {
         &self.url
     }
@@ -156,7 +156,7 @@ impl IscsiDevice {
         self.session.look.notify_one();
     }
 
-    /// What is known of the disk, for other ways to it.
+    /// Returns what is known about the disk, for other paths to it.
     pub fn known(&self) -> KnownDisk {
         KnownDisk(self.unit.shape())
     }

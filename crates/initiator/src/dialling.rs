@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
-/// Where there is hope, a further connection is tried for beside the one that is waited for, this much later. TCP
-/// itself would try again after a second: a machine that comes back is found sooner.
+/// Delay after which, where there is hope, another connection is attempted beside the pending one. TCP itself would try
+/// again after a second: a machine that comes back is found sooner.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// Most connections tried for at a time.

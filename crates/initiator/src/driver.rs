@@ -366,9 +366,9 @@ impl State {
     }
 }
 
-/// Whether watching the socket instead of sleeping pays: it does where answers come within the limit, and is a waste
-/// of a core where they do not, the more so where the target waits for that very core. So it is measured: only
-/// watching tells what watching brings.
+/// Adaptive spinning: decides whether watching the socket instead of sleeping pays. It does where answers come within
+/// the limit, and wastes a core where they do not, the more so where the target waits for that very core. So it is
+/// measured: only watching shows its benefit.
 struct Spin {
     limit: Duration,
     watching: bool,
@@ -380,9 +380,9 @@ struct Spin {
 
 impl Spin {
     const CREDIT_MAX: u32 = 16;
-    /// What a watch in vain costs: watching must succeed four times out of five.
+    /// Cost of a watch in vain: watching must succeed four times out of five.
     const PRICE: u32 = 4;
-    /// How many sleeps until it is tried again.
+    /// Number of sleeps until watching is tried again.
     const RETRY_AFTER: u32 = 64;
 
     fn new(limit: Duration) -> Self {
@@ -397,7 +397,7 @@ impl Spin {
         }
     }
 
-    /// Whether to watch now, that long after the last activity.
+    /// Tells whether to watch now, that long after the last activity.
     fn is_worth(&mut self, idle: Duration) -> bool {
         if idle > self.limit {
             if mem::take(&mut self.watching) {

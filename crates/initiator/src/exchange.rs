@@ -1,4 +1,4 @@
-//! One question and its answer: what reading a logical unit's properties needs of a connection.
+//! Exchange of one command and its answer: what reading a logical unit's properties needs of a connection.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) const ATTENTIONS_MAX: usize = 32;
 pub(crate) struct Answer {
     pub(crate) status: Status,
     pub(crate) sense: Option<Sense>,
-    /// What was received.
+    /// Data received.
     pub(crate) data: Buf,
 }
 
@@ -38,7 +38,7 @@ impl Answer {
         self.sense.as_ref().filter(|_| self.is(SenseKey::UNIT_ATTENTION)).map(|sense| sense.code)
     }
 
-    /// Whether the command had its turn among those of the unit's task set: see [`had_its_turn`].
+    /// Returns `true` if the command had its turn among those of the unit's task set: see [`had_its_turn`].
     pub(crate) fn is_of_the_task_set(&self) -> bool {
         had_its_turn(self.status, self.sense.as_ref())
     }
@@ -56,7 +56,7 @@ impl Answer {
         self.is(SenseKey::NOT_READY) && self.sense.as_ref().is_some_and(|sense| reasons.contains(&sense.code))
     }
 
-    /// Whether the command may succeed later.
+    /// Returns `true` if the command may succeed later.
     fn is_transient(&self) -> bool {
         matches!(self.status, Status::BUSY | Status::TASK_SET_FULL)
             || self.status == Status::CHECK_CONDITION
@@ -66,7 +66,7 @@ impl Answer {
                 })
     }
 
-    /// Whether only the port that was asked is in the way.
+    /// Returns `true` if the only obstacle is the port that was asked.
     pub(crate) fn is_inactive(&self) -> bool {
         self.is_not_ready_for([
             AdditionalSense::TARGET_PORT_STANDBY,
@@ -75,9 +75,10 @@ impl Answer {
     }
 }
 
-/// Whether a status is given by a command that had its turn in the task set, so that the answer to an ORDERED one shows
-/// that all older ones have ended (SAM-5 §8.6.3). BUSY, TASK SET FULL and RESERVATION CONFLICT are given instead of a
-/// place in the task set, a unit attention or ACA ACTIVE before the turn, and an abort at any time (SAM-5 §5.3).
+/// Returns `true` if a status is given by a command that had its turn in the task set, so that the answer to an ORDERED
+/// one shows that all older ones have ended (SAM-5 §8.6.3). BUSY, TASK SET FULL and RESERVATION CONFLICT are given
+/// instead of a place in the task set, a unit attention or ACA ACTIVE before the turn, and an abort at any time
+/// (SAM-5 §5.3).
 pub(crate) fn had_its_turn(status: Status, sense: Option<&Sense>) -> bool {
     match status {
         Status::GOOD => true,
@@ -97,10 +98,10 @@ pub(crate) trait Exchange: Send {
         data_in: usize,
     ) -> impl Future<Output = Result<Answer, OpenError>> + Send;
 
-    /// Where that is, for errors.
+    /// Portal of the connection, for errors.
     fn portal(&self) -> String;
 
-    /// How long a unit may take to become ready.
+    /// Time that a unit may take to become ready.
     fn patience(&self) -> Duration;
 }
 

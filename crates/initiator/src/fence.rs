@@ -42,7 +42,7 @@ pub(crate) struct Fence<'a> {
     pub(crate) url: &'a IscsiUrl,
     pub(crate) options: &'a OpenOptions,
     pub(crate) isid: Isid,
-    /// That of the lost session.
+    /// Portal group of the lost session.
     pub(crate) portal_group: u16,
 }
 

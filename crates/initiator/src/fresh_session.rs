@@ -53,7 +53,7 @@ pub(crate) struct FreshSession {
     logout_timeout: Duration,
     token: u64,
     watch: Option<(Watch, Probe)>,
-    /// When bytes came last; `None`: never.
+    /// Time at which bytes came last; `None`: never.
     heard: Option<Instant>,
 }
 
@@ -126,7 +126,7 @@ impl FreshSession {
         }
     }
 
-    /// Where this is, for errors.
+    /// Portal of the session, for errors.
     pub(crate) fn portal(&self) -> &str {
         &self.portal
     }
@@ -173,7 +173,7 @@ impl FreshSession {
         Err(OpenError::Command { portal: self.portal.clone(), command: "TEST UNIT READY", why })
     }
 
-    /// What a driver goes on with.
+    /// Returns the parts with which a driver continues.
     pub(crate) fn into_parts(self) -> (TcpStream, InitiatorConnection) {
         (self.stream, self.core)
     }

@@ -44,14 +44,16 @@ impl Identity {
         best.map(Designator::text).or_else(|| self.serial.clone()).map(|name| format!("logical unit {name}"))
     }
 
-    /// Whether both are certainly the same disk: they have a name in common. What has no names is never certain.
+    /// Returns `true` if both are certainly the same disk: they have a name in common. A disk without names is never
+    /// certain.
     pub fn same_disk(&self, other: &Self) -> bool {
         let is_named = !self.designators.is_empty() && !other.designators.is_empty();
         (is_named || self.serial.is_some() && other.serial.is_some()) && self.is_still(other)
     }
 
-    /// Whether `now` may be the names of the disk that has these: a designator in common where both have some, else the
-    /// same serial number. A disk that had a name has not lost it; one that never had any cannot be told from others.
+    /// Returns `true` if `now` may be the names of the disk that has these: a designator in common where both have
+    /// some, else the same serial number. A disk that had a name has not lost it; one that never had any cannot be told
+    /// from others.
     pub(crate) fn is_still(&self, now: &Self) -> bool {
         if !self.designators.is_empty() && !now.designators.is_empty() {
             return self.designators.iter().any(|designator| now.designators.contains(designator));

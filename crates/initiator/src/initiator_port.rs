@@ -47,7 +47,7 @@ pub enum InitiatorPorts {
 }
 
 impl InitiatorPorts {
-    /// Where ports are recorded.
+    /// Returns the directory in which ports are recorded.
     fn directory(&self) -> io::Result<Option<PathBuf>> {
         match self {
             Self::Random => Ok(None),
@@ -123,7 +123,7 @@ fn is_private(path: &Path) -> io::Result<()> {
 pub(crate) struct UnitPorts {
     /// Of all ports of this initiator name for the target.
     directory: PathBuf,
-    /// What all its ISIDs have in common.
+    /// Seed that all its ISIDs have in common.
     seed: Vec<u8>,
     lun: u16,
 }
@@ -196,7 +196,7 @@ impl UnitPorts {
         self.lock(&format!("opening-{}", self.lun))
     }
 
-    /// Where the port's record is, for people.
+    /// Directory of the port's record, for people.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }

@@ -22,7 +22,7 @@ const LUN_LIST_LEN: u32 = 16 << 10;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Where it was asked, without secrets.
+    /// Address that was asked, without secrets.
     pub url: String,
     /// Address and port that were reached.
     pub portal: String,
@@ -60,7 +60,7 @@ pub struct UnitInspection {
     pub capacity: Option<ReadCapacity>,
     /// All mode pages, current values.
     pub mode: Option<ModeSense>,
-    /// What TEST UNIT READY said, if it is not ready.
+    /// Answer to TEST UNIT READY, if it is not ready.
     pub not_ready: Option<String>,
     /// Unit attentions that were pending.
     pub attentions: Vec<String>,

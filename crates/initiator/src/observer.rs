@@ -33,15 +33,15 @@ impl<F: Fn(SessionEvent) + Send + Sync> Observer for F {
 pub enum SessionEvent {
     /// There is a session: operations are sent.
     Up {
-        /// Which one.
+        /// Epoch of the session.
         epoch: u64,
     },
     /// The session is lost: nothing more comes from it, and nothing more is sent in it, not even again: its connection
     /// was reset with all that waited in it.
     Lost {
-        /// Which one.
+        /// Epoch of the session.
         epoch: u64,
-        /// What happened, for people.
+        /// Cause, for people.
         why: String,
     },
     /// Nothing that was sent in this session, or in one before it, can reach the disk any more: it was logged out, or
@@ -59,7 +59,7 @@ pub enum SessionEvent {
     /// A write that was acknowledged earlier has failed behind the cache (a deferred error, SPC-4 §4.5.7). Told where
     /// nothing waits for a lost connection; elsewhere the next flush fails.
     Spoiled {
-        /// What the unit said.
+        /// Message from the unit.
         why: String,
     },
     /// The unit reports that reservations or registrations were preempted (2A/03, 2A/05): another node may have fenced
@@ -70,7 +70,7 @@ pub enum SessionEvent {
     Access(AccessState),
     /// There will be no further session: the device was closed, or another disk answers at its address.
     Closed {
-        /// What happened, for people.
+        /// Cause, for people.
         why: String,
     },
 }
@@ -119,7 +119,7 @@ impl Eq for SharedObserver {}
 pub struct Detours(Arc<dyn Fn() -> Vec<IscsiUrl> + Send + Sync>);
 
 impl Detours {
-    /// Those that `find` names, the most hopeful first.
+    /// Makes detours of the addresses that `find` names, the most hopeful first.
     pub fn new(find: impl Fn() -> Vec<IscsiUrl> + Send + Sync + 'static) -> Self {
         Self(Arc::new(find))
     }

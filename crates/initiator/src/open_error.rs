@@ -10,7 +10,7 @@ pub enum OpenError {
     /// The address names no target where one is needed.
     #[error("the address iscsi://{portal} names no target; `lunway discover iscsi://{portal}` lists them")]
     NoTarget {
-        /// Where.
+        /// Portal.
         portal: String,
     },
     /// The address names no logical unit where one is needed.
@@ -18,7 +18,7 @@ pub enum OpenError {
         "the address names no logical unit: put its number behind the target, as in iscsi://{portal}/{target}/0"
     )]
     NoLun {
-        /// Where.
+        /// Portal.
         portal: String,
         /// The target.
         target: String,
@@ -26,23 +26,23 @@ pub enum OpenError {
     /// The host's name has no address.
     #[error("cannot find the host of {portal}: {why}")]
     Resolve {
-        /// Where.
+        /// Portal.
         portal: String,
-        /// What the resolver said.
+        /// Message from the resolver.
         why: String,
     },
     /// No TCP connection.
     #[error("cannot connect to {portal}: {why}")]
     Connect {
-        /// Where.
+        /// Portal.
         portal: String,
-        /// What the operating system said.
+        /// Message from the operating system.
         why: String,
     },
     /// The target did not let us in.
     #[error("cannot log in at {portal}: {error}")]
     Login {
-        /// Where.
+        /// Portal.
         portal: String,
         /// Why not.
         error: LoginError,
@@ -50,21 +50,21 @@ pub enum OpenError {
     /// The target asks for CHAP, and the address has no user.
     #[error("cannot log in at {portal}: the target requires CHAP: use iscsi://USER@…?secret_file=FILE")]
     ChapRequired {
-        /// Where.
+        /// Portal.
         portal: String,
     },
     /// Targets sent us from one to the next.
     #[error("cannot log in at {portal}: it redirected the login too often, or to an invalid address")]
     Redirects {
-        /// Where it began.
+        /// Portal at which the login began.
         portal: String,
     },
     /// The connection ended.
     #[error("the connection to {portal} ended: {why}")]
     Lost {
-        /// Where.
+        /// Portal.
         portal: String,
-        /// How.
+        /// Cause.
         why: String,
     },
     /// The address leads to another port of the target than before.
@@ -73,7 +73,7 @@ pub enum OpenError {
          open the device anew"
     )]
     OtherPort {
-        /// Where.
+        /// Portal.
         portal: String,
     },
     /// No answer in time.
@@ -81,11 +81,11 @@ pub enum OpenError {
         "no answer from {portal} to {what} within {}: {}", HumanTime::millis(*.millis), last_known(*.silent_millis)
     )]
     Timeout {
-        /// Where.
+        /// Portal.
         portal: String,
         /// To what.
         what: String,
-        /// How long was waited, milliseconds.
+        /// Time waited, milliseconds.
         millis: u64,
         /// For how long nothing had come over the connection, milliseconds; `None`: nothing ever came.
         silent_millis: Option<u64>,
@@ -95,13 +95,13 @@ pub enum OpenError {
         "the target at {portal} is reachable, and the LUN is busy with a command of this host's old session"
     )]
     Occupied {
-        /// Where.
+        /// Portal.
         portal: String,
     },
     /// The target has no such logical unit.
     #[error("the target at {portal} has no logical unit {lun}")]
     NoSuchLun {
-        /// Where.
+        /// Portal.
         portal: String,
         /// Its number.
         lun: u16,
@@ -109,7 +109,7 @@ pub enum OpenError {
     /// The logical unit is a tape, a changer, …
     #[error("logical unit {lun} at {portal} is not a disk: its device type is {device_type:#04x}")]
     NotADisk {
-        /// Where.
+        /// Portal.
         portal: String,
         /// Its number.
         lun: u16,
@@ -119,9 +119,9 @@ pub enum OpenError {
     /// A command that every disk must know failed.
     #[error("{command} failed at {portal}: {why}")]
     Command {
-        /// Where.
+        /// Portal.
         portal: String,
-        /// Which.
+        /// Name of the command.
         command: &'static str,
         /// The status and sense data.
         why: String,
@@ -131,19 +131,19 @@ pub enum OpenError {
         "{portal} does not lead to the disk now: {why}; another portal may, and this one when the storage makes it active"
     )]
     Inactive {
-        /// Where.
+        /// Portal.
         portal: String,
         /// The sense data.
         why: String,
     },
-    /// Which initiator port is free cannot be found out, or not be recorded.
+    /// The free initiator ports cannot be determined, or not be recorded.
     #[error(
         "cannot open the disk at {portal}: the record of this host's iSCSI sessions cannot be used: {why}; LUNWAY_RUNTIME_DIR names another place for it"
     )]
     Record {
-        /// Where.
+        /// Portal.
         portal: String,
-        /// What the operating system said.
+        /// Message from the operating system.
         why: String,
     },
     /// A session of an earlier process may still write.
@@ -152,24 +152,24 @@ pub enum OpenError {
          open the disk once over a path to that portal, or, when that port is known to be dead, remove {record}"
     )]
     Predecessor {
-        /// Where that session went.
+        /// Portals of that session.
         portals: String,
         /// Why a barrier was no proof.
         why: String,
-        /// Where it is recorded.
+        /// Location of its record.
         record: String,
     },
     /// A shape that no `BlockDevice` has.
     #[error("the disk at {portal} cannot be used: {why}")]
     Shape {
-        /// Where.
+        /// Portal.
         portal: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
 }
 
-/// What is known of a connection over which an answer did not come.
+/// Describes what is known about a connection over which an answer did not come.
 fn last_known(silent_millis: Option<u64>) -> String {
     match silent_millis {
         Some(millis) => {

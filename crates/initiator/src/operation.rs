@@ -153,7 +153,7 @@ impl Handle {
         .await
     }
 
-    /// One command over a range of any length, in pieces of at most `blocks_max` blocks.
+    /// Issues a command over a range of any length, in pieces of at most `blocks_max` blocks.
     async fn ranged(
         &self,
         shape: &Shape,
@@ -315,8 +315,9 @@ fn less_certain(one: BlockError, other: BlockError) -> BlockError {
 }
 
 impl Shape {
-    /// What lies between two places on the disk at which a request is cut, and where the first of them is: the least
-    /// that the unit writes without reading first, and at least the 4 KiB of file systems and media.
+    /// Returns the distance between the places on the disk at which a request is cut, and the position of the first:
+    /// the distance is the least that the unit writes without reading first, and at least the 4 KiB of file systems and
+    /// media.
     fn boundary(&self) -> (u64, u64) {
         let least = u64::from(self.geometry.physical_sector).max(4096);
         (least, u64::from(self.geometry.first_aligned) % least)

@@ -56,7 +56,7 @@ pub struct OpenOptions {
     pub nop_interval: Duration,
     /// For the answer to that question.
     pub nop_timeout: Duration,
-    /// When silence is taken for a dead path, sooner than by `nop_timeout`; `None`: never.
+    /// Limits of silence after which a path counts as dead, sooner than by `nop_timeout`; `None`: never.
     pub silence: Option<Silence>,
     /// TCP_USER_TIMEOUT: how long sent data may stay without an acknowledgement before the kernel ends the connection;
     /// `None`: as the system is set, a quarter of an hour. Counts also while the target takes no data because it is
@@ -66,26 +66,26 @@ pub struct OpenOptions {
     pub logout_timeout: Duration,
     /// Longest transfer of one command, bytes; the target's own limit applies besides.
     pub transfer_max: u32,
-    /// Whether what the target acknowledged without flushing it is trusted after it reported a power-on over a new
-    /// connection. Normally not: then the next flush fails once. Some targets report a power-on over every new
+    /// `true` if data that the target acknowledged without flushing it is trusted after it reported a power-on over a
+    /// new connection. Normally not: then the next flush fails once. Some targets report a power-on over every new
     /// connection; where such a target is known to keep its cache, this spares the false alarm.
     ///
     /// Also for a layer that counts acknowledged writes over several sessions, and hears of the power-on as an
     /// [`observer`](Self::observer).
     pub cache_survives_power_on: bool,
-    /// How long the connection is watched without sleeping after the last activity, while answers are due.
+    /// Time after the last activity for which the connection is watched without sleeping, while answers are due.
     pub spin: Duration,
     /// The sessions' ISID, the same for all of a device; `None`: as `initiator_ports` says. Of sessions that live at
     /// the same time no two may have the same; [`IsidFamily`](crate::IsidFamily) gives such as differ.
     pub isid: Option<Isid>,
-    /// How it is chosen where `isid` is `None`.
+    /// Choice of the ISID where `isid` is `None`.
     pub initiator_ports: InitiatorPorts,
     /// The device is one of several lanes to the disk, and this tells the lane from the others on every start: the
     /// layer that opens the lanes settles what earlier processes have left ([`Predecessors`](crate::Predecessors)).
     /// `None`: the device does that itself.
     pub lane: Option<String>,
-    /// How long what an earlier process left is waited for where nothing proves that it is dead; then a barrier must be
-    /// answered.
+    /// Time to wait for the end of what an earlier process left, where nothing proves that it is dead; then a barrier
+    /// must be answered.
     pub settle: Duration,
     /// Told what happens to the sessions.
     pub observer: Option<SharedObserver>,
@@ -131,7 +131,7 @@ impl OpenOptions {
         self
     }
 
-    /// Whether nothing waits for a lost connection.
+    /// Returns `true` if nothing waits for a lost connection.
     pub(crate) fn fails_fast(&self) -> bool {
         self.replacement_timeout.is_zero()
     }

@@ -47,7 +47,7 @@ pub struct Predecessors {
     url: IscsiUrl,
     found: Instant,
     left: Vec<ClaimedPort>,
-    /// Where ports are recorded, and the lock of the opening.
+    /// Record of the ports, and the lock of the opening.
     records: Option<(UnitPorts, File)>,
 }
 
@@ -88,7 +88,7 @@ impl Predecessors {
         self.left = all.buffer_unordered(AT_ONCE).filter_map(|port| async { port }).collect().await;
     }
 
-    /// Whether nothing is left.
+    /// Returns `true` if nothing is left.
     pub fn are_settled(&self) -> bool {
         self.left.is_empty()
     }
@@ -132,7 +132,7 @@ impl Predecessors {
         OpenError::Predecessor { portals: self.portals(), why: why.to_owned(), record }
     }
 
-    /// Where the old sessions went.
+    /// Portals of the old sessions.
     fn portals(&self) -> String {
         let mut portals: Vec<_> =
             self.left.iter().flat_map(ClaimedPort::groups).map(|group| group.portal.clone()).collect();
@@ -142,7 +142,7 @@ impl Predecessors {
     }
 }
 
-/// What is left of `port` after that.
+/// Reinstates the sessions of `port`, and returns what is left of it.
 async fn reinstate(
     mut port: ClaimedPort,
     url: &IscsiUrl,

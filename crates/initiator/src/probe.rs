@@ -15,12 +15,12 @@ pub(crate) struct Kernel {
     pub(crate) round_trip: Option<Duration>,
     /// Bytes that the peer's kernel has acknowledged since the connection began.
     pub(crate) acknowledged: u64,
-    /// How long ago its last packet came that was more than data.
+    /// Age of its last packet that was more than data.
     pub(crate) last_packet: Duration,
     /// Data are under way without an acknowledgement; or the peer's window is closed, and several probes of it in a row
     /// were not answered. One may stay unanswered: Linux answers such packets at most twice a second.
     pub(crate) waits_for_acknowledgement: bool,
-    /// How long the kernel waits before it first sends again, as it has learned from the path.
+    /// Time that the kernel waits before its first retransmission, as it has learned from the path.
     pub(crate) retransmission_timeout: Duration,
 }
 

@@ -18,9 +18,9 @@ const LOCKS_LEN_MAX: u64 = 4 << 20;
 
 /// A session that a process of this user has recorded, or has left behind when it was killed.
 ///
-/// Records are those of [`InitiatorPorts::Host`](crate::InitiatorPorts::Host). A record is written before the first byte
-/// of a session's full feature phase and removed after its logout, so that it says where a session may live, not that it
-/// is logged in now.
+/// Records are those of [`InitiatorPorts::Host`](crate::InitiatorPorts::Host). A record is written before the first
+/// byte of a session's full feature phase and removed after its logout, so that it says where a session may live, not
+/// that it is logged in now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedSession {
     /// The initiator's name.
@@ -97,9 +97,9 @@ fn read(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Processes with an exclusive flock(2), by the file's inode: `1: FLOCK  ADVISORY  WRITE 712 00:19:1043 0 EOF` (proc(5)).
-/// Those that wait for one have `->` in the second place. The device is not compared: overlay file systems show
-/// another one there than stat(2) does.
+/// Processes with an exclusive flock(2), by the file's inode: `1: FLOCK ADVISORY WRITE 712 00:19:1043 0 EOF` (proc(5)).
+/// Those that wait for one have `->` in the second place. The device is not compared: overlay file systems show another
+/// one there than stat(2) does.
 fn locks(text: &str) -> BTreeMap<u64, u32> {
     let lock = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -50,9 +50,9 @@ pub(crate) struct Recovery {
     /// The record of it, for the next process.
     port: Mutex<Option<ClaimedPort>>,
     unit: Arc<UnitCell>,
-    /// When the session began that there is, or was last.
+    /// Start of the current or last session.
     up_since: Instant,
-    /// How many sessions in a row have ended soon by a breach of the protocol.
+    /// Number of sessions in a row that soon ended by a breach of the protocol.
     breaches: u32,
     /// How many sessions in a row have ended soon and carried out nothing.
     barren: u32,
@@ -72,7 +72,7 @@ struct Loss {
     portal_group: Option<u16>,
     /// Why the connection was lost, for people.
     why: String,
-    /// What has gone wrong last, for people.
+    /// Last error, for people.
     last: Mutex<String>,
 }
 

@@ -29,9 +29,9 @@ const TIMEOUTS_HALVES: u32 = 7;
 /// | `ask_after` + `dead_after` | open-iscsi's `node.conn[0].timeo.noop_out_interval` + `…noop_out_timeout` (5 s + 5 s), which take a busy target for a dead one; Windows' `LinkDownTime` (15 s) |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// How long nothing may come while answers are due before the target is asked.
+    /// Longest silence, while answers are due, before the target is asked.
     pub ask_after: Duration,
-    /// How long after that its kernel may leave what was sent unacknowledged.
+    /// Time after that for which its kernel may leave what was sent unacknowledged.
     pub dead_after: Duration,
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct Watch {
     silence: Silence,
     /// Since when answers have been due without a pause.
     due_since: Option<Instant>,
-    /// When bytes or an acknowledgement came last.
+    /// Time of the last bytes or acknowledgement.
     sign_at: Instant,
-    /// What the kernel had acknowledged at the last look.
+    /// Number of bytes that the kernel had acknowledged at the last look.
     acknowledged: u64,
-    /// When to look.
+    /// Time of the next look.
     next: Instant,
     silent: Option<Silent>,
 }
@@ -105,12 +105,12 @@ impl Watch {
         Sign::None
     }
 
-    /// When to [`look`](Self::look).
+    /// Time at which to [`look`](Self::look).
     pub(crate) fn next(&self) -> Option<Instant> {
         (self.due_since.is_some() || self.silent.is_some()).then_some(self.next)
     }
 
-    /// Whether it is time to look.
+    /// Returns `true` if it is time to look.
     pub(crate) fn is_time(&self, now: Instant) -> bool {
         self.next().is_some_and(|next| next <= now)
     }

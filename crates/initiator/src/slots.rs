@@ -33,17 +33,17 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Whether doing it twice is doing it once.
+    /// Returns `true` if executing it twice has the effect of executing it once.
     pub(crate) fn is_idempotent(self) -> bool {
         self != Self::Unknown
     }
 
-    /// Whether it changes data.
+    /// Returns `true` if it changes data.
     pub(crate) fn changes(self) -> bool {
         matches!(self, Self::Write | Self::WriteThrough | Self::WriteRange)
     }
 
-    /// Whether its success is only the cache's.
+    /// Returns `true` if its success leaves data unflushed in the cache.
     pub(crate) fn leaves_unflushed(self) -> bool {
         matches!(self, Self::Write | Self::WriteRange)
     }
@@ -53,7 +53,7 @@ impl Effect {
         if self == Self::Barrier { TaskAttribute::ORDERED } else { TaskAttribute::SIMPLE }
     }
 
-    /// Whether it may take as long as the medium is large.
+    /// Returns `true` if its duration may depend on the size of the medium.
     pub(crate) fn is_slow(self) -> bool {
         matches!(self, Self::WriteRange | Self::Flush)
     }
@@ -78,7 +78,7 @@ pub(crate) enum Outcome {
         sense: Vec<u8>,
         /// The whole buffer of the command.
         data_in: Buf,
-        /// How much of it was filled.
+        /// Number of bytes filled.
         received: usize,
     },
     /// There is no status.
@@ -114,17 +114,17 @@ pub(crate) struct Entry {
     pub(crate) born: u64,
     /// Tick from which the target's time counts.
     pub(crate) since: u64,
-    /// How often the target has sent it back.
+    /// Number of times that the target has sent it back.
     pub(crate) refusals: u32,
-    /// When a busy target first did.
+    /// Time at which a busy target first did.
     pub(crate) put_off: Option<Instant>,
-    /// How often the target has rejected its PDU.
+    /// Number of times that the target has rejected its PDU.
     pub(crate) rejects: u32,
-    /// How often a session has ended by a breach of the protocol for it.
+    /// Number of sessions that ended by a breach of the protocol for it.
     pub(crate) breaches: u32,
     /// Its answer was lost: when it was to be aborted, the target knew it no more.
     pub(crate) answer_lost: bool,
-    /// Whether a target may have executed it.
+    /// `true` if a target may have executed it.
     pub(crate) was_sent: bool,
     /// Tick at which the first connection was lost over which it was under way.
     pub(crate) lost_at: Option<u64>,
@@ -194,12 +194,12 @@ impl Slots {
         waker
     }
 
-    /// How many wait for an answer.
+    /// Number of commands that wait for an answer.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// Those that wait for an answer, with their tokens.
+    /// Iterates over the commands that wait for an answer, with their tokens.
     pub(crate) fn iter_unanswered(&mut self) -> impl Iterator<Item = (u64, &mut Entry)> {
         self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
             let token = u64::from(slot.generation) << 32 | index as u64;

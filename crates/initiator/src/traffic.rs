@@ -60,7 +60,7 @@ impl Pings {
         }
     }
 
-    /// What the last one that was answered took.
+    /// Response time of the last ping that was answered.
     pub(crate) fn last(&self) -> Option<Duration> {
         self.last
     }

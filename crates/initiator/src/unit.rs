@@ -502,7 +502,7 @@ impl UnitCell {
         Unit::learn(exchange, self.lun, self.transfer_max, Some(self.shape())).await
     }
 
-    /// Whether `unit` is the disk that was opened.
+    /// Checks that `unit` is the disk that was opened.
     pub(crate) fn same_disk(&self, unit: &Unit) -> Result<(), String> {
         self.same(&unit.identity, Some(unit.shape.geometry.logical_sector))
     }

@@ -57,9 +57,9 @@ pub struct IscsiUrl {
     pub target: Option<String>,
     /// Number of the logical unit.
     pub lun: Option<u16>,
-    /// What we prove (CHAP).
+    /// Account that we prove (CHAP).
     pub account: Option<ChapAccount>,
-    /// What the target proves (mutual CHAP).
+    /// Account that the target proves (mutual CHAP).
     pub target_account: Option<ChapAccount>,
     /// Insist on a CRC32C over headers.
     pub header_digest: bool,
@@ -69,9 +69,9 @@ pub struct IscsiUrl {
     pub initiator: Option<String>,
     /// Local address to connect from.
     pub from: Option<IpAddr>,
-    /// How long one command may take.
+    /// Time limit for one command.
     pub command_timeout: Option<Duration>,
-    /// How long I/O waits for a lost connection to come back.
+    /// Time for which I/O waits for a lost connection to come back.
     pub replacement_timeout: Option<Duration>,
     /// Limit of the unflushed writes that are kept, bytes; for the layer that opens a device over this address.
     pub keep_unflushed: Option<u64>,
@@ -126,9 +126,9 @@ pub enum UrlError {
     /// A digest that is not known.
     #[error("{key} cannot be `{value}`: it is crc32c or none, as in ?{key}=crc32c")]
     Digest {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it said.
+        /// Value given.
         value: String,
     },
     /// Not an IP address.
@@ -141,17 +141,17 @@ pub enum UrlError {
         ExactDuration(TIMER_MAX)
     )]
     Timer {
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
-        /// What it said.
+        /// Value given.
         value: String,
     },
     /// Not a size.
     #[error("keep_unflushed cannot be `{value}`: {why}; it is a size such as ?keep_unflushed=64M, or 0")]
     KeepUnflushed {
-        /// What it said.
+        /// Value given.
         value: String,
-        /// What is wrong with it.
+        /// Reason why it is wrong.
         why: String,
     },
     /// A user, and nothing to prove it with.
@@ -178,9 +178,9 @@ pub enum UrlError {
     /// A secret of a length that CHAP has no room for.
     #[error("the CHAP secret for `{user}` cannot be used: {why}")]
     Secret {
-        /// Whose.
+        /// User of the secret.
         user: String,
-        /// What is wrong with it.
+        /// Reason why it cannot be used.
         why: String,
     },
     /// The secret file could not be read, or holds something else.
@@ -188,7 +188,7 @@ pub enum UrlError {
     SecretFile {
         /// Its path.
         path: String,
-        /// What the operating system said, or what is wrong with the content.
+        /// Message from the operating system, or the fault in the content.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What stands for a lane's device until it has been opened.
+//! Placeholder for a lane's device until it has been opened.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ impl Absent {
         Self::new(Geometry::plain(0))
     }
 
-    /// Who wants to hear of sizes: for the device that takes its place.
+    /// Takes the callbacks for changes of size: for the device that takes its place.
     pub(crate) fn take_callbacks(&self) -> Vec<ResizeCallback> {
         std::mem::take(&mut self.callbacks.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -26,13 +26,13 @@ const KEYS: &str = "portal, from (several), lane, plan, policy, failback, queue,
 /// An `iscsi://` address: of one path, or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// One portal, at most one local address, and nothing said about several: one session.
+    /// Single path: one portal, at most one local address, and nothing that concerns several paths. One session.
     One(IscsiUrl),
-    /// One disk over several paths.
+    /// Several paths to one disk.
     Several(MultipathUrl),
 }
 
-/// One disk over several paths, as an address says it.
+/// Address of one disk over several paths.
 ///
 /// ```text
 /// iscsi://[user[%secret]@]host[:port]/target/lun?portal=H:P&portal=H:P,TARGET&from=IP&from=IP&plan=paired&…
@@ -65,21 +65,21 @@ pub struct MultipathUrl {
     pub from: Vec<IpAddr>,
     /// The lanes of an explicit plan.
     pub lanes: Vec<LaneName>,
-    /// How ports and portals become lanes.
+    /// Kind of plan by which ports and portals become lanes.
     pub plan: Option<PlanKind>,
-    /// Which lane an I/O takes.
+    /// Policy that selects the lane of an I/O.
     pub policy: Option<Policy>,
-    /// When a lane that came back is used again.
+    /// Failback: when a lane that came back is used again.
     pub failback: Option<Failback>,
-    /// When no lane is left.
+    /// Behaviour when no lane is left.
     pub when_none: Option<WhenNone>,
-    /// How long a lost session may take to be proven dead.
+    /// Time allowed to prove that a lost session is dead.
     pub settle: Option<Duration>,
-    /// What then becomes of writes that were under way in it.
+    /// Treatment, after that, of writes that were under way in it.
     pub unproven: Option<Unproven>,
     /// Reservation key.
     pub key: Option<u64>,
-    /// When it is registered.
+    /// Time of its registration.
     pub register: Option<Registering>,
     /// Of the lanes in order; those missing have 1.
     pub weights: Vec<u32>,
@@ -102,7 +102,7 @@ pub struct PortalName {
 pub struct LaneName {
     /// Local address.
     pub from: IpAddr,
-    /// Where it leads.
+    /// Portal that it leads to.
     pub portal: PortalName,
     /// Its weight.
     pub weight: Option<u32>,
@@ -120,11 +120,11 @@ pub enum AddressError {
     /// A portal that is none.
     #[error("in `{key}={value}`: {source}")]
     Portal {
-        /// Where it stands.
+        /// Key of the value.
         key: &'static str,
-        /// What it says.
+        /// Value given.
         value: String,
-        /// What is wrong with it.
+        /// Error in the value.
         source: UrlError,
     },
     /// Not a lane.

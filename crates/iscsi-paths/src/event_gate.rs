@@ -42,7 +42,7 @@ impl EventGate {
         self.tell();
     }
 
-    /// What was to be told is of no interest any more: the session was never part of the disk.
+    /// Discards the events that were to be told: the session was never part of the disk.
     pub(crate) fn forget(&self) {
         let mut state = self.lock();
         state.admitted = false;

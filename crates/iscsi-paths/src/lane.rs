@@ -142,7 +142,7 @@ impl IscsiLane {
         self.gate.absent(LaneEvent::Closed { why });
     }
 
-    /// What it looks like until it is there.
+    /// Sets the geometry that the lane shows until it is there.
     pub(crate) fn resemble(&self, geometry: Geometry) {
         let _ = self.absent.set(Absent::new(geometry));
     }
@@ -157,14 +157,14 @@ impl IscsiLane {
         self.device.get().and_then(IscsiDevice::portal_group).or(self.planned.group)
     }
 
-    /// Whether a session of this lane can be reinstated over another one: a session is named by the target's name and
-    /// its portal group, and a group of the same tag under another name is another port.
+    /// Returns `true` if a session of this lane can be reinstated over another one: a session is named by the target's
+    /// name and its portal group, and a group of the same tag under another name is another port.
     pub(crate) fn is_same_port(&self, other: &Self) -> bool {
         let name = |lane: &Self| lane.url.target.as_ref().map(|name| name.to_ascii_lowercase());
         self.group().is_some() && self.group() == other.group() && name(self) == name(other)
     }
 
-    /// Whether its sessions register a reservation key.
+    /// Returns `true` if its sessions register a reservation key.
     pub(crate) fn registers(&self) -> bool {
         self.registrar.is_some()
     }
@@ -198,7 +198,7 @@ impl IscsiLane {
         &self.url
     }
 
-    /// What has gone over it, under its name.
+    /// Sample of the traffic over it, under its name.
     pub(crate) fn sample(&self) -> PathSample {
         let sample = self.device.get().and_then(|device| device.paths().into_iter().next());
         match sample {

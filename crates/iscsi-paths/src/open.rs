@@ -36,7 +36,7 @@ const RETRY_PORT_DOWN: Duration = Duration::from_secs(30);
 /// it has none, or gave up.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
-/// One disk over several iSCSI sessions, and how they were chosen.
+/// Disk over several iSCSI sessions, and the plan by which they were chosen.
 ///
 /// [`open`](Self::open) asks for the portals, makes a [`Plan`] and connects all its lanes at once. One is enough to
 /// begin with; the others are tried again and again, and join. What a lane leads to must be the same disk as the
@@ -109,7 +109,7 @@ impl IscsiMultipath {
         &self.device
     }
 
-    /// How the lanes were chosen.
+    /// Plan by which the lanes were chosen.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -213,7 +213,7 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
 
 /// The disk that all lanes must lead to.
 struct Disk {
-    /// Where it was seen, for people.
+    /// Name of the lane over which it was seen, for people.
     lane: String,
     identity: Identity,
     geometry: lunway_block::Geometry,
@@ -241,7 +241,7 @@ struct Team {
     lanes: Vec<Arc<IscsiLane>>,
     registrar: Option<Arc<Registrar>>,
     options: OpenOptions,
-    /// Where ports are not recorded.
+    /// ISIDs for where ports are not recorded.
     isids: IsidFamily,
 }
 

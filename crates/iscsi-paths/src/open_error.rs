@@ -11,7 +11,7 @@ pub enum OpenError {
     Resolve {
         /// Its name.
         host: String,
-        /// What the resolver said.
+        /// Message from the resolver.
         why: String,
     },
     /// The target could not be asked for its portals.
@@ -33,13 +33,13 @@ pub enum OpenError {
     /// A session of an earlier process is in the way.
     #[error(transparent)]
     Before {
-        /// What is in the way.
+        /// Error that describes what is in the way.
         source: lunway_initiator::OpenError,
     },
     /// No lane could be connected.
     #[error("no lane could be connected: {failures}")]
     NoLane {
-        /// What happened on each.
+        /// Failure of each lane.
         failures: String,
     },
     /// Lanes lead to different disks. Nothing is read or written where that is so.
@@ -47,9 +47,9 @@ pub enum OpenError {
         "the paths do not lead to the same disk: over {lane}, {why}; look whether an address is used twice"
     )]
     OtherDisk {
-        /// Which leads elsewhere than the first.
+        /// The lane that leads elsewhere than the first.
         lane: String,
-        /// How they differ.
+        /// Difference between the disks.
         why: String,
     },
 }

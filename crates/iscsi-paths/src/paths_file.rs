@@ -30,36 +30,37 @@ struct PathsFile {
     /// The lanes of an explicit plan, `IP>HOST[:PORT][,TARGET][,weight=N][,reserve]`.
     #[serde(default)]
     lane: Vec<String>,
-    /// How lanes are made of ports and portals: `paired`, `balanced`, `mesh`, `redundant`, `explicit`. Without it:
-    /// `paired` where every subnet has as many local ports as portals, otherwise `balanced`.
+    /// Kind of plan, by which lanes are made of ports and portals: `paired`, `balanced`, `mesh`, `redundant`,
+    /// `explicit`. Without it: `paired` where every subnet has as many local ports as portals, otherwise `balanced`.
     plan: Option<String>,
-    /// Which lane takes the next I/O: `adaptive`, `failover`, `round-robin`, `round-robin-subset`, `least-queue-depth`,
-    /// `weighted`, `least-blocks`, `service-time`.
+    /// Policy that selects the lane of the next I/O: `adaptive`, `failover`, `round-robin`, `round-robin-subset`,
+    /// `least-queue-depth`, `weighted`, `least-blocks`, `service-time`.
     #[schemars(extend("default" = "adaptive"))]
     policy: Option<String>,
-    /// When a lane that came back is used again: `immediate`, `manual`, or after a time such as `30s`.
+    /// Time at which a lane that came back is used again (failback): `immediate`, `manual`, or after a time such as
+    /// `30s`.
     failback: Option<String>,
-    /// What I/O does while no lane is left: it waits for at most this time, and at most this many bytes of it
+    /// Queueing of I/O while no lane is left: it waits for at most this time, and at most this many bytes of it
     /// (`TIME[:SIZE]`, or `forever[:SIZE]`), or it fails at once (`fail`).
     #[schemars(extend("default" = "30s:256M"))]
     queue: Option<String>,
     /// Another form of `queue`: `fail`, or `queue[:TIME[:SIZE]]`.
     when_none: Option<String>,
-    /// How long to wait for proof that a lost session is dead, at most `1h`.
+    /// Time to wait for proof that a lost session is dead, at most `1h`.
     #[schemars(extend("default" = "10s"))]
     settle: Option<String>,
-    /// What becomes of a write in a lost session that nothing has proved dead within `settle`: `resend` writes it again
+    /// Treatment of a write in a lost session that nothing has proved dead within `settle`: `resend` writes it again
     /// behind a barrier, `fail` reports an error.
     #[schemars(extend("default" = "resend"))]
     unproven: Option<String>,
-    /// How many bytes of acknowledged writes are kept until they are flushed, so that they can be written again after
-    /// the storage has lost its cache. With `key`: none unless said here.
+    /// Maximum number of bytes of acknowledged writes that are kept until they are flushed, so that they can be written
+    /// again after the storage has lost its cache. With `key`: none unless set here.
     #[schemars(extend("default" = "64M"))]
     keep_unflushed: Option<String>,
     /// A persistent reservation key, `0x…`, which is registered on every lane before that lane is used.
     key: Option<String>,
-    /// When `key` is registered: `first` (when the disk is opened), `again` (also after a restart of the target that
-    /// lost it), `present` (only where it is registered already).
+    /// Time at which `key` is registered: `first` (when the disk is opened), `again` (also after a restart of the
+    /// target that lost it), `present` (only where it is registered already).
     #[schemars(extend("default" = "first"))]
     register: Option<String>,
     /// Weights of the lanes, in the order of the plan.
@@ -79,7 +80,7 @@ struct PathsFile {
     data_digest: Option<String>,
     /// The initiator name to log in with.
     initiator: Option<String>,
-    /// How long one command may take before it is aborted.
+    /// Time limit for one command, after which it is aborted.
     #[schemars(extend("default" = "30s"))]
     command_timeout: Option<String>,
 }
@@ -96,43 +97,43 @@ pub enum PathsFileError {
     /// It could not be read.
     #[error("cannot read {}: {source}", .path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// It is too long to be meant.
     #[error("{} has more than {} KiB: that is not a paths.toml", .path.display(), FILE_MAX >> 10)]
     TooLong {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
     /// It is no TOML, or has keys that are not known.
     #[error("{}: {why}", .path.display())]
     Toml {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and what.
+        /// Place and kind of the error.
         why: String,
     },
     /// It says something that cannot be meant.
     #[error("{}: {source}", .path.display())]
     Address {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What.
+        /// Error in the address.
         source: AddressError,
     },
     /// No portal to begin with.
     #[error("{}: `portal` is empty; one is enough, the target is asked for the others", .path.display())]
     NoPortal {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A user's name that no address has room for.
     #[error("{}: the user's name must not have any of % @ / ? in it", .path.display())]
     User {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
 }

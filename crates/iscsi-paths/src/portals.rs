@@ -25,7 +25,7 @@ pub(crate) async fn find(url: &MultipathUrl, options: &OpenOptions) -> Result<Ve
     named(url).await
 }
 
-/// Those that were named. One whose host has no address now is one less, if there is another.
+/// Returns the portals that were named. A portal whose host has no address now is left out, if there is another.
 async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, OpenError> {
     let first = PortalName { host: url.base.host.clone(), port: url.base.port, target: None };
     let (mut portals, mut failure) = (Vec::new(), None);
@@ -47,7 +47,7 @@ async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, OpenError> {
     }
 }
 
-/// Those that the target tells of (SendTargets), asked from one local address after the other.
+/// Returns the portals that the target reports (SendTargets), asked from one local address after the other.
 async fn told(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
     let mut from = url.from.iter().copied().map(Some).collect::<Vec<_>>();
     if from.is_empty() {
@@ -74,7 +74,7 @@ async fn told(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, 
     Ok(portals)
 }
 
-/// Whether an address means anything to another machine than the one that told it.
+/// Returns `true` if an address is meaningful to a machine other than the one that reported it.
 fn is_reachable(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

@@ -42,7 +42,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Time of the registration of an address's reservation key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registering {
-    /// When the disk is opened, and over a lane that joins or returns as long as the key is still there.
+    /// At the opening of the disk, and over a lane that joins or returns as long as the key is still there.
     #[default]
     First,
     /// As `First`, and also with a target that has lost every registration and reservation, as by a restart that keeps
@@ -108,9 +108,9 @@ pub(crate) struct Registrar {
     key: u64,
     when: Registering,
     state: Mutex<State>,
-    /// One lane after the other looks, registers and looks again.
+    /// Lock under which one lane after the other looks, registers and looks again.
     turn: tokio::sync::Mutex<()>,
-    /// How often a preemption was reported.
+    /// Number of preemptions reported.
     doubts: AtomicU64,
     /// A task asks whether the key is there.
     asking: AtomicBool,
@@ -122,7 +122,7 @@ struct State {
     /// It has been registered since the opening.
     held: bool,
     lost: Option<String>,
-    /// Whether the target keeps registrations over a loss of its power; `None`: not asked yet.
+    /// `true` if the target keeps registrations over a loss of its power; `None`: not asked yet.
     keeps: Option<bool>,
 }
 
@@ -147,7 +147,7 @@ impl Keys {
         self.keys.iter().filter(|other| **other == key).count()
     }
 
-    /// Whether nothing has been registered since the target began.
+    /// Returns `true` if nothing has been registered since the target began.
     fn is_fresh(&self) -> bool {
         self.generation == 0 && self.keys.is_empty()
     }
@@ -413,7 +413,7 @@ async fn read_keys(device: &IscsiDevice) -> Result<Keys, String> {
     }
 }
 
-/// Whether there is a persistent reservation.
+/// Tells whether there is a persistent reservation.
 async fn is_reserved(device: &IscsiDevice) -> Result<bool, String> {
     let (status, sense, data) = reserve_in(device, READ_RESERVATION, 24).await?;
     match status {
@@ -422,7 +422,7 @@ async fn is_reserved(device: &IscsiDevice) -> Result<bool, String> {
     }
 }
 
-/// Whether the target can keep registrations over a loss of its power. One that does not say cannot.
+/// Tells whether the target can keep registrations over a loss of its power. One that does not say cannot.
 async fn can_keep(device: &IscsiDevice) -> Result<bool, String> {
     let (status, _, data) = reserve_in(device, REPORT_CAPABILITIES, 8).await?;
     Ok(status == Status::GOOD && data.get(PTPL_C.0).is_some_and(|byte| byte & PTPL_C.1 != 0))

@@ -74,7 +74,7 @@ pub struct Secret(Box<[u8]>);
 #[error("a CHAP secret has 1 to 255 bytes, this one has {0}")]
 pub struct SecretLengthError(pub usize);
 
-/// What a file holds is not a secret.
+/// Error of a file whose content is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretFileError {
     /// Nothing, or too much.
@@ -115,8 +115,8 @@ impl Secret {
         Ok(Self::new(line)?)
     }
 
-    /// Whether the secret is shorter than the standard asks for. It works all the same: many installations use short
-    /// ones.
+    /// Returns `true` if the secret is shorter than the standard asks for. It works all the same: many installations
+    /// use short ones.
     pub fn is_weak(&self) -> bool {
         self.0.len() < Self::LEN_STRONG
     }
@@ -155,7 +155,7 @@ impl Drop for Secret {
 pub struct ChapAccount {
     /// CHAP_N.
     pub user: String,
-    /// What CHAP_R is made from.
+    /// Secret that CHAP_R is made from.
     pub secret: Secret,
 }
 
@@ -166,7 +166,7 @@ pub struct Challenge {
     bytes: Vec<u8>,
 }
 
-/// What can be wrong with a challenge before any secret is considered.
+/// Error of a challenge, before any secret is considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChapError {
     /// The system gave no random numbers.
@@ -215,8 +215,8 @@ impl Challenge {
         &self.bytes
     }
 
-    /// Whether `other` asks the same question. A peer that sends our own challenge back wants us to compute the
-    /// response it owes; RFC 7143 §9.2.1 has the connection closed. The identifier is left out of the comparison: a
+    /// Returns `true` if `other` asks the same question. A peer that sends our own challenge back wants us to compute
+    /// the response it owes; RFC 7143 §9.2.1 has the connection closed. The identifier is left out of the comparison: a
     /// reflected challenge under another identifier is no accident either.
     // RFC 7143 [9.2.1-11]
     pub fn is_reflection_of(&self, other: &Self) -> bool {
@@ -243,7 +243,7 @@ impl Challenge {
         }
     }
 
-    /// Whether `response` proves knowledge of `secret`, in time that tells nothing about where it differs.
+    /// Returns `true` if `response` proves knowledge of `secret`, in time that reveals nothing about where it differs.
     pub fn is_answered_by(&self, algorithm: ChapAlgorithm, secret: &Secret, response: &[u8]) -> bool {
         self.answer(algorithm, secret).ct_eq(response).into()
     }

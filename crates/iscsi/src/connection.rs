@@ -1,4 +1,4 @@
-//! What both roles' connections have in common.
+//! Types common to the connections of both roles.
 
 use std::fmt;
 use std::ops::Deref;
@@ -50,7 +50,7 @@ impl fmt::Debug for Cdb {
     }
 }
 
-/// Which targets a SendTargets asks for (RFC 7143 appendix C).
+/// Targets that a SendTargets asks for (RFC 7143 appendix C).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendTargets {
     /// All that the initiator may see; in discovery sessions only.
@@ -61,7 +61,7 @@ pub enum SendTargets {
     This,
 }
 
-/// One target in the answer to a SendTargets.
+/// Record of one target in the answer to a SendTargets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetRecord {
     /// iSCSI name.

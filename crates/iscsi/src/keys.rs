@@ -5,7 +5,7 @@
 
 use crate::pdu::MAX_DATA_SEGMENT_LEN;
 
-/// What values a key takes.
+/// Type of the values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
     /// A number within `min..=max`.
@@ -28,12 +28,12 @@ pub enum ValueType {
     Text,
 }
 
-/// How the values of both sides become one (RFC 7143 §6.2.1, §6.2.2).
+/// Result function that makes one value of those of both sides (RFC 7143 §6.2.1, §6.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultFunction {
     /// Both must say Yes.
     And,
-    /// One must say Yes.
+    /// At least one must say Yes.
     Or,
     /// The smaller.
     Minimum,
@@ -49,7 +49,7 @@ pub enum ResultFunction {
     Reject,
 }
 
-/// Who may send a key as an offer or declaration. Anybody may answer an offer.
+/// Side that may send a key as an offer or declaration. Anybody may answer an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The initiator only.
@@ -60,7 +60,7 @@ pub enum Sender {
     Both,
 }
 
-/// When a key may be sent.
+/// Stage or phase in which a key may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// In the security stage (§12).
@@ -77,7 +77,7 @@ pub enum Usage {
     OperationalOrFullFeature,
 }
 
-/// What a value holds for.
+/// Scope of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The session.
@@ -86,27 +86,27 @@ pub enum Scope {
     Connection,
 }
 
-/// One row of the table.
+/// Row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRule {
-    /// Which key.
+    /// The key.
     pub key: Key,
     /// Its name on the wire.
     pub name: &'static str,
     /// Its values, and the value without negotiation.
     pub value: ValueType,
-    /// How values of both sides become one.
+    /// Result function of the values of both sides.
     pub function: ResultFunction,
-    /// Who may begin.
+    /// Side that may begin.
     pub sender: Sender,
-    /// When.
+    /// Stage or phase in which it may be sent.
     pub usage: Usage,
     /// For what.
     pub scope: Scope,
-    /// Whether it means nothing in a discovery session: it is not offered there. An offer is answered with a value all
-    /// the same, as other targets do: some initiators give up on Irrelevant.
+    /// `true` if it means nothing in a discovery session: it is not offered there. An offer is answered with a value
+    /// all the same, as other targets do: some initiators give up on Irrelevant.
     pub irrelevant_in_discovery: bool,
-    /// Where the standard has it (RFC 7143).
+    /// Section of the standard (RFC 7143).
     pub section: &'static str,
 }
 
@@ -119,7 +119,7 @@ macro_rules! keys {
             $( #[doc = concat!("`", $name, "`, §", $section, ".")] $key, )*
         }
 
-        /// How many keys there are.
+        /// Number of keys.
         pub const KEY_COUNT: usize = [$( Key::$key ),*].len();
 
         /// The table.
@@ -223,7 +223,7 @@ pub struct KeySet(u64);
 const _: () = assert!(KEY_COUNT <= 64);
 
 impl KeySet {
-    /// Whether the key is in the set.
+    /// Returns `true` if the key is in the set.
     pub const fn contains(self, key: Key) -> bool {
         self.0 & key.bit() != 0
     }

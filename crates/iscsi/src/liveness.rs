@@ -1,8 +1,8 @@
-//! Whether the other end is still there.
+//! Liveness of the other end.
 
 use std::time::{Duration, Instant};
 
-/// What is due.
+/// Result of a check: what is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     /// Nothing.
@@ -41,12 +41,12 @@ impl Liveness {
         self.heard = true;
     }
 
-    /// Whether a ping is out and nothing has arrived since.
+    /// Returns `true` if a ping is out and nothing has arrived since.
     pub(crate) fn awaits(&self) -> bool {
         self.pinged && !self.heard
     }
 
-    /// When to [`check`](Self::check).
+    /// Time at which to [`check`](Self::check).
     pub(crate) fn next_check(&self) -> Option<Instant> {
         (!self.interval.is_zero()).then_some(self.next)
     }

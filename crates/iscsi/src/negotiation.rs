@@ -1,9 +1,9 @@
-//! What both sides want, and what they agree on (RFC 7143 §6.2).
+//! Operational negotiation: what both sides want, and what they agree on (RFC 7143 §6.2).
 
 use crate::keys::{KEY_COUNT, KEYS, Key, KeyRule, KeySet, ResultFunction, Usage, ValueType};
 use crate::text::{Builder, answer, boolean, list, number, yes_no};
 
-/// What this side thinks of a digest.
+/// Policy of this side for a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestPolicy {
     /// No digest.
@@ -17,7 +17,7 @@ pub enum DigestPolicy {
     Require,
 }
 
-/// How the end of tasks is reported (RFC 7143 §13.23).
+/// Reporting of the end of tasks (RFC 7143 §13.23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskReporting {
     /// As RFC 3720 had it; the default.
@@ -28,7 +28,7 @@ pub enum TaskReporting {
     FastAbort,
 }
 
-/// What this side wants, for either role.
+/// Parameters that this side wants, for either role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// HeaderDigest.
@@ -65,7 +65,7 @@ pub struct Parameters {
     pub protocol_level: u8,
 }
 
-/// What both sides follow once the login is over.
+/// Parameters that both sides follow once the login is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// Headers carry a CRC32C.
@@ -92,20 +92,20 @@ pub struct Negotiated {
     pub data_pdu_in_order: bool,
     /// Sequences come in order.
     pub data_sequence_in_order: bool,
-    /// How much recovery both sides are able to.
+    /// Level of recovery that both sides are able to.
     pub error_recovery_level: u8,
     /// Longest data segment we take, bytes: the MaxRecvDataSegmentLength we declared.
     pub max_recv_ours: u32,
     /// Longest data segment the peer takes, bytes: what it declared, or 8192.
     pub max_recv_peer: u32,
-    /// How aborted tasks are reported.
+    /// Reporting of aborted tasks.
     pub task_reporting: TaskReporting,
     /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
     pub protocol_level: u8,
 }
 
 impl Negotiated {
-    /// What was agreed on one connection, with the session's parameters from its leading connection.
+    /// Returns the parameters of one connection, with the session's parameters from its leading connection.
     pub(crate) fn joining(self, session: &Self) -> Self {
         Self {
             header_digest: self.header_digest,
@@ -169,8 +169,8 @@ impl TaskReporting {
 }
 
 impl Default for Parameters {
-    /// What suits either role: large bursts, unsolicited data, digests for whoever asks, one connection, no recovery.
-    /// As both sides want the same, the other's wish decides.
+    /// Returns parameters that suit either role: large bursts, unsolicited data, digests for whoever asks, one
+    /// connection, no recovery. As both sides want the same, the other's wish decides.
     fn default() -> Self {
         Self {
             header_digest: DigestPolicy::Allow,
@@ -236,7 +236,7 @@ impl Parameters {
     }
 }
 
-/// What this side brings to one key. Every value is a number: booleans are 0 and 1.
+/// Contribution of this side to one key. Every value is a number: booleans are 0 and 1.
 #[derive(Clone, Copy)]
 enum Ours {
     Value(u32),
@@ -272,41 +272,41 @@ pub enum NegotiationError {
     /// A key was negotiated twice (RFC 7143 §6.3, §6.4).
     #[error("{key} was sent twice, the second time as {value:?}")]
     Repeated {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// What was said the second time, shortened.
+        /// Second value, shortened.
         value: String,
     },
     /// A declaration that is no value of the key.
     #[error("the other side declares {key}={value:?}: {expected} is expected")]
     BadDeclaration {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// What was declared, shortened.
+        /// Value declared, shortened.
         value: String,
-        /// What values the key takes.
+        /// Values that the key takes.
         expected: String,
     },
     /// The answer to our offer is no value of the key, or a choice that was not offered.
     #[error("{key}: we offered {offered}, the other side answered {answered:?}: {expected} is expected")]
     BadAnswer {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// What we offered.
+        /// Value that we offered.
         offered: String,
-        /// What was answered, shortened.
+        /// Value answered, shortened.
         answered: String,
-        /// What it could have been.
+        /// Values that were possible.
         expected: String,
     },
     /// An answer such as Reject to something we cannot do without, or the key is missing altogether.
     #[error("{key}: {required} is required, the other side answered {said}")]
     Refused {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// What we cannot do without.
+        /// Value that we cannot do without.
         required: String,
-        /// What the other side offered or answered, shortened, or that it answered nothing.
+        /// Value that the other side offered or answered, shortened, or that it answered nothing.
         said: String,
     },
 }
@@ -319,7 +319,7 @@ fn shown(value: &str) -> String {
     value.chars().take(VALUE_SHOWN_MAX).collect()
 }
 
-/// What values a key takes, for people.
+/// Describes the values that a key takes, for people.
 fn expectation(rule: &KeyRule) -> String {
     match rule.value {
         ValueType::Number { min, max, .. } => format!("a number from {min} to {max}"),
@@ -341,11 +341,11 @@ fn expectation(rule: &KeyRule) -> String {
 pub(crate) struct Negotiation {
     parameters: Parameters,
     discovery: bool,
-    /// Whether this connection makes the session; a joining one must not renegotiate it.
+    /// `true` if this connection makes the session; a joining one must not renegotiate it.
     leading: bool,
-    /// What the session agreed on that this connection joins, as far as it is known.
+    /// Parameters of the session that this connection joins, as far as they are known.
     session: Option<Negotiated>,
-    /// What the other side said of digests.
+    /// Values of the other side for digests.
     digests_said: Vec<(Key, String)>,
     received: KeySet,
     offered: KeySet,
@@ -396,7 +396,7 @@ impl Negotiation {
         Self { session: Some(session), ..Self::new(parameters, false, false) }
     }
 
-    /// Whether the key has a place in this session.
+    /// Returns `true` if the key has a place in this session.
     fn is_relevant(&self, rule: &KeyRule) -> bool {
         !(self.discovery && rule.irrelevant_in_discovery)
     }
@@ -557,7 +557,7 @@ impl Negotiation {
             && self.agreed[Key::DataSequenceInOrder as usize] != 0
     }
 
-    /// What was agreed, if both sides can live with it.
+    /// Returns the agreed parameters, if both sides can live with them.
     // RFC 7143 [6.2-5, 6.2-11, 6.2-12, 7.1.5-2]
     pub(crate) fn finish(&self) -> Result<Negotiated, NegotiationError> {
         let agreed = |key: Key| self.agreed[key as usize];

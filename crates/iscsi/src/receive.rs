@@ -29,9 +29,9 @@ pub enum ReceiveError {
     /// A data segment above the MaxRecvDataSegmentLength that we declared.
     #[error("a data segment of {len} bytes exceeds MaxRecvDataSegmentLength={max}")]
     DataSegmentTooLong {
-        /// What the header says, bytes.
+        /// Length that the header states, bytes.
         len: usize,
-        /// What we declared, bytes.
+        /// Length that we declared, bytes.
         max: usize,
     },
     /// The header digest does not match.
@@ -55,7 +55,7 @@ pub(crate) struct Head {
 pub(crate) struct Data {
     /// The buffer given to [`Receiver::receive_data`].
     pub(crate) buf: Buf,
-    /// Whether the data digest, if there is one, matches.
+    /// `true` if the data digest, if there is one, matches.
     pub(crate) intact: bool,
 }
 
@@ -120,7 +120,7 @@ impl Receiver {
         self.space.resize(SPACE_FULL_FEATURE, 0);
     }
 
-    /// Where the next bytes go, in order. The first is never empty.
+    /// Returns the space for the next bytes, in order. The first slice is never empty.
     pub(crate) fn space(&mut self) -> [IoSliceMut<'_>; 2] {
         if self.start == self.end {
             self.start = 0;
@@ -217,7 +217,7 @@ impl Receiver {
 mod tests {
     use super::*;
 
-    /// One read of a stream of which everything has arrived; what it left.
+    /// Makes one read of a stream of which everything has arrived; returns what it left.
     fn read<'a>(receiver: &mut Receiver, mut bytes: &'a [u8]) -> &'a [u8] {
         let mut given = 0;
         for mut slice in receiver.space() {

@@ -38,7 +38,7 @@ pub mod answer {
     pub const NONE: &str = "None";
 }
 
-/// What is wrong with a text.
+/// Kind of error in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// Longer than [`TEXT_LEN_MAX`].
@@ -61,7 +61,7 @@ pub enum TextError {
     NotUtf8,
 }
 
-/// What is wrong with a value.
+/// Kind of error in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     /// Not a number, or above 64 bits.
@@ -136,7 +136,7 @@ impl Builder {
         self.0
     }
 
-    /// Whether nothing was written.
+    /// Returns `true` if nothing was written.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -162,7 +162,7 @@ impl Assembler {
         Ok((!continues).then(|| std::mem::take(&mut self.0)))
     }
 
-    /// Whether a text has begun and not ended.
+    /// Returns `true` if a text has begun and not ended.
     pub const fn is_partial(&self) -> bool {
         !self.0.is_empty()
     }
@@ -190,7 +190,7 @@ impl Segments {
         segment
     }
 
-    /// Whether text is left: the C bit of the PDU just taken.
+    /// Returns `true` if more text follows: the C bit of the PDU just taken.
     // RFC 7143 [6.2-1]
     pub const fn continues(&self) -> bool {
         self.sent < self.text.len()

@@ -31,8 +31,8 @@ enum Part {
 /// The PDUs of one direction that wait to be sent.
 ///
 /// Headers, trailers and [short](COPIED_MAX) data lie one after another in one buffer. Longer data is not copied:
-/// [`gather`](Self::gather) gives slices of both for one vectored write, [`sent`](Self::sent) takes away what the socket
-/// took.
+/// [`gather`](Self::gather) gives slices of both for one vectored write, [`sent`](Self::sent) takes away what the
+/// socket took.
 pub(crate) struct Transmitter {
     copied: VecDeque<u8>,
     parts: VecDeque<Part>,
@@ -238,7 +238,8 @@ mod tests {
             assert_eq!(got, whole, "in steps of {step}");
         }
     }
-    /// Answers of a few bytes that nobody took kept 8 KiB each, 45 MiB for one connection that was said to have 512 KiB.
+    /// Answers of a few bytes that nobody took kept 8 KiB each, 45 MiB for one connection that was said to have 512
+    /// KiB.
     #[test]
     fn short_data_that_waits_takes_no_more_memory_than_it_has_bytes() {
         let mut transmitter = Transmitter::new();

@@ -2,7 +2,7 @@
 
 use crate::serial::Serial;
 
-/// What to do with a command that has arrived.
+/// Verdict on a command that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// It is the one expected: deliver it.
@@ -113,7 +113,7 @@ impl CommandWindow {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Whether every number before this one has come.
+    /// Returns `true` if every number before this one has arrived.
     pub(crate) fn has_reached(&self, cmd_sn: u32) -> bool {
         Serial(cmd_sn) <= self.expected
     }

@@ -1,4 +1,4 @@
-//! How busy the machine was while something was measured.
+//! CPU usage of the machine during a measurement.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// `USER_HZ`, the unit of `/proc/*/stat`: 100 on every architecture Linux gives to programs (proc(5)).
 const TICKS_PER_SECOND: f64 = 100.0;
-/// How often threads are looked at. One that lives shorter is not seen; what it used is in the cores' figures.
+/// Sampling interval of threads. A thread that lives shorter is missed; its usage is in the cores' figures.
 const STEP: Duration = Duration::from_millis(250);
 /// From this share of all cores on, more load would have been waiting for a core.
 const MEAN_LIMIT: f64 = 0.88;
@@ -34,20 +34,19 @@ pub struct CpuWatch {
     threads: JoinHandle<Threads>,
 }
 
-/// How busy it was, as shares of one: see [`limited`](Self::limited).
+/// CPU usage, as shares of one: see [`limited`](Self::limited).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CpuUse {
     /// The busiest core.
     pub busiest: f64,
     /// All cores together.
     pub mean: f64,
-    /// What the hypervisor took, of all cores; part of both others.
+    /// Steal time: the hypervisor's share of all cores; included in both other figures.
     pub steal: f64,
     /// The thread that used most of a core, and how much.
     pub thread: Option<(String, f64)>,
-    /// Whether the processor may have been what limited the result: all cores together were busy for 88 % of the time,
-    /// or one core or thread for 97 %. What was measured then says something about the processor, not about the
-    /// network.
+    /// `true` if the processor may have limited the result: all cores together were busy for 88 % of the time, or one
+    /// core or thread for 97 %. The measurement then says something about the processor, not about the network.
     pub limited: bool,
 }
 
@@ -83,13 +82,13 @@ impl CpuWatch {
 }
 
 impl CpuUse {
-    /// Whether the hypervisor gave so much of the cores to others that it shows: 2 % or more. A core that is away for
-    /// milliseconds is no busy core; the machine looks idle, and the wire slow.
+    /// Returns `true` if steal time is high enough to affect the result: 2 % or more. A core that is away for
+    /// milliseconds does not count as busy; the machine looks idle, and the wire slow.
     pub fn is_disturbed(&self) -> bool {
         self.steal >= TAKEN_LIMIT
     }
 
-    /// Whether all cores did nothing else, so that even what needs one at a time had to wait for it.
+    /// Returns `true` if all cores were saturated, so that even work that needs one core at a time had to wait for it.
     pub fn is_crowded(&self) -> bool {
         self.mean >= BUSY_LIMIT
     }
@@ -155,7 +154,7 @@ impl Cores {
     }
 }
 
-/// What threads used while they were looked at.
+/// CPU time of threads while they were watched.
 #[derive(Default)]
 struct Threads {
     /// By process, thread and start: name, ticks when first seen, ticks when last seen.

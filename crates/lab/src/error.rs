@@ -1,4 +1,4 @@
-//! What goes wrong with a network.
+//! Errors of a network.
 
 use std::io;
 
@@ -24,19 +24,19 @@ pub enum LabError {
     /// A program refused to do something.
     #[error("`{command}` failed in {place}: {said}")]
     Refused {
-        /// What it was told.
+        /// The command line.
         command: String,
         /// The host, or the fabric.
         place: String,
-        /// What it said.
+        /// Output of the program.
         said: String,
     },
     /// The kernel refused.
     #[error("cannot {doing}: {source}")]
     Kernel {
-        /// What was to be done.
+        /// The operation that was attempted.
         doing: String,
-        /// What it said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// No such host, card or cable.
@@ -56,7 +56,7 @@ pub enum LabError {
         cable: String,
         /// Delay or loss.
         what: &'static str,
-        /// How none is written.
+        /// Notation for no delay or no loss.
         none: &'static str,
     },
     /// A rate for a cable that has none.
@@ -76,7 +76,7 @@ pub enum LabError {
         /// Why.
         source: lunway_net::NetError,
     },
-    /// Who watches did not want more.
+    /// The watcher asked to stop.
     #[error("interrupted")]
     Interrupted,
 }

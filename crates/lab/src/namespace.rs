@@ -1,4 +1,4 @@
-//! One network stack of its own.
+//! Network namespace: a network stack of its own.
 
 use std::io;
 use std::os::fd::OwnedFd;

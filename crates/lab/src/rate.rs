@@ -1,4 +1,4 @@
-//! How fast a cable is.
+//! Rate of a cable.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ const RATE_MIN: u64 = 64_000;
 /// The fastest cable. What one machine carries is far below.
 const RATE_MAX: u64 = 400_000_000_000;
 
-/// What a cable carries in one direction, bits per second on the wire: every frame counts with its Ethernet header,
+/// Rate of a cable in one direction, bits per second on the wire: every frame counts with its Ethernet header,
 /// checksum, preamble and gap, as on real cards, so that `1Gbit` gives what a card sold as one gigabit gives.
 ///
 /// Decimal, as in the field: `1Gbit` is 10⁹. Read from and printed as `100Mbit`, `2.5Gbit`.

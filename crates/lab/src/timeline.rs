@@ -1,4 +1,4 @@
-//! What happens to cables, and when.
+//! Timeline of events on cables.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,13 +19,13 @@ const EVENTS_MAX: usize = 10_000;
 /// Something that is to happen to a cable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// When, counted from the beginning of the run.
+    /// Time of the event, counted from the beginning of the run.
     pub at: Duration,
-    /// What.
+    /// Action of the event.
     pub action: Action,
 }
 
-/// What happens to a cable; the name in a file is the same in small letters.
+/// Action on a cable; the name in a file is the same in small letters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// It is pulled.
@@ -50,7 +50,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slow {
-    /// Which cable.
+    /// Name of the cable.
     pub cable: String,
     /// Its rate from then on.
     pub rate: Rate,
@@ -60,9 +60,9 @@ pub struct Slow {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewDelay {
-    /// Which cable.
+    /// Name of the cable.
     pub cable: String,
-    /// How long a frame is under way from then on.
+    /// New delay of a frame.
     #[serde(deserialize_with = "duration")]
     pub time: Duration,
 }
@@ -71,9 +71,9 @@ pub struct NewDelay {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewLoss {
-    /// Which cable.
+    /// Name of the cable.
     pub cable: String,
-    /// Which share of frames gets lost from then on.
+    /// New share of frames that get lost.
     pub share: Loss,
 }
 
@@ -81,12 +81,12 @@ pub struct NewLoss {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flap {
-    /// Which cable.
+    /// Name of the cable.
     pub cable: String,
     /// From one pull to the next; the cable is out for half of it.
     #[serde(deserialize_with = "duration")]
     pub period: Duration,
-    /// How often it is pulled.
+    /// Number of pulls.
     pub count: u32,
 }
 
@@ -143,7 +143,7 @@ pub enum TimelineError {
     /// A cable that is not there.
     #[error("the event at {at} is about cable `{cable}`, which is not in the network")]
     NoSuchCable {
-        /// When.
+        /// Time of the event.
         at: String,
         /// Its name.
         cable: String,
@@ -153,13 +153,13 @@ pub enum TimelineError {
         "the event at {at} changes the {what} of cable `{cable}`, which has none: give it one, be it {none}"
     )]
     NotPossible {
-        /// When.
+        /// Time of the event.
         at: String,
         /// Its name.
         cable: String,
         /// Rate, delay or loss.
         what: &'static str,
-        /// What to write.
+        /// Notation for no delay or no loss.
         none: &'static str,
     },
     /// Too much.
@@ -167,7 +167,7 @@ pub enum TimelineError {
     TooMany,
 }
 
-/// What is to happen to a network in one run, in order.
+/// Events planned for a network in one run, in order.
 ///
 /// [`start`](Self::start) carries it out on a thread; what really happened, and when, is known at
 /// [`RunningTimeline::stop`].
@@ -177,16 +177,16 @@ pub struct Timeline {
     events: Vec<Event>,
 }
 
-/// What happened.
+/// Record of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Happened {
-    /// When it was to happen, counted from the beginning of the run.
+    /// Scheduled time, counted from the beginning of the run.
     pub asked: Duration,
-    /// When it was begun.
+    /// Time at which it began.
     pub began: Duration,
-    /// When it had happened: some milliseconds later.
+    /// Time at which it was complete: some milliseconds later.
     pub done: Duration,
-    /// What.
+    /// The action.
     pub action: Action,
     /// Why it did not happen.
     pub error: Option<String>,
@@ -227,7 +227,7 @@ impl Timeline {
         Ok(Self { events: all })
     }
 
-    /// What is to happen, in order.
+    /// Returns the planned events, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
     }

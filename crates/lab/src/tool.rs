@@ -29,7 +29,7 @@ impl fmt::Display for Tool {
 }
 
 impl Tool {
-    /// Where it is. Ordinary users often have no `/usr/sbin` in their path, where these are.
+    /// Finds the tool. Ordinary users often have no `/usr/sbin` in their path, where these tools are.
     fn command(self) -> Result<Command, LabError> {
         let path = env::var_os("PATH").unwrap_or_default();
         let mut command =

@@ -1,5 +1,5 @@
-//! What this machine has of a network: its addresses, the cards behind them, which way the kernel would send; and news
-//! of changes.
+//! Network facts of this machine: its addresses, the cards behind them, the route that the kernel would take; and
+//! notification of changes.
 //!
 //! The target's portals follow [`MachineAddress`]es as they come and go; a multipath device plans its lanes on them and
 //! hears here that a cable was pulled. Nothing is changed, only looked at.

@@ -24,7 +24,7 @@ pub struct Link {
     pub loopback: bool,
     /// Name of the interface that it stands on, as a VLAN does on a card.
     pub below: Option<String>,
-    /// What its card negotiated, bits per second; `None` where nothing is known, or where what is known means nothing.
+    /// Speed that the card negotiated, bits per second; `None` if unknown or meaningless.
     pub speed: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Link {
     }
 }
 
-/// What the attributes of a link say.
+/// Attributes of a link.
 #[derive(Default)]
 struct Facts<'a> {
     mtu: Option<u32>,
@@ -115,7 +115,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What the interface is called.
+/// Returns the name of the interface.
 pub(crate) fn name(link: &LinkMessage) -> Option<&String> {
     link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => Some(name),

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use crate::Link;
 use crate::netlink::{self, News};
 
-/// How often the machine is looked at where the kernel does not tell of changes.
+/// Polling interval where the kernel does not notify of changes.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Pause between news and looking. An interface that comes up brings several news in a row; and the kernel tells of an
 /// address a moment before its route, without which it cannot be listened on.

@@ -21,7 +21,7 @@ use socket2::SockRef;
 use crate::link;
 use crate::machine::MachineAddress;
 
-/// What the kernel takes a second for is broken.
+/// Netlink answer timeout: a kernel that takes a second is broken.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A list that changed while it was read is read again, this often.
 const ATTEMPTS: usize = 5;

@@ -31,7 +31,7 @@ impl Route {
         }
     }
 
-    /// What is left without netlink: a socket that is connected, over which nothing is sent, knows its own address.
+    /// Finds the route without netlink: a connected socket, over which nothing is sent, knows its own address.
     fn by_connecting(from: Option<IpAddr>, to: IpAddr) -> io::Result<Self> {
         let any = if to.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
         let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or(any), 0))?;

@@ -21,10 +21,10 @@ const WAITING_MAX: usize = 16_384;
 const REST: u32 = 4;
 /// But no longer than this: on a busy machine most of the time that a region took was others' work.
 const REST_MAX: Duration = Duration::from_millis(5);
-/// How long the thread stays without work.
+/// Idle time after which the thread ends.
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// What the machine does with transparent huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
+/// Mode of transparent huge pages on this machine (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThpMode {
     /// The kernel takes them at the first write in any region: switched off for disks, where one sector would take 2

@@ -29,7 +29,7 @@ pub enum ShapeError {
     /// A sector size that no initiator knows.
     #[error("a sector of {sector} bytes is not possible: 512 or 4096 is")]
     Sector {
-        /// What was asked for, bytes.
+        /// Sector size requested, bytes.
         sector: u32,
     },
     /// No bytes at all, or a part of a sector.
@@ -37,7 +37,7 @@ pub enum ShapeError {
         "a size of {size} bytes is not possible: it must be whole sectors of {sector} bytes, and at least one"
     )]
     NotSectors {
-        /// What was asked for, bytes.
+        /// Size requested, bytes.
         size: u64,
         /// The logical sector, bytes.
         sector: u32,
@@ -45,7 +45,7 @@ pub enum ShapeError {
     /// More than the chunk table can hold.
     #[error("a RAM disk of {} is not possible: the limit is {}", HumanSize(*size), HumanSize(SIZE_MAX))]
     TooLarge {
-        /// What was asked for, bytes.
+        /// Size requested, bytes.
         size: u64,
     },
     /// The kernel gives no addresses for it.
@@ -54,7 +54,7 @@ pub enum ShapeError {
          address space (ulimit -v)", HumanSize(*size)
     )]
     Refused {
-        /// What was asked for, bytes.
+        /// Size requested, bytes.
         size: u64,
     },
 }

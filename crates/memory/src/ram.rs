@@ -44,7 +44,8 @@ pub struct RamDisk {
 /// files.
 const AT_ONCE_MAX: usize = 1 << 20;
 
-/// What a longer one copies before others on its core have their turn: 30 µs, and more where a write fills holes.
+/// Bytes that a longer transfer copies before others on its core have their turn: 30 µs, and more where a write fills
+/// holes.
 const TURN: usize = 256 << 10;
 
 /// Chunks with data that are given back or zeroed before others on the core have their turn: as much memory as
@@ -54,7 +55,7 @@ const TURN_CHUNKS: usize = 16;
 /// Steps of a walk in the same time, most of which find a hole: estimated, at 10 ns each.
 const TURN_STEPS: usize = 4096;
 
-/// What an operation needs of the disk, which may end before the operation does.
+/// State of the disk that an operation needs; the disk may end before the operation does.
 struct Medium {
     table: Arc<Table>,
     /// Chunks that hold memory.
@@ -236,7 +237,7 @@ fn check_shape(size: u64, sector: u32) -> Result<(), ShapeError> {
     if size > SIZE_MAX { Err(ShapeError::TooLarge { size }) } else { Ok(()) }
 }
 
-/// How many chunks hold `size` bytes.
+/// Returns the number of chunks that hold `size` bytes.
 fn chunks_of(size: u64) -> usize {
     size.div_ceil(CHUNK as u64) as usize
 }

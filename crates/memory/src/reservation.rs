@@ -104,7 +104,7 @@ impl Reservation {
     }
 }
 
-/// Where something is in a [`Reservation`].
+/// Address in a [`Reservation`].
 #[derive(Clone, Copy)]
 struct Address(NonNull<u8>);
 
@@ -115,7 +115,7 @@ unsafe impl Sync for Address {}
 
 /// 64 MiB of a disk: the locks of its chunks, and where their bytes are.
 pub(crate) struct Segment {
-    /// Whether a chunk holds data. One that does not is a hole, and its bytes are zeroes.
+    /// `true` if a chunk holds data. Otherwise it is a hole, and its bytes are zeroes.
     slots: Box<[RwLock<bool>]>,
     /// Chunks that hold data, for each region of a huge page.
     held: Box<[AtomicU8]>,

@@ -54,16 +54,16 @@ pub trait LaneListener: Send + Sync {
 pub enum LaneEvent {
     /// There is a session: operations may start.
     Up {
-        /// Which one.
+        /// Number of the session.
         epoch: u64,
     },
     /// The session is lost, and its connection cut off: what was sent and has not arrived is not sent again. Operations
     /// that wait in it fail with [`Fate::Unknown`](lunway_block::Fate::Unknown) or
     /// [`Fate::NotDone`](lunway_block::Fate::NotDone) after this.
     Lost {
-        /// Which one.
+        /// Number of the session.
         epoch: u64,
-        /// What happened, for people.
+        /// Reason, for people.
         why: String,
     },
     /// Nothing that was sent in this session or before it can reach the disk any more.
@@ -79,7 +79,7 @@ pub enum LaneEvent {
     PowerOn,
     /// A write that was acknowledged failed afterwards, behind the cache (a deferred error): it is lost.
     Spoiled {
-        /// What the unit said, for people.
+        /// Message of the unit, for people.
         why: String,
     },
     /// The state of access over this lane.
@@ -91,12 +91,12 @@ pub enum LaneEvent {
     Registered,
     /// This node's key was taken away: the disk refuses changes from now on.
     Fenced {
-        /// What happened, for people.
+        /// Reason, for people.
         why: String,
     },
     /// It does not come back: it was closed, or another disk answers there.
     Closed {
-        /// What happened, for people.
+        /// Reason, for people.
         why: String,
     },
 }
@@ -115,7 +115,7 @@ pub enum AluaState {
 }
 
 impl AluaState {
-    /// Whether reads and writes may go there.
+    /// Returns `true` if reads and writes may go there.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Optimized | Self::NonOptimized)
     }

@@ -31,7 +31,7 @@ const STATUS_MAX: u64 = 1 << 30;
 const ANSWER_MAX: u32 = 1 << 20;
 /// Most parts of the reply to an option.
 const PARTS_MAX: usize = 64;
-/// How long all handshakes may take.
+/// Timeout of all handshakes together.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// Why there is no connection.
@@ -180,13 +180,13 @@ async fn shake_hands(socket: &Path) -> io::Result<(UnixStream, Geometry)> {
     Ok((stream, geometry))
 }
 
-/// What an answer has brought.
+/// Destination of a reply's payload.
 enum Brought<'a> {
     Data(&'a mut [u8]),
     Status(&'a mut Vec<u8>),
 }
 
-/// One request, and its answer.
+/// Sends one request and receives its reply.
 async fn exchange(
     stream: &mut UnixStream,
     command: u16,
@@ -218,7 +218,7 @@ async fn exchange(
     }
 }
 
-/// One part of an answer. Whether it was the last.
+/// Receives one chunk of a reply. Returns `true` if it was the last.
 async fn part(
     stream: &mut UnixStream,
     offset: u64,

@@ -1,4 +1,4 @@
-//! What a client finds under a name.
+//! Export: the device that a client finds under a name.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::wire::transmission;
 
 /// Most bytes of one read or write: what the specification lets a client assume that a server takes.
 pub(crate) const TRANSFER_MAX: u32 = 32 << 20;
-/// What a client should prefer where the device says nothing: the page of whoever maps it.
+/// Preferred block size where the device gives none: the page of a client that maps it.
 const PREFERRED_MIN: u32 = 4096;
 
 /// A device and the name under which clients ask for it.
@@ -26,7 +26,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Whether a client that says `name` means this.
+    /// Returns `true` if a client that says `name` means this export.
     pub(crate) fn is(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
@@ -36,8 +36,8 @@ impl Export {
         self.device.geometry().size
     }
 
-    /// What it can do. All of our devices show the effect of a flush on one connection to all others, so that clients
-    /// may use several.
+    /// Returns the transmission flags. All of our devices show the effect of a flush on one connection to all others,
+    /// so that clients may use several.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         let geometry = self.device.geometry();
         let mut flags = transmission::HAS_FLAGS

@@ -17,10 +17,10 @@ use crate::wire::{
 const OPTION_DATA_MAX: u32 = 64 << 10;
 /// Longest string, which is the specification's limit.
 const STRING_MAX: usize = 4096;
-/// What ends the answer to `EXPORT_NAME` for clients that did not wave it.
+/// Padding after the answer to `EXPORT_NAME`, for clients that did not set `NO_ZEROES`.
 const ZEROES: [u8; 124] = [0; 124];
 
-/// What was agreed upon.
+/// Result of the negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// Replies come in chunks.
@@ -222,7 +222,7 @@ impl Haggling<'_> {
     }
 }
 
-/// What is left of the data of an option.
+/// Remaining data of an option.
 struct Data<'a>(&'a [u8]);
 
 impl<'a> Data<'a> {

@@ -26,12 +26,12 @@ use crate::transmission::{End, Transmission};
 
 /// The port that is registered for the protocol.
 pub const PORT: u16 = 10809;
-/// How long clients have at the end to take their last replies.
+/// Time that clients have at the end to take their last replies.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
-/// How long nothing is accepted after it failed, for want of file descriptors as a rule.
+/// Pause in accepting after a failure, for want of file descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a server listens.
+/// Listening address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket, which only the user who made it may open.
@@ -63,7 +63,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// How other programs name an export here: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`.
+    /// Returns the URI of an export here: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`.
     pub fn uri(&self, export: &str) -> String {
         let name = escape(export.as_bytes());
         match self {
@@ -75,7 +75,7 @@ impl Address {
     }
 }
 
-/// What may not stand in a URI is written as its number.
+/// Percent-encodes bytes that may not stand in a URI.
 fn escape(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::new(), |mut text, &byte| {
@@ -95,9 +95,9 @@ pub enum BindError {
     /// The path or the port is taken, or may not be had.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// What the system said.
+        /// Error that the operating system returned.
         source: io::Error,
     },
     /// Somebody answers there.
@@ -120,18 +120,18 @@ impl From<lunway_socket::BindError> for BindError {
     }
 }
 
-/// What clients may take, and for how long.
+/// Limits on the connections of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at the same time. Clients that use several take four or eight each.
     pub connections: usize,
     /// Of these, from one address over TCP: no host alone keeps the others out.
     pub connections_per_source: usize,
-    /// How long a handshake may take. A client does it in a few round trips.
+    /// Timeout of a handshake. A client completes it in a few round trips.
     pub handshake: Duration,
-    /// How long a TCP client may be silent below its program, whose kernel answers as long as it runs: it acknowledges
-    /// neither replies nor keep-alive probes. A client that takes no replies for as long, with its window closed,
-    /// counts as silent too.
+    /// Time for which a TCP client may be silent: its kernel, which answers as long as it runs, acknowledges neither
+    /// replies nor keep-alive probes. A client that takes no replies for as long, with its window closed, counts as
+    /// silent too.
     pub silence: Duration,
 }
 
@@ -216,12 +216,12 @@ impl Server {
         Self { limits, ..self }
     }
 
-    /// How many connections there are, as it changes.
+    /// Returns the number of connections, as a receiver of its changes.
     pub fn connections(&self) -> watch::Receiver<usize> {
         self.connections.subscribe()
     }
 
-    /// Where it listens, with the port that the system chose where it was asked for any.
+    /// Returns the listening address, with the port that the system chose if any was requested.
     pub fn address(&self) -> io::Result<Address> {
         match &self.listener {
             Listener::Unix(_, name) => Ok(Address::Unix(name.path().to_owned())),
@@ -291,7 +291,7 @@ impl Server {
     }
 }
 
-/// One connection, to its end.
+/// Serves one connection to its end.
 async fn converse(mut stream: Stream, export: Export, limits: Limits, mut stopping: watch::Receiver<bool>) {
     let name = export.name.clone();
     if let Stream::Tcp(stream) = &stream

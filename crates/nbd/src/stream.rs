@@ -1,4 +1,4 @@
-//! Where bytes come from: a Unix socket or TCP.
+//! Byte stream of a connection: a Unix socket or TCP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

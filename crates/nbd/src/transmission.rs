@@ -21,7 +21,7 @@ use crate::wire::{
     allocation, chunk, command, flag,
 };
 
-/// What is read at once: 32 writes of 4 KiB with their headers.
+/// Size of the receive buffer: 32 writes of 4 KiB with their headers.
 const INBOX: usize = 132 << 10;
 /// The rest of a write that is longer than this is read straight to its place.
 const STRAIGHT: usize = 16 << 10;
@@ -54,11 +54,11 @@ pub(crate) enum End {
     Broken(io::Error),
 }
 
-/// What a request came to.
+/// Result of a request.
 enum Answer {
     /// Done; there is nothing to say.
     Done,
-    /// What was read.
+    /// Data that was read.
     Data(Buf),
     /// Pairs of length and flags.
     Status(Vec<u8>),
@@ -189,13 +189,14 @@ impl Transmission {
         Poll::Pending
     }
 
-    /// Whether `bytes` more have to wait. Whatever the limit, one request finds room when nothing is under way.
+    /// Returns `true` if `bytes` more have to wait. Whatever the limit, one request finds room when nothing is in
+    /// flight.
     fn is_full(&self, bytes: usize) -> bool {
         let busy = self.bytes_under_way + self.unsent;
         self.work.len() >= REQUESTS_MAX || (busy > 0 && busy + bytes > BYTES_MAX)
     }
 
-    /// One read, if there is room for what it brings.
+    /// Makes one read, if there is room for its data.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         if self.end.is_some() || self.held.is_some() || self.is_full(0) {
             return false;
@@ -377,7 +378,7 @@ impl Transmission {
         }
     }
 
-    /// One vectored write of what is there.
+    /// Writes the outbox by one vectored write.
     fn transmit(&mut self, cx: &mut Context<'_>) -> bool {
         if self.outbox.is_empty() {
             return false;
@@ -516,7 +517,7 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
     }
 }
 
-/// Where it is asked for, answers only once the effect is durable.
+/// Answers only once the effect is durable, if `fua` is set.
 fn stable(device: &Arc<dyn BlockDevice>, fua: bool, io: DeviceIo) -> DeviceIo {
     if !fua {
         return io;

@@ -20,7 +20,7 @@ pub(crate) mod handshake {
     pub(crate) const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// What an export can do.
+/// Transmission flags: the capabilities of an export.
 pub(crate) mod transmission {
     pub(crate) const HAS_FLAGS: u16 = 1 << 0;
     pub(crate) const READ_ONLY: u16 = 1 << 1;
@@ -35,7 +35,7 @@ pub(crate) mod transmission {
     pub(crate) const SEND_RESIZE: u16 = 1 << 9;
 }
 
-/// What a client asks for during the handshake.
+/// Options that a client sends during the handshake.
 pub(crate) mod option {
     pub(crate) const EXPORT_NAME: u32 = 1;
     pub(crate) const ABORT: u32 = 2;
@@ -48,7 +48,7 @@ pub(crate) mod option {
     pub(crate) const SET_META_CONTEXT: u32 = 10;
 }
 
-/// What it is answered.
+/// Replies to an option.
 pub(crate) mod reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const SERVER: u32 = 2;
@@ -61,7 +61,7 @@ pub(crate) mod reply {
     pub(crate) const ERR_TOO_BIG: u32 = (1 << 31) | 9;
 }
 
-/// What an export is told about in `INFO` and `GO`.
+/// Types of information about an export in `INFO` and `GO`.
 pub(crate) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const NAME: u16 = 1;

@@ -16,11 +16,11 @@ use crate::tcp_info::TcpInfo;
 
 /// Streams of one measurement at most.
 pub const STREAMS_MAX: u32 = 16;
-/// How long a handshake may take, and the responder to say who it is.
+/// Timeout of a handshake, including the responder's introduction.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// What a measurement may last beyond the time that it was to last: data under way, queues.
+/// Grace time of a measurement beyond its planned duration: data in flight, queues.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long an interrupted measurement waits for the responder's report.
+/// Time that an interrupted measurement waits for the responder's report.
 const INTERRUPTED_TIME: Duration = Duration::from_secs(1);
 /// Segments smaller than this are refused by Linux (`TCP_MIN_MSS`, and room for the headers).
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=65535;
@@ -41,7 +41,7 @@ pub struct Client {
     path: Path,
 }
 
-/// What the first connection showed of the way to the responder.
+/// Properties of the path to the responder, as the first connection showed them.
 #[derive(Clone, Debug, Default)]
 pub struct Path {
     /// The MTU of the path, bytes, as far as this end's kernel knows.
@@ -114,7 +114,7 @@ impl Client {
         self.peer
     }
 
-    /// What is known of the way there.
+    /// Returns the known properties of the path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -13,7 +13,7 @@ pub enum NetError {
         "cannot connect to {peer}: {source}; the other machine needs a responder: lunway net serve --listen {peer}"
     )]
     Connect {
-        /// Where to.
+        /// Address of the responder.
         peer: SocketAddr,
         /// Why not.
         source: io::Error,
@@ -21,7 +21,7 @@ pub enum NetError {
     /// A socket option was refused.
     #[error("cannot set {option} of a connection to {peer}: {source}")]
     Option {
-        /// Which option.
+        /// Name of the option.
         option: &'static str,
         /// Of a connection to whom.
         peer: SocketAddr,
@@ -34,7 +34,7 @@ pub enum NetError {
     /// The responder speaks another version.
     #[error("the responder at {peer} speaks version {theirs} of the protocol, this client version {VERSION}")]
     Version {
-        /// Who.
+        /// Address of the responder.
         peer: SocketAddr,
         /// Its version.
         theirs: u16,
@@ -42,10 +42,10 @@ pub enum NetError {
     /// The responder has as many measurements running as it allows.
     #[error("the responder at {0} is busy with other measurements; try again later")]
     Busy(SocketAddr),
-    /// What was asked is beyond what responders do.
+    /// Request beyond the bounds of responders.
     #[error("the responder at {0} refused the request as out of bounds")]
     Refused(SocketAddr),
-    /// What was asked cannot be done by anybody.
+    /// Request that nobody can fulfil.
     #[error("{0}")]
     Unreasonable(String),
     /// The connection broke.

@@ -1,4 +1,4 @@
-//! What the wire can do before storage is blamed: bare TCP throughput, and round trips of storage's sizes.
+//! Measurement of the wire, before storage is blamed: bare TCP throughput, and round trips of storage's sizes.
 //!
 //! ```text
 //!   Client ──── one connection per stream ────▶ Responder

@@ -12,15 +12,15 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::NetError;
 
-/// How soon a blocked call looks whether it should still wait.
+/// Interval at which a blocked call checks whether it should still wait.
 const TICK: Duration = Duration::from_millis(100);
 /// A connection on which nothing moves for this long is given up.
 pub(crate) const STALL: Duration = Duration::from_secs(10);
 
-/// How long a socket is watched without sleeping before a blocking call: as long as the initiator's driver does, whose
-/// limit round trips are. Waking a sleeping core takes 20–40 µs, more than a round trip on one machine.
+/// Busy-polling time of a socket before a blocking call: the same as in the initiator's driver, which round trips
+/// limit. Waking a sleeping core takes 20–40 µs, more than a round trip on one machine.
 const WATCH: Duration = Duration::from_micros(50);
-/// How many waits sleep at once after one that was watched for in vain: then watching costs a hundredth of the time.
+/// Number of waits that sleep at once after polling in vain: polling then costs a hundredth of the time.
 const SLEEPS: u32 = 64;
 
 /// Asks measurements and responders to end; clones ask the same ones.
@@ -38,7 +38,7 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked.
+    /// Returns `true` if a stop was requested.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -76,7 +76,7 @@ impl<'a> Line<'a> {
         self.stop.is_stopped()
     }
 
-    /// What is there, at least one byte; 0 at the end of the stream.
+    /// Reads the bytes that are available, at least one; 0 at the end of the stream.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, NetError> {
         let mut stream = self.stream;
         self.patiently(|| stream.read(into))
@@ -95,18 +95,18 @@ impl<'a> Line<'a> {
         self.read(into)
     }
 
-    /// What is there already; `None`: nothing.
+    /// Reads the bytes that are available now; `None`: nothing.
     pub(crate) fn read_now(&self, into: &mut [u8]) -> Result<Option<usize>, NetError> {
         now(rustix::net::recv(self.stream, into, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes))
     }
 
-    /// What there is room for now; `None`: not a byte.
+    /// Writes the bytes that there is room for now; `None`: not a byte.
     pub(crate) fn write_now(&self, from: &[u8]) -> Result<Option<usize>, NetError> {
         now(rustix::net::send(self.stream, from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
-    /// Whether a wait that began at `since` looks at the socket once more, or sleeps: after one that was watched for in
-    /// vain, [`SLEEPS`] waits sleep at once.
+    /// Returns `true` if a wait that began at `since` polls the socket once more, `false` if it sleeps: after polling
+    /// in vain, [`SLEEPS`] waits sleep at once.
     pub(crate) fn keeps_watching(&mut self, since: Instant) -> bool {
         if self.sleeps > 0 {
             self.sleeps -= 1;
@@ -156,7 +156,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// Whether the call should go on waiting, having waited since `since`.
+    /// Checks that the call should go on waiting, having waited since `since`.
     pub(crate) fn keep_waiting(&self, since: Instant) -> Result<(), NetError> {
         let now = Instant::now();
         if self.stop.is_stopped() {

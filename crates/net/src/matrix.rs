@@ -9,7 +9,7 @@ use crate::round_trips::{RoundTrips, Shape};
 use crate::socket::Window;
 use crate::{NetError, Stop, theory};
 
-/// What [`matrix`] measures: every combination of the first four, then the round trips.
+/// Measurements of [`matrix`]: every combination of the first four, then the round trips.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Windows.
@@ -22,7 +22,7 @@ pub struct Plan {
     pub directions: Vec<Direction>,
     /// Shapes and how many are in flight.
     pub round_trips: Vec<(Shape, u32)>,
-    /// How long each takes.
+    /// Duration of each measurement.
     pub time: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Mtu {
         }
     }
 
-    /// How a path of `path` bytes can show `wanted`; not at all if it is longer.
+    /// Returns the way in which a path of `path` bytes can show `wanted`; `None` if `wanted` is longer.
     fn on(path: u32, wanted: Option<u32>) -> Option<Self> {
         match wanted {
             None => Some(Self::Path(path)),
@@ -102,7 +102,7 @@ impl fmt::Display for Mtu {
 pub struct Cell {
     /// Of the packets.
     pub mtu: Mtu,
-    /// What came of it.
+    /// Result of the measurement.
     pub measured: Throughput,
 }
 
@@ -114,7 +114,7 @@ impl Cell {
     }
 }
 
-/// What came of a [`Plan`], as far as it came.
+/// Results of a [`Plan`], as far as it was measured.
 #[derive(Debug)]
 pub struct Matrix {
     /// The way to the responder.
@@ -125,7 +125,7 @@ pub struct Matrix {
     pub round_trips: Vec<RoundTrips>,
     /// MTUs asked for that the path does not carry: only setting its cards can show those.
     pub mtus_beyond: Vec<u32>,
-    /// What ended it early, other than a stop that was asked for.
+    /// Error that ended it early, other than a requested stop.
     pub failure: Option<NetError>,
     /// All of it was measured.
     pub complete: bool,
@@ -138,7 +138,7 @@ pub struct Step {
     pub index: usize,
     /// Measurements in all.
     pub count: usize,
-    /// What it is, in a few words.
+    /// Name of the measurement, in a few words.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! What was measured of one connection, and of several at once.
+//! Results of one connection, and of several at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::socket::{Buffers, Window};
 use crate::tcp_info::TcpInfo;
 use crate::theory;
 
-/// Which way the data goes.
+/// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the responder, as a storage write does.
@@ -30,7 +30,7 @@ impl fmt::Display for Direction {
 pub struct End {
     /// CPU time of its thread, user and system.
     pub cpu: Duration,
-    /// What it had for the window.
+    /// Socket buffers for the window.
     pub buffers: Buffers,
     /// The connection as it was at the end, counters since the beginning.
     pub tcp: TcpInfo,
@@ -68,10 +68,10 @@ impl Stream {
     }
 }
 
-/// What [`Client::throughput`](crate::Client::throughput) measured: goodput, counted where it arrived.
+/// Result of [`Client::throughput`](crate::Client::throughput): goodput, counted where it arrived.
 #[derive(Clone, Debug)]
 pub struct Throughput {
-    /// Which way.
+    /// Direction of the data.
     pub direction: Direction,
     /// The window asked for.
     pub window: Window,
@@ -145,15 +145,15 @@ impl Throughput {
         Some(cpu / (self.bytes() as f64).max(1.0))
     }
 
-    /// Whether a kernel granted less window than was asked for.
+    /// Returns `true` if a kernel granted less window than was requested.
     pub fn clipped(&self) -> bool {
         self.streams.iter().any(|stream| {
             [Some(stream.near), stream.far].iter().flatten().any(|end| end.buffers.clipped(self.window))
         })
     }
 
-    /// What the window lets through at most, bits per second: a window per round trip and stream. None where the kernel
-    /// sizes the window.
+    /// Returns the throughput limit of the window, bits per second: a window per round trip and stream. `None` where
+    /// the kernel sizes the window.
     pub fn window_limit(&self) -> Option<f64> {
         let limit = theory::window_limit(self.window.bytes()?, self.round_trip()?);
         Some(limit * self.streams.len() as f64)

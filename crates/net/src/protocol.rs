@@ -19,7 +19,7 @@ use crate::tcp_info::TcpInfo;
 
 /// The version that this crate speaks.
 pub const VERSION: u16 = 1;
-/// Where a responder listens unless it is told otherwise: next to iSCSI's 3260 and 3261.
+/// Default port of a responder: next to iSCSI's 3260 and 3261.
 pub const PORT: u16 = 3262;
 /// The longest measurement that a responder takes part in.
 pub const DURATION_MAX: Duration = Duration::from_secs(600);
@@ -33,17 +33,17 @@ const MAGIC_END: [u8; 8] = *b"lunwyend";
 /// The byte that starts the measurement.
 pub(crate) const GO: u8 = b'G';
 
-/// What a client wants done on its connection.
+/// Request of a client for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) task: Task,
     /// Socket buffers of the responder, bytes; 0 leaves them to its kernel.
     pub(crate) buffer: u32,
-    /// How long the measurement lasts.
+    /// Duration of the measurement.
     pub(crate) duration: Duration,
 }
 
-/// Who sends.
+/// Task of a connection: which ends send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Nobody: the welcome is all that is wanted.
@@ -111,7 +111,7 @@ impl Request {
     }
 }
 
-/// How a request was taken.
+/// Status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Accepted,
@@ -123,7 +123,7 @@ pub(crate) enum Status {
     OutOfBounds,
 }
 
-/// What a responder says of itself and of this connection.
+/// Welcome message: facts of the responder and of this connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     pub(crate) version: u16,
@@ -188,7 +188,7 @@ impl Welcome {
     }
 }
 
-/// What a responder counted: the last bytes of its stream.
+/// Report of a responder's counters: the last bytes of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Bytes that the responder sent or received in the measurement, whichever its task was; of round trips, received.

@@ -24,11 +24,11 @@ const REFUSALS_MAX: usize = 8;
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 /// From the welcome to the go: other streams may have to connect first.
 const GO_TIME: Duration = Duration::from_secs(30);
-/// What a measurement may last beyond the time that it was to last: data under way, queues.
+/// Grace time of a measurement beyond its planned duration: data in flight, queues.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long a peer may take to read the end.
+/// Time that a peer may take to read the end.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
-/// How soon a responder notices that it should stop.
+/// Interval at which a responder checks whether it should stop.
 const ACCEPT_TIME: Duration = Duration::from_millis(100);
 /// After a failure to accept, for instance for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

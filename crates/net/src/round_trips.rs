@@ -24,9 +24,9 @@ use crate::stream::SOURCE;
 pub const HEADER: u32 = 48;
 /// Requests in flight at most.
 pub const DEPTH_MAX: u32 = 1024;
-/// What is received at once, bytes.
+/// Maximum size of one receive, bytes.
 const RECEIVE: usize = 1 << 20;
-/// How soon a client that can neither send nor receive looks whether it should still wait.
+/// Interval at which a client that can neither send nor receive checks whether it should still wait.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Longest round trip told apart, nanoseconds; what takes longer stalls.
 const LONGEST: u64 = 60_000_000_000;
@@ -36,9 +36,9 @@ const DIGITS: u8 = 3;
 /// The sizes of a request and its answer, bytes, headers included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What the client sends.
+    /// Size of the client's request.
     pub request: u32,
-    /// What comes back.
+    /// Size of the answer.
     pub answer: u32,
 }
 
@@ -65,10 +65,10 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What [`Client::round_trips`](crate::Client::round_trips) measured.
+/// Result of [`Client::round_trips`](crate::Client::round_trips).
 #[derive(Clone, Debug)]
 pub struct RoundTrips {
-    /// What went out and came back.
+    /// Sizes of request and answer.
     pub shape: Shape,
     /// Requests kept in flight.
     pub depth: u32,
@@ -98,7 +98,7 @@ impl RoundTrips {
     }
 }
 
-/// What the asking end counted.
+/// Counters of the asking end.
 pub(crate) struct Asked {
     pub(crate) count: u64,
     pub(crate) elapsed: Duration,

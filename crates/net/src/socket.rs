@@ -61,7 +61,7 @@ impl Buffers {
         Ok(Self { send: small(socket.send_buffer_size()?), receive: small(socket.recv_buffer_size()?) })
     }
 
-    /// Whether the kernel granted less than was asked for: `net.core.wmem_max` or `rmem_max` clipped it.
+    /// Returns `true` if the kernel granted less than was requested: `net.core.wmem_max` or `rmem_max` clipped it.
     pub fn clipped(&self, window: Window) -> bool {
         window.bytes().is_some_and(|bytes| u64::from(self.send.min(self.receive)) < 2 * u64::from(bytes))
     }

@@ -1,4 +1,4 @@
-//! One stream one way: the loops of both ends.
+//! One-way stream: the loops of both ends.
 
 use std::net::Shutdown;
 use std::sync::LazyLock;
@@ -11,9 +11,9 @@ use crate::line::Line;
 use crate::option::clamp_window;
 use crate::protocol::Report;
 
-/// What is sent at once, bytes; what common tools send, and 10 ms of a 100 Mb/s link.
+/// Size of one send, bytes: the size that common tools send, and 10 ms of a 100 Mb/s link.
 const SEND: usize = 128 << 10;
-/// What is received at once, bytes.
+/// Maximum size of one receive, bytes.
 const RECEIVE: usize = 512 << 10;
 /// Pieces received in which a connection gets to know its segments.
 const FIRST_PIECES: u64 = 16;
@@ -37,7 +37,7 @@ pub(crate) fn thread_cpu() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// When to sample, given how long it takes.
+/// Sampling schedule, for the duration of a measurement.
 pub(crate) struct Sampler {
     step: Duration,
     next: Duration,
@@ -81,7 +81,7 @@ pub(crate) fn give(
     }
 }
 
-/// What [`take`] saw.
+/// Result of [`take`].
 pub(crate) struct Taken {
     pub(crate) bytes: u64,
     /// Until the last byte.

@@ -1,4 +1,4 @@
-//! What the kernel knows about a connection: `TCP_INFO`.
+//! `TCP_INFO`: the kernel's facts about a connection.
 
 use std::io;
 use std::net::TcpStream;
@@ -149,7 +149,8 @@ impl TcpInfo {
         out
     }
 
-    /// What the other end encoded. Any bytes mean something; numbers too large for their field become its largest.
+    /// Decodes the encoding of the other end. Any bytes are valid; numbers too large for their field become its
+    /// largest.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED]) -> Self {
         let mut fields = [0u64; FIELDS];
         for (field, slot) in fields.iter_mut().zip(bytes.as_chunks::<8>().0) {

@@ -1,4 +1,4 @@
-//! What arithmetic says: the lines that a measurement is drawn against.
+//! Theoretical limits: the lines that a measurement is drawn against.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a matrix means, in sentences.
+//! Interpretation of a matrix, in sentences.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ const EXPLAINED: f64 = 0.6;
 const MORE: f64 = 1.15;
 /// A thread this busy has no time left to be faster.
 const BUSY: f64 = 0.85;
-/// One segment in a thousand sent again is more than a healthy storage network loses.
+/// Limit of retransmitted segments: one in a thousand is more than a healthy storage network loses.
 const LOSS: f64 = 0.001;
 
-/// Whether a sentence is good news.
+/// Tone of a sentence: good news or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// As it should be.
@@ -33,14 +33,14 @@ pub enum Tone {
 pub struct Finding {
     /// The sentence.
     pub text: String,
-    /// How it is meant.
+    /// Tone of the sentence.
     pub tone: Tone,
 }
 
 impl Matrix {
-    /// What can be said: how fast it is at best, also against a link of `link` bits per second; which windows throttle;
-    /// whether one stream is enough; what longer packets gain; loss; and whether it was the wire at all that was
-    /// measured.
+    /// Returns the findings: the best throughput, also against a link of `link` bits per second; the windows that
+    /// throttle; whether one stream is enough; the gain of longer packets; loss; and whether it was the wire at all
+    /// that was measured.
     pub fn findings(&self, link: Option<f64>) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut say = |tone, text: Option<String>| findings.extend(text.map(|text| Finding { text, tone }));
@@ -226,7 +226,7 @@ mod tests {
     use crate::measure::{End, Stream};
     use crate::tcp_info::TcpInfo;
 
-    /// One second of `streams` at `megabits` each.
+    /// Returns a cell of one second of `streams` at `megabits` each.
     fn cell(direction: Direction, window: Window, streams: usize, megabits: f64, tcp: TcpInfo) -> Cell {
         let second = Duration::from_secs(1);
         let end = End { cpu: second / 10, tcp, ..End::default() };

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Who has a file.
+/// Other user of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtherUser {
     /// The file is attached as this loop device.

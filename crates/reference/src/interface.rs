@@ -80,7 +80,7 @@ fn a_type(name: &str, schema: &Value) -> Section {
     }
 }
 
-/// What a value is, in a word; a type of the document is a link to its section.
+/// Returns the type of a value, in a word; a type of the document is a link to its section.
 fn form(schema: &Value) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
         let name = last(reference);
@@ -104,7 +104,7 @@ fn form(schema: &Value) -> String {
     kinds.into_iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
-/// What a body holds. None: there is none.
+/// Returns the content of a body; `None` if it has none.
 fn content(of: &Value) -> Option<String> {
     let content = of["content"].as_object()?;
     Some(match content.get("application/json") {

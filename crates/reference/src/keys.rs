@@ -54,8 +54,8 @@ fn table(sections: &mut Vec<Section>, path: &str, heading: &str, schema: &Value,
     }
 }
 
-/// What a key takes, in a word: `text`, `number`, `true or false`, the words of a choice; `table` or `tables` for keys
-/// below it.
+/// Returns the type of a key's value, in a word: `text`, `number`, `true or false`, the words of a choice; `table` or
+/// `tables` for keys below it.
 fn form(schema: &Value, definitions: &Value) -> String {
     let schema = resolved(schema, definitions);
     if let Some(words) = schema["enum"].as_array() {

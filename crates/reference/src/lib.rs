@@ -53,7 +53,7 @@ pub struct Table {
 pub struct Row {
     /// The key, parameter, field or value.
     pub name: String,
-    /// What belongs to it; the last cell is the description.
+    /// Cells of the row; the last one is the description.
     pub cells: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub fn markdown(sections: &[Section]) -> String {
     page
 }
 
-/// What a schema stands for, where it is a reference into the document that it is part of.
+/// Resolves a schema that is a reference into its own document.
 fn resolved<'a>(schema: &'a Value, definitions: &'a Value) -> &'a Value {
     if let Some(reference) = schema["$ref"].as_str() {
         return &definitions[last(reference)];

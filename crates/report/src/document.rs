@@ -1,4 +1,4 @@
-//! What a page shows.
+//! Content of a page.
 
 use std::time::SystemTime;
 
@@ -11,15 +11,15 @@ use serde_json::Value;
 /// be passed on.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// Which command made it: `bench`, `compare`, `net` or `lab`.
+    /// Command that made it: `bench`, `compare`, `net` or `lab`.
     pub kind: &'static str,
     /// Heading.
     pub title: String,
-    /// What was measured, as the user named it.
+    /// Subject of the measurement, as the user named it.
     pub subject: String,
-    /// When.
+    /// Time of creation.
     pub created: SystemTime,
-    /// What came out of it, each in a sentence.
+    /// Results, each in a sentence.
     pub verdicts: Vec<Verdict>,
     /// The few figures to see first.
     pub tiles: Vec<Tile>,
@@ -29,7 +29,7 @@ pub struct Document {
     pub sections: Vec<Section>,
     /// Facts about the place, in order: [`environment`](crate::environment) and what the producer knows.
     pub environment: Vec<Fact>,
-    /// What a reader must know of how it was measured.
+    /// Notes on the method that a reader must know.
     pub notes: Vec<String>,
     /// The figures that can be compared with those of another document.
     pub measures: Vec<Measure>,
@@ -57,16 +57,16 @@ impl Document {
     }
 }
 
-/// What came out, in a sentence.
+/// Result, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The sentence.
     pub text: String,
-    /// How it is marked.
+    /// Tone of the sentence.
     pub tone: VerdictTone,
 }
 
-/// Whether something is good news.
+/// Tone of a result: good news or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictTone {
     /// Faster; passed.
@@ -94,13 +94,13 @@ impl VerdictTone {
 /// One figure to see first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// What it is: "Fastest read".
+    /// Label: "Fastest read".
     pub what: String,
     /// The figure, written out.
     pub value: String,
     /// Its unit; may be empty.
     pub unit: String,
-    /// Where it comes from: the row, or the two figures that it is made of.
+    /// Source: the row, or the two figures that it is made of.
     pub of: String,
 }
 
@@ -134,11 +134,11 @@ pub enum Block {
 /// A chart with its title.
 #[derive(Clone, Debug)]
 pub struct Card {
-    /// What it shows.
+    /// Title: what the card shows.
     pub title: String,
     /// Unit or method, in softer ink after the title; may be empty.
     pub detail: String,
-    /// What a function of [`chart`](crate::chart) gave.
+    /// Chart from a function of [`chart`](crate::chart).
     pub svg: String,
     /// It takes the whole width of the page, as a chart with a narrow and a broad drawing does.
     pub wide: bool,
@@ -151,7 +151,7 @@ pub struct Grid {
     pub columns: Vec<Column>,
     /// The rows, each with a cell for every column.
     pub rows: Vec<Row>,
-    /// What the columns mean, below the table; may be empty.
+    /// Meaning of the columns, below the table; may be empty.
     pub caption: String,
 }
 
@@ -196,7 +196,7 @@ impl Column {
 /// A row of a [`Grid`].
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// One for each column.
+    /// Cells, one for each column.
     pub cells: Vec<Cell>,
     /// A stronger line above it: here begins another group.
     pub group: bool,
@@ -212,7 +212,7 @@ impl Row {
 /// A cell of a [`Grid`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// What it says.
+    /// Text of the cell.
     pub text: String,
     /// A coloured mark before it.
     pub mark: Option<Mark>,
@@ -272,18 +272,18 @@ impl Fact {
 /// A figure that can be compared with that of another document: the same name and unit mean the same thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
-    /// What was measured: "read 4K QD16".
+    /// Name of the measure: "read 4K QD16".
     pub name: String,
     /// "IOPS", "MB/s", "ms".
     pub unit: String,
-    /// Which way is better.
+    /// Direction that is better.
     pub better: Better,
     /// Independent repeats, in order. One run gives one, however long it was: what differs from run to run is seen only
     /// in several.
     pub samples: Vec<f64>,
 }
 
-/// Which way is better.
+/// Direction that is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Throughput.

@@ -1,4 +1,4 @@
-//! Where this process runs: what can be read without privileges.
+//! Environment of this process: the facts that can be read without privileges.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ const FILE_MAX: u64 = 64 << 10;
 /// A machine with more network cards than this is one that makes them by the hundred, for containers.
 const CARDS_MAX: usize = 32;
 
-/// What of TCP and of the queues below it decides how fast a connection may be.
+/// Settings of TCP and of the queues below it that decide how fast a connection may be.
 const SYSCTLS: [&str; 15] = [
     "net.ipv4.tcp_congestion_control",
     "net.ipv4.tcp_rmem",
@@ -193,7 +193,7 @@ impl Machine<'_> {
     }
 }
 
-/// How many a list as `0-3,8` names.
+/// Returns the number of items that a list such as `0-3,8` names.
 fn count(list: &str) -> Option<u64> {
     let mut sum = 0u64;
     for part in list.split(',') {

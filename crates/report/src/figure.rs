@@ -1,4 +1,4 @@
-//! How figures and times are written.
+//! Notation of figures and times.
 
 /// A figure with about four significant digits, and whole above a thousand; a dash for what is no number.
 pub fn figure(value: f64) -> String {

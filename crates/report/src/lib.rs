@@ -1,4 +1,4 @@
-//! What was measured, as one HTML page.
+//! Report of a measurement, as one HTML page.
 //!
 //! ```text
 //!   bench, compare, net, lab ──▶ Document ──▶ html()     one self-contained page, its data inside

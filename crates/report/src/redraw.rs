@@ -37,7 +37,7 @@ impl Measure {
         median(&self.samples).unwrap_or(f64::NAN)
     }
 
-    /// Where the middle of the samples lies with 95 % confidence; `None` where they are too few to say.
+    /// Returns the 95 % confidence interval of the middle of the samples; `None` where they are too few to say.
     pub fn interval(&self) -> Option<(f64, f64)> {
         let interval = paired::shift(&self.samples, 0.95)?.interval?;
         Some((interval.low, interval.high))

@@ -18,29 +18,29 @@ pub(crate) const SAMPLES_MAX: usize = 1000;
 const NAME_MAX: usize = 200;
 const TEXT_MAX: usize = 2000;
 
-/// What is left of a document after it was saved: everything but its tables and charts.
+/// Saved document: everything but its tables and charts.
 ///
 /// Whoever wrote the file is not trusted: it is read within limits, and what makes no sense in it is left out. Text has
 /// lost its control characters.
 #[derive(Clone, Debug)]
 pub struct Saved {
-    /// Which command made it.
+    /// Command that made it.
     pub kind: &'static str,
     /// Heading.
     pub title: String,
-    /// What was measured.
+    /// Subject of the measurement.
     pub subject: String,
-    /// When, if it says so.
+    /// Time of creation, if given.
     pub created: Option<SystemTime>,
-    /// What came out of it.
+    /// Results of the measurement.
     pub verdicts: Vec<Verdict>,
     /// Why to be careful.
     pub warnings: Vec<String>,
     /// Facts about the place.
     pub environment: Vec<Fact>,
-    /// How it was measured.
+    /// Notes on the method.
     pub notes: Vec<String>,
-    /// What can be compared. No two have the same name and unit.
+    /// Measures that can be compared. No two have the same name and unit.
     pub measures: Vec<Measure>,
     /// The producer's own data.
     pub results: Value,
@@ -56,7 +56,7 @@ pub enum SavedError {
     /// Not JSON.
     #[error("this is neither a lunway report nor JSON: {why}")]
     Json {
-        /// What the parser says.
+        /// Message of the parser.
         why: String,
     },
     /// JSON of another shape.
@@ -110,7 +110,7 @@ impl Saved {
         })
     }
 
-    /// Whether a file was written by lunway: a page, a document, or a stream of lines of which the first is ours.
+    /// Returns `true` if lunway wrote the file: a page, a document, or a stream of lines of which the first is ours.
     ///
     /// Stricter than [`parse`](Self::parse), since such a file may be replaced: JSON of another program that could be
     /// compared as well is not ours.
@@ -152,7 +152,7 @@ impl From<Document> for Saved {
 }
 
 impl Measure {
-    /// Whether both are of the same thing.
+    /// Returns `true` if both measure the same thing.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.name == other.name && self.unit == other.unit
     }

@@ -8,8 +8,8 @@ use crate::saved::{MEASURES_MAX, clean, samples};
 /// Characters of a part of a name.
 const PART_MAX: usize = 100;
 
-/// Which command wrote `value`, and what can be compared in it; `None` where it is neither a comparison nor an
-/// experiment.
+/// Returns the command that wrote `value`, and the measures in it that can be compared; `None` where it is neither a
+/// comparison nor an experiment.
 pub(crate) fn measures(value: &Value) -> Option<(&'static str, Vec<Measure>)> {
     if value["plan"]["arms"].is_array() {
         return Some(("compare", comparison(value)));
@@ -17,8 +17,8 @@ pub(crate) fn measures(value: &Value) -> Option<(&'static str, Vec<Measure>)> {
     value["experiment"].is_string().then(|| ("lab", experiment(value)))
 }
 
-/// Whether lunway wrote `value`. What it writes now says so by a `lunway` object with the schema; comparisons and
-/// experiments did not always, and are known by all that only they have together.
+/// Returns `true` if lunway wrote `value`. Today's output has a `lunway` object with the schema; comparisons and
+/// experiments did not always, and are recognized by all that only they have together.
 pub(crate) fn is_ours(value: &Value) -> bool {
     let (stamp, plan) = (&value["lunway"], &value["plan"]);
     let lists = |names: &[&str]| names.iter().all(|&name| value[name].is_array());

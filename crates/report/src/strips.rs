@@ -9,7 +9,7 @@ use crate::chart::{Event, Line};
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Rows of characters for each line: enough to see a half from a whole, few enough for eight lines on a screen.
 const ROWS: usize = 2;
-/// What marks events in the row of the axis, in turn.
+/// Marks of events in the row of the axis, in turn.
 const MARKS: &str = "abcdefghijklmnopqrstuvwxyz";
 
 /// Values over time in characters: for each line two rows of blocks on one scale for all, marks where something
@@ -32,7 +32,7 @@ pub struct Strips<'a> {
     pub interval: Duration,
     /// The lines.
     pub lines: &'a [Line<'a>],
-    /// What happened meanwhile, in order of time.
+    /// Events during the measurement, in order of time.
     pub events: &'a [Event<'a>],
     /// Characters for the whole time. More values than this share a character, fewer take several.
     pub width: usize,
@@ -96,8 +96,8 @@ impl Strips<'_> {
     }
 }
 
-/// How high a column stands, in eighths of a character: the mean of the values that fall into it. What is more than
-/// nothing is seen.
+/// Returns the height of a column, in eighths of a character: the mean of the values that fall into it. Anything above
+/// zero is visible.
 fn height(line: &[f64], values: usize, column: usize, columns: usize, most: f64) -> usize {
     let first = column * values / columns;
     let behind = ((column + 1) * values / columns).max(first + 1);

@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use crate::gate::{Gate, Phase};
 use crate::writes::{Change, Discarded, Mark, RetainedWrites};
 
-/// How much is retained of a device unless said otherwise, bytes: more than a journal commits at a time, and half a
-/// second of a gigabit link to write again.
+/// Default limit of the data retained of a device, bytes: more than a journal commits at a time, and half a second of a
+/// gigabit link to write again.
 pub const UNFLUSHED_MAX: u64 = 64 << 20;
 
 /// From when on a flush is begun in the background, bytes, unless half of the limit comes first: half of what a
@@ -26,8 +26,8 @@ pub const UNFLUSHED_MAX: u64 = 64 << 20;
 /// 1 µs for 4 KiB and 2 µs for 64 KiB.
 const FLUSH_FROM: u64 = 8 << 20;
 
-/// How often a flush is begun again because the cache came into doubt while it was under way: each time for a session
-/// that was lost.
+/// Maximum number of times that a flush is restarted because the cache came into doubt while it was in flight: each
+/// time for a session that was lost.
 const FLUSHES_MAX: usize = 64;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
@@ -68,7 +68,7 @@ pub struct RetainingDevice {
     shared: Arc<Shared>,
 }
 
-/// What operations, the resolver and the flush in the background share.
+/// State shared by operations, the resolver and the background flush.
 pub(crate) struct Shared {
     pub(crate) below: Arc<dyn BlockDevice>,
     pub(crate) gate: Gate,
@@ -93,14 +93,14 @@ pub(crate) struct State {
     pub(crate) lost: Option<bool>,
     /// Somebody is about to find out.
     pub(crate) resolving: bool,
-    /// How often nothing could be found out, and why.
+    /// Number of times that nothing could be found out, and the reason.
     pub(crate) postponed: (u64, Option<BlockError>),
     pub(crate) failure: Failure,
     /// A flush in the background is under way, or has failed and one of a caller has not succeeded since.
     flushing: bool,
 }
 
-/// What flushes that are under way, or else the next one, must report.
+/// Failure that flushes in flight, or else the next one, must report.
 #[derive(Default)]
 pub(crate) struct Failure {
     number: u64,
@@ -113,17 +113,17 @@ impl Failure {
         *self = Self { number: self.number + 1, error: Some(error), heard: false };
     }
 
-    /// Whether the next flush is to report one.
+    /// Returns `true` if the next flush is to report a failure.
     fn is_unheard(&self) -> bool {
         self.number > 0 && !self.heard
     }
 
-    /// What a flush has heard that begins now.
+    /// Returns the number of the last failure that a flush beginning now need not report.
     fn begin(&self) -> u64 {
         self.number - u64::from(self.is_unheard())
     }
 
-    /// What a flush must report that began then.
+    /// Returns the error that a flush which began then must report.
     fn hear(&mut self, begun: u64) -> Option<BlockError> {
         if self.number <= begun {
             return None;
@@ -352,7 +352,7 @@ impl Shared {
         Flush { answer: self.below.flush(), mark, phase }
     }
 
-    /// What a read is worth that was sent in the phase `before` and has found something.
+    /// Judges a read that was sent in the phase `before` and has found something: `false` if it has to be repeated.
     async fn judge_read(self: &Arc<Self>, offset: u64, len: u64, before: Phase) -> Result<bool, BlockError> {
         loop {
             let now = self.gate.phase();
@@ -467,7 +467,7 @@ impl Future for ReadFlight {
 }
 
 impl Shared {
-    /// Whether nothing was lost since that moment, nor is in doubt.
+    /// Returns `true` if nothing was lost since that moment, nor is in doubt.
     fn was_calm_since(&self, before: Phase) -> bool {
         let now = self.gate.phase();
         now.is_calm() && now.losses() == before.losses()

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What is known of the device's cache at a moment, and how often it was lost before.
+/// State of the device's cache at a moment, and the number of losses before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase(u64);
 
@@ -18,7 +18,7 @@ impl Phase {
         self.0 & KIND == CALM
     }
 
-    /// How often data was lost and written again, or given up, so far.
+    /// Number of times that data was lost and written again, or given up, so far.
     pub(crate) fn losses(self) -> u64 {
         self.0 >> 2
     }
@@ -73,7 +73,7 @@ impl Gate {
         self.phase.load(Ordering::SeqCst) & KIND == REPLAYING
     }
 
-    /// Whether a change is under way.
+    /// Returns `true` if a change is in flight.
     pub(crate) fn is_occupied(&self) -> bool {
         self.changes.load(Ordering::SeqCst) > 0
     }

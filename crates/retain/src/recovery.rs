@@ -1,4 +1,4 @@
-//! What is done when a cache may have been lost: ask, write again, flush.
+//! Recovery when a cache may have been lost: ask, write again, flush.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use lunway_block::{BlockError, CacheNews, Durability, Fate};
 use crate::device::{Shared, State};
 use crate::writes::{Change, Retained};
 
-/// How often everything is written again in one go because the cache was lost once more meanwhile: each time for a
-/// session that was lost again. Then whoever waits is told so, and the next one has it tried again.
+/// Maximum number of times that everything is written again in one go because the cache was lost once more meanwhile:
+/// each time for a session that was lost again. After that the waiting callers are told so, and the next one starts
+/// another attempt.
 const ROUNDS_MAX: usize = 64;
 
-/// How many retained changes are under way at a time: enough for a network, few enough for any target's queue.
+/// Number of retained changes in flight at a time: enough for a network, few enough for any target's queue.
 const WRITES_IN_FLIGHT: usize = 16;
 
 /// Why a doubt stays.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use lunway_block::{Buf, SharedBuf, Zeroing};
 
-/// What an entry costs beside its data, bytes: its place in the tree and the counters of its buffer, rounded up.
+/// Overhead of an entry beside its data, bytes: its place in the tree and the counters of its buffer, rounded up.
 const ENTRY_BYTES: u64 = 128;
 
 /// Of the bound, what one buffer may take of which many changes are slices: the rest is for what comes from elsewhere.
@@ -26,14 +26,14 @@ pub enum Change {
     Zero(Zeroing),
 }
 
-/// One change that is retained.
+/// Retained change.
 #[derive(Clone, Debug)]
 pub struct Retained {
     /// First byte.
     pub offset: u64,
     /// Length, bytes; not 0.
     pub len: u64,
-    /// What was done to the range.
+    /// Change of the range.
     pub change: Change,
 }
 
@@ -51,8 +51,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// What it keeps from other uses, bytes. A slice of the common buffer counts like a copy, so that changes cost the
-    /// same however they were made.
+    /// Returns the memory that it keeps from other uses, bytes. A slice of the common buffer counts like a copy, so
+    /// that changes cost the same however they were made.
     fn charge(&self) -> u64 {
         match &self.change {
             Change::Data(data) if self.is_common => ENTRY_BYTES + data.len() as u64,
@@ -74,8 +74,8 @@ impl Entry {
     }
 }
 
-/// Whether data fills its buffer by more than half: a smaller slice would keep all of the buffer from the pool; and of
-/// two slices of one buffer at most one passes, so that no buffer is charged twice.
+/// Returns `true` if data fills its buffer by more than half: a smaller slice would keep all of the buffer from the
+/// pool; and of two slices of one buffer at most one passes, so that no buffer is charged twice.
 fn fills(data: &SharedBuf) -> bool {
     data.len() * 2 > data.pinned() || data.pinned() <= SMALLEST
 }
@@ -103,7 +103,7 @@ pub struct RetainedWrites {
     bytes_max: u64,
     /// A large buffer of which entries are slices, as long as any of them is here.
     common: Option<SharedBuf>,
-    /// How many those are.
+    /// Number of entries that are slices of it.
     common_slices: usize,
     /// [`SharedBuf::memory`] of the buffer of which a slice was copied last: the next slice makes it the common one.
     copied: usize,
@@ -148,8 +148,8 @@ impl RetainedWrites {
         Discarded::default()
     }
 
-    /// Whether this small part of a buffer is kept by reference, as a slice of the common buffer. The second slice of a
-    /// buffer in a row makes it the common one, if there is none.
+    /// Returns `true` if this small part of a buffer is kept by reference, as a slice of the common buffer. The second
+    /// slice of a buffer in a row makes it the common one, if there is none.
     fn is_common(&mut self, data: &SharedBuf) -> bool {
         let memory = data.memory();
         match &self.common {
@@ -204,12 +204,12 @@ impl RetainedWrites {
         Discarded(flushed)
     }
 
-    /// Whether every change is here that happened since the last flush.
+    /// Returns `true` if every change since the last flush is retained.
     pub fn is_complete(&self) -> bool {
         self.missing.is_none()
     }
 
-    /// Whether there is nothing to do again.
+    /// Returns `true` if there is nothing to do again.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -219,12 +219,12 @@ impl RetainedWrites {
         self.bytes + self.common.as_ref().map_or(0, |common| common.pinned() as u64)
     }
 
-    /// What a flush would free of it, bytes, but for the common buffer, which is the caller's in any case.
+    /// Memory that a flush would free, bytes, except the common buffer, which is the caller's in any case.
     pub fn pending(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether something is retained in the range.
+    /// Returns `true` if something is retained in the range.
     pub fn overlaps(&self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len);
         self.entries.range(..end).next_back().is_some_and(|(_, entry)| entry.end > offset)
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(writes.bytes(), 3 * (4 * KIB + ENTRY_BYTES));
     }
 
-    /// What a sector holds: the number of the write, or how it was cleared.
+    /// Content of a sector: the number of the write, or how it was cleared.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Held {
         Write(u8),

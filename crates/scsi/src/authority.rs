@@ -23,7 +23,7 @@ pub enum Authority {
 }
 
 impl Authority {
-    /// What the documentation's tables say.
+    /// Returns the wording of the documentation's tables.
     pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::Observe => "read access",

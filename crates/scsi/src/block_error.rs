@@ -8,21 +8,21 @@ use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::status::Status;
 
-/// What the device server asked of the device: a failure is named after it.
+/// Request of the device server to the device: a failure is named after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Reading, or asking about, these bytes.
     Read {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Length, bytes.
         len: u64,
     },
     /// Writing, zeroing or unmapping these bytes.
     Write {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Length, bytes.
         len: u64,
     },
     /// Making durable what was written, wherever that was.
@@ -80,7 +80,7 @@ pub fn response_of(error: &BlockError, step: Step, sector: u32) -> Response {
     }
 }
 
-/// What the initiator asked for, to give offsets their meaning back.
+/// Request of the initiator, which gives offsets their meaning back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     /// First byte.

@@ -4,7 +4,7 @@ use lunway_block::Geometry;
 
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
 
-/// How large a disk is. From READ CAPACITY (10), only the first two fields say anything.
+/// Capacity of a disk. From READ CAPACITY (10), only the first two fields are meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadCapacity {
     /// Address of the last block. READ CAPACITY (10) says `u32::MAX` where 32 bits do not reach.
@@ -24,8 +24,8 @@ pub struct ReadCapacity {
 }
 
 impl ReadCapacity {
-    /// What a device's geometry says. A device of no blocks has no last one: it comes out as one block, and every
-    /// access to it is out of range.
+    /// Returns the capacity of a device's geometry. A device of no blocks has no last one: it is reported as one block,
+    /// and every access to it is out of range.
     pub fn of(geometry: &Geometry) -> Self {
         let per_physical = (geometry.physical_sector / geometry.logical_sector.max(1)).max(1);
         Self {

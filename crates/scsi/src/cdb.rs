@@ -180,7 +180,7 @@ pub fn compare_and_write(lba: u64, blocks: u8, flags: TransferFlags) -> Cdb {
     Cdb::new(op::COMPARE_AND_WRITE, 16).with(1, [flags.bits()]).with(2, lba.to_be_bytes()).with(13, [blocks])
 }
 
-/// What WRITE SAME (16) writes and whether it may unmap.
+/// Flags of WRITE SAME (16): the source of its data, and permission to unmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteSameFlags {
     /// UNMAP: the blocks may be unmapped instead.

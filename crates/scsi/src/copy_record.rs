@@ -1,4 +1,4 @@
-//! What is remembered of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4).
+//! Records of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,10 +22,10 @@ pub(crate) const SEGMENT_LEN_MAX: u64 = 256 << 20;
 /// MAXIMUM CONCURRENT COPIES of one nexus: each takes up to three pieces of data at a time, which no session's budget
 /// counts.
 pub(crate) const COPIES_MAX: usize = 4;
-/// How many copies of one nexus are remembered, those under way among them.
+/// Maximum number of recorded copies of one nexus, including those in progress.
 const RECORDS_MAX: usize = 16;
 
-/// How far a copy is.
+/// State of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CopyState {
     /// Under way.
@@ -36,7 +36,7 @@ pub(crate) enum CopyState {
     Failed(Box<Sense>),
 }
 
-/// One copy.
+/// Record of one copy.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyRecord {
     /// LIST IDENTIFIER; `None`: the initiator did not name it.

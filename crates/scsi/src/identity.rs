@@ -78,7 +78,7 @@ mod tests {
         Identity::derive(&LogicalUnitOptions { identity: identity.to_owned(), ..Default::default() })
     }
 
-    /// What is made of the text below; disks out there are known by it.
+    /// Name derived from the text below; disks in use are known by it.
     const EXPECTED_NAME: &str = "naa.6024C57DAC29C413A61CCA720A7EBCDA";
 
     #[test]

@@ -18,7 +18,7 @@ impl PeripheralType {
     /// A well-known logical unit.
     pub const WELL_KNOWN: Self = Self(0x1E);
 
-    /// That of a logical unit as a nexus finds it (SPC-4 §5.16.2.4.5).
+    /// Type of a logical unit as a nexus finds it (SPC-4 §5.16.2.4.5).
     pub(crate) fn of(itl: &ItlNexus) -> Self {
         match itl.nexus().group().1 {
             AccessState::Unavailable => Self::UNREACHABLE,
@@ -37,10 +37,10 @@ impl PeripheralType {
     }
 }
 
-/// What standard INQUIRY data says.
+/// Standard INQUIRY data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inquiry {
-    /// What it is, and whether it is there.
+    /// Kind of device, and whether it is there.
     pub peripheral: PeripheralType,
     /// RMB: the medium can be taken out.
     pub removable: bool,
@@ -70,7 +70,7 @@ const VERSION_SPC_4: u8 = 6;
 const LEN: usize = 96;
 
 impl Inquiry {
-    /// What a logical unit says to a nexus.
+    /// Returns the data of a logical unit for a nexus.
     pub(crate) fn of(itl: &ItlNexus) -> Self {
         /// Both kinds: by the administrator, and by SET TARGET PORT GROUPS.
         const IMPLICIT_AND_EXPLICIT: u8 = 3;
@@ -86,7 +86,7 @@ impl Inquiry {
         }
     }
 
-    /// What is said about a LUN without a logical unit.
+    /// Returns the data for a LUN without a logical unit.
     pub fn without_unit(peripheral: PeripheralType) -> Self {
         Self {
             peripheral,

@@ -16,7 +16,8 @@ impl Provisioning {
     /// Anchored: space without content.
     pub const ANCHORED: Self = Self(2);
 
-    /// What an extent of a device is. Known zeroes with space behind them are mapped: they can be written in place.
+    /// Returns the provisioning status of an extent. Known zeroes with space behind them are mapped: they can be
+    /// written in place.
     pub fn of(kind: ExtentKind) -> Self {
         match kind {
             ExtentKind::Data | ExtentKind::Zero => Self::MAPPED,
@@ -32,7 +33,7 @@ pub struct LbaStatusDescriptor {
     pub lba: u64,
     /// Number of blocks; not 0.
     pub blocks: u32,
-    /// What is behind them.
+    /// Provisioning status of the blocks.
     pub provisioning: Provisioning,
 }
 

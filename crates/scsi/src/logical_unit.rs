@@ -21,13 +21,13 @@ use crate::unit_attention::UnitAttention;
 /// Ports that are remembered. One that is forgotten hears POWER ON again, which costs it a check and nothing else.
 const GREETED_MAX: usize = 256;
 
-/// What a logical unit says about itself, and what it lets initiators do.
+/// Options of a logical unit: its self-description, and what it lets initiators do.
 #[derive(Clone, Debug)]
 pub struct LogicalUnitOptions {
-    /// Whatever names this volume for good among those of one daemon, such as the target's name and the LUN's number.
-    /// What is kept of it is found by this.
+    /// Permanent identity of this volume among those of one daemon, such as the target's name and the LUN's number. Its
+    /// stored state is found by this.
     pub identity: String,
-    /// What tells it from volumes of the same `identity` elsewhere: the machine, the store behind it.
+    /// Distinction from volumes of the same `identity` elsewhere: the machine, the store behind it.
     pub distinction: String,
     /// Unit serial number, at most [`SERIAL_MAX`](Self::SERIAL_MAX) bytes of ASCII; empty: hashed from `identity` and
     /// `distinction`, so that the same texts give the same disk after every restart. The designators of VPD page 83h
@@ -49,15 +49,15 @@ pub struct LogicalUnitOptions {
     /// written; the atomic gate makes it indivisible for every other command, a power cut in the middle is the
     /// device's.
     pub atomic_writes: Option<bool>,
-    /// Where reservations with APTPL and saved mode pages are kept. `None`: nothing is, and initiators are told so.
+    /// Store for reservations with APTPL and saved mode pages. `None`: nothing is kept, and initiators are told so.
     pub state: Option<Arc<dyn StateStore>>,
     /// Bytes of a physical block to tell where that is larger than the device's: a whole multiple of its logical
     /// blocks. 512e is a device of 512-byte blocks that says 4096 here.
     pub physical_sector: Option<u32>,
     /// Thin provisioning soft threshold: initiators are told when the backing store is at least so full.
     pub threshold_percent: Option<u8>,
-    /// Where sanitize and format operations run. `None`: within their commands, which then answer only at the end,
-    /// IMMED or not.
+    /// Executor of sanitize and format operations. `None`: they run within their commands, which then answer only at
+    /// the end, IMMED or not.
     pub background: Option<Arc<dyn Background>>,
 }
 
@@ -65,8 +65,8 @@ impl LogicalUnitOptions {
     /// Longest serial number. Together with the vendor it must fit a designator.
     pub const SERIAL_MAX: usize = 64;
 
-    /// What one command may transfer unless told otherwise, bytes. The largest request that is seen: 2,048 blocks of 4
-    /// KiB, as conformance tests and backup programs send. A transport must take as much data-out.
+    /// Default limit of one command's transfer, bytes. The largest request seen in practice: 2,048 blocks of 4 KiB, as
+    /// conformance tests and backup programs send. A transport must take as much data-out.
     pub const MAX_TRANSFER: u32 = 8 << 20;
 }
 
@@ -210,7 +210,7 @@ impl LogicalUnit {
         &self.device
     }
 
-    /// What was asked for when it was made.
+    /// Options that it was made with.
     pub fn options(&self) -> &LogicalUnitOptions {
         &self.options
     }
@@ -353,7 +353,8 @@ impl LogicalUnit {
         self.set_obstacle(obstacle::PROTECTED, protected);
     }
 
-    /// When a write may be acknowledged: with FUA, and with the write cache switched off, only on stable storage.
+    /// Returns the durability that a write needs before it is acknowledged: with FUA, or with the write cache switched
+    /// off, only stable storage.
     pub(crate) fn durability(&self, fua: bool) -> Durability {
         if fua || !self.mode.write_cache() { Durability::Stable } else { Durability::Volatile }
     }

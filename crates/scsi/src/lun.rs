@@ -6,7 +6,7 @@ use crate::field::{put, u32_at};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lun(pub [u8; 8]);
 
-/// What a [`Lun`] addresses on a target with a single level of logical units.
+/// Address in a [`Lun`], on a target with a single level of logical units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LunAddress {
     /// A logical unit by its number.
@@ -30,7 +30,7 @@ impl Lun {
         Self([if number < 256 { 0 } else { 0x40 | (high & 0x3F) }, low, 0, 0, 0, 0, 0, 0])
     }
 
-    /// What it addresses. Both single-level methods are understood for every number, because initiators differ.
+    /// Returns the address. Both single-level methods are understood for every number, because initiators differ.
     pub fn address(self) -> LunAddress {
         let [first, second, rest @ ..] = self.0;
         if self == Self::REPORT_LUNS {
@@ -49,7 +49,7 @@ impl Lun {
 pub struct LunList {
     /// The logical units, in order.
     pub luns: Vec<Lun>,
-    /// How many the target has, which is more than `luns` holds where the answer was cut.
+    /// Number of LUNs of the target, which is more than `luns` holds where the answer was truncated.
     pub total: usize,
 }
 

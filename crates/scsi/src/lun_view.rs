@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// What a nexus may see and do. A logical unit that it may not see does not exist for it: REPORT LUNS leaves it out,
-/// INQUIRY answers with peripheral qualifier 3, and everything else with LOGICAL UNIT NOT SUPPORTED.
+/// View of a nexus: what it may see and do. A logical unit that it may not see does not exist for it: REPORT LUNS
+/// leaves it out, INQUIRY answers with peripheral qualifier 3, and everything else with LOGICAL UNIT NOT SUPPORTED.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LunView {
     /// The numbers that it sees; `None`: all.

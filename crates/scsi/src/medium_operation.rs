@@ -11,7 +11,7 @@ use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::status::Status;
 
-/// Where work goes on after its command was answered.
+/// Executor of work that goes on after its command was answered.
 ///
 /// The device server has no threads of its own: whoever serves it says where a sanitize operation runs. Work that is
 /// dropped before it ended is a failed operation, which is what initiators are told.
@@ -20,7 +20,7 @@ pub trait Background: fmt::Debug + Send + Sync {
     fn run(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>);
 }
 
-/// What is done to the medium.
+/// Kind of work on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumWork {
     /// SANITIZE (SBC-4 §4.11).
@@ -46,7 +46,7 @@ impl MediumWork {
     }
 }
 
-/// What the medium is in.
+/// Phase of the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Nothing: ordinary commands run.
@@ -56,7 +56,7 @@ pub(crate) enum Phase {
     Running(MediumWork),
     /// Work has failed, so that nobody knows what is on the medium. `unrestricted`: EXIT FAILURE MODE leads out of it.
     Failed {
-        /// What has failed.
+        /// The failed work.
         work: MediumWork,
         /// AUSE of the SANITIZE.
         unrestricted: bool,
@@ -84,7 +84,7 @@ pub(crate) struct MediumOperation {
     progress: AtomicU16,
 }
 
-/// How waiting ended.
+/// Outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// The operation is over; the phase says how.
@@ -168,7 +168,7 @@ impl MediumOperation {
         self.sense().map_or_else(|| Response::status(Status::BUSY), Response::from)
     }
 
-    /// What commands that need the medium are answered with; `None` when idle.
+    /// Returns the sense data for commands that need the medium; `None` when idle.
     pub(crate) fn sense(&self) -> Option<Sense> {
         match self.phase() {
             Phase::Idle => None,

@@ -95,7 +95,7 @@ impl ModeChange {
     }
 }
 
-/// What is wrong with the pages of a MODE SELECT, by offset into the list of pages.
+/// Error in the pages of a MODE SELECT, by offset into the list of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SelectError {
     /// The list ends inside a page.
@@ -117,7 +117,7 @@ impl ModeParameters {
         Ok(Self { current: AtomicU8::new(saved), saved: AtomicU8::new(saved), default })
     }
 
-    /// What has to be kept for these flags to be the saved ones.
+    /// Returns the bytes to store so that these flags are the saved ones.
     pub(crate) fn kept(flags: u8) -> Vec<u8> {
         vec![KEPT_VERSION, flags]
     }
@@ -156,8 +156,8 @@ impl ModeParameters {
         change.of(self.flags())
     }
 
-    /// Makes a change to what is in force now, which leaves what pages other than its own say; says whether that changed
-    /// anything.
+    /// Makes a change to what is in force now, which leaves what pages other than its own say; says whether that
+    /// changed anything.
     pub(crate) fn put_in_force(&self, change: ModeChange) -> bool {
         let changed = |flags| Some(change.of(flags)).filter(|after| *after != flags);
         self.current.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed).is_ok()
@@ -249,7 +249,7 @@ fn find_page(bytes: &[u8], facts: Facts) -> Result<(&'static Page, usize), Selec
     Ok((page, len))
 }
 
-/// What the initiator learns from MODE SENSE.
+/// Data that the initiator learns from MODE SENSE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModeSense {
     /// WP: the medium is write-protected.

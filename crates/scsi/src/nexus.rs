@@ -20,15 +20,15 @@ use crate::target::ScsiTarget;
 use crate::task_management::{self, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome};
 use crate::unit_attention::{Pending, UnitAttention};
 
-/// Who a nexus is between. What persistent reservations are registered to: it outlives the nexus itself.
+/// Port pair of a nexus. Persistent reservations are registered to it: it outlives the nexus itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortPair {
     /// SCSI initiator port name; for iSCSI `name,i,0x` and the ISID.
     pub initiator_port: String,
     /// Relative identifier of the target port.
     pub relative_target_port: u16,
-    /// Who the initiator port is of, as the transport tells them apart: a name is what somebody says it is. Two
-    /// principals with ports of one name have nothing of each other's. Empty where everybody is let in alike.
+    /// Principal that owns the initiator port, as the transport tells principals apart: a name is only a claim. Two
+    /// principals with ports of one name share nothing. Empty where all initiators are admitted alike.
     pub principal: String,
 }
 
@@ -40,7 +40,7 @@ impl PortPair {
     }
 }
 
-/// What a transport says of a command beside its CDB and data.
+/// Options of a command that the transport gives beside its CDB and data.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskOptions {
     /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5
@@ -61,13 +61,13 @@ impl Default for TaskOptions {
     }
 }
 
-/// What all I_T_L nexuses of one I_T nexus share.
+/// State shared by all I_T_L nexuses of one I_T nexus.
 #[derive(Debug)]
 pub(crate) struct NexusIdentity {
     id: u64,
     ports: PortPair,
     target: Arc<ScsiTarget>,
-    /// Where its commands are.
+    /// Commands of the nexus, which its transport keeps.
     tasks: OnceLock<Arc<dyn NexusTasks>>,
     /// Tag of the target port group and code of its state, see [`Self::set_group`].
     group: AtomicU32,
@@ -108,8 +108,8 @@ const INQUIRED: u64 = 1 << 32;
 /// Nothing that was sent before an INQUIRY comes this many commands after it: far more than a command window.
 const LATER_MAX: i32 = 1 << 20;
 
-/// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions, what stands in the way of its
-/// commands alone, and PREVENT.
+/// I_T_L nexus (SAM-5), of one nexus and one logical unit: pending unit attentions, obstacles of its commands alone,
+/// and PREVENT.
 #[derive(Debug)]
 pub(crate) struct ItlNexus {
     lun: u16,
@@ -121,7 +121,7 @@ pub(crate) struct ItlNexus {
     /// number.
     inquiry: AtomicU64,
     prevents_removal: AtomicBool,
-    /// How often it was told to wait for commands of a nexus whose place it takes, and not released.
+    /// Number of holds not yet released: each waits for commands of a nexus whose place this one takes.
     predecessors: Mutex<u32>,
     copies: CopyRecords,
     /// A flush that failed for another nexus has lost what this one wrote as well.
@@ -190,7 +190,8 @@ impl ItlNexus {
         }
     }
 
-    /// Whether a command was sent after the nexus had asked what the unit is that has taken the place of another.
+    /// Returns `true` if a command was sent after the nexus had asked for the identity of the unit that has taken the
+    /// place of another.
     pub(crate) fn is_meant(&self, number: Option<u32>) -> bool {
         let inquiry = self.inquiry.load(Ordering::Acquire);
         let has_asked = inquiry & INQUIRED != 0;
@@ -217,7 +218,7 @@ impl ItlNexus {
     }
 }
 
-/// One I_T nexus: an initiator port talking to a target port. Made by [`ScsiTarget::open_nexus`].
+/// I_T nexus: an initiator port talking to a target port. Made by [`ScsiTarget::open_nexus`].
 ///
 /// A new nexus has the unit attention POWER ON OCCURRED pending on each logical unit, or I_T NEXUS LOSS OCCURRED where
 /// the same ports were told before that it is on: an initiator that comes back thus knows that no write cache was lost.
@@ -238,7 +239,7 @@ pub struct Nexus {
     owner: Owner,
 }
 
-/// What a nexus may see, and what it does see.
+/// View of a nexus, and the units that it sees.
 struct Seen {
     view: LunView,
     /// In order of their numbers.
@@ -373,7 +374,7 @@ impl Nexus {
         self.identity.id
     }
 
-    /// Who it is between.
+    /// Port pair of the nexus.
     pub fn ports(&self) -> &PortPair {
         &self.identity.ports
     }
@@ -483,7 +484,7 @@ impl Nexus {
         held.for_each(|itl| itl.change_predecessors(|count| count.saturating_sub(1)));
     }
 
-    /// What it may see.
+    /// View of the nexus: what it may see.
     pub fn view(&self) -> LunView {
         self.seen().view.clone()
     }

@@ -16,7 +16,7 @@ use crate::logical_unit::LogicalUnit;
 use crate::opcode::{self as op, service_action as sa};
 use crate::task_management;
 
-/// How a command passes the logical unit's atomic gate.
+/// Passage of a command through the logical unit's atomic gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
     /// Does not touch the medium.
@@ -29,7 +29,7 @@ pub(crate) enum Passage {
     Exclusive,
 }
 
-/// What a reservation of another nexus does to a command (SPC-4 §5.13.1 and the like table of SBC-4).
+/// Effect of another nexus's reservation on a command (SPC-4 §5.13.1 and the like table of SBC-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Never refused.
@@ -50,25 +50,25 @@ pub(crate) enum Access {
 pub(crate) enum Reach {
     /// Active ones.
     Active,
-    /// Those in standby as well.
+    /// Ports in standby as well.
     Standby,
-    /// Those that are unavailable as well.
+    /// Unavailable ports as well.
     Unavailable,
-    /// Those in transition as well: every one.
+    /// Ports in transition as well: every port.
     Every,
 }
 
-/// When a command exists.
+/// Condition under which a command is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offered {
     Always,
-    /// Where the device gives space back.
+    /// If the device gives space back.
     Thin,
-    /// Where the logical unit offers atomic writes.
+    /// If the logical unit offers atomic writes.
     AtomicWrites,
 }
 
-/// What a command's checks are.
+/// Checks of a command.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     passage: Passage,
@@ -139,7 +139,7 @@ pub struct Operation {
     pub service_action: Option<u8>,
     /// The standard's name.
     pub name: &'static str,
-    /// Where the standard defines it.
+    /// Section of the standard that defines it.
     pub section: &'static str,
     /// CDB usage data (SPC-4 §6.35.3): its length is the CDB's, its bits are those that are evaluated.
     pub usage: &'static [u8],
@@ -226,8 +226,8 @@ impl Operation {
         Claim::blocks(blocks.lba, blocks.count.into())
     }
 
-    /// What reservations do to this command. Two commands are refused only where they ask for more than nothing
-    /// (SBC-4 table 13): START STOP UNIT that does not start, PREVENT ALLOW MEDIUM REMOVAL that prevents.
+    /// Returns the effect of reservations on this command. Two commands are refused only where they ask for more than
+    /// nothing (SBC-4 table 13): START STOP UNIT that does not start, PREVENT ALLOW MEDIUM REMOVAL that prevents.
     pub(crate) fn access(&self, cdb: &Cdb) -> Access {
         const START: u8 = 0x01;
         const POWER_CONDITION: u8 = 0xF0;

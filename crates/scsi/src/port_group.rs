@@ -117,7 +117,7 @@ pub(crate) enum StateCause {
 /// A state that SET TARGET PORT GROUPS chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chosen {
-    /// What the administrator had chosen. Where that changes, this is over.
+    /// State that the administrator had chosen. When that changes, this choice is void.
     instead_of: AccessState,
     state: AccessState,
 }
@@ -139,7 +139,7 @@ const HEADER: usize = 8;
 const ENTRY: usize = 4;
 
 impl PortGroups {
-    /// One port in one group, and what was kept of choices.
+    /// Creates one group of one port, with the stored choices.
     pub(crate) fn new(kept: Option<&[u8]>) -> Result<Self, &'static str> {
         let chosen = kept.map(Self::read).transpose()?.unwrap_or_default();
         let mut groups = Self { groups: Vec::new(), chosen };
@@ -217,8 +217,8 @@ impl PortGroups {
         Ok(())
     }
 
-    /// What is to be kept: `LWPG`, version 1, a byte 0, the number of choices (2), and for each the group (2), the
-    /// state that the administrator had chosen, and the state. Empty where initiators chose nothing.
+    /// Returns the bytes to store: `LWPG`, version 1, a byte 0, the number of choices (2), and for each the group (2),
+    /// the state that the administrator had chosen, and the state. Empty where initiators chose nothing.
     pub(crate) fn to_kept(&self) -> Vec<u8> {
         if self.chosen.is_empty() {
             return Vec::new();

@@ -5,13 +5,13 @@ use lunway_block::SharedBuf;
 use crate::sense::{Sense, SenseBytes};
 use crate::status::Status;
 
-/// What a command came to.
+/// Response to a command.
 ///
 /// `data_in` is cut to the allocation or transfer length of the CDB already. `wanted_in` and `wanted_out` say how much
 /// the CDB alone would move; a transport that was told another length computes its residual from them.
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// How it ended.
+    /// Status of the command.
     pub status: Status,
     /// Why, with CHECK CONDITION.
     pub sense: Option<Box<Sense>>,

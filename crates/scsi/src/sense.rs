@@ -207,8 +207,8 @@ const DESCRIPTOR_DEFERRED: u8 = 0x73;
 const SKSV: u8 = 0x80;
 
 impl Sense {
-    /// Whether the unit is not ready for a reason that passes by itself, soon enough to wait for: the same command
-    /// succeeds then.
+    /// Returns `true` if the unit is not ready for a reason that passes by itself, soon enough to wait for: the same
+    /// command succeeds then.
     ///
     /// Not so FORMAT and SANITIZE IN PROGRESS, which take hours and end with other data than there were; nor what is
     /// the matter of one target port (04/0A to 04/0C).

@@ -1,4 +1,4 @@
-//! Where what must outlive the process is kept.
+//! Store for state that must outlive the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,26 +13,26 @@ pub enum StateError {
     /// reservation that is lost silently lets two hosts write one file system.
     #[error("the {item} kept for {owner:?} are damaged: {why}")]
     Damaged {
-        /// Whose it is.
+        /// Owner of the item.
         owner: String,
-        /// What it is.
+        /// Name of the item.
         item: String,
-        /// What is wrong.
+        /// Description of the damage.
         why: String,
     },
     /// The store could not be read or written.
     #[error("the {item} of {owner:?} cannot be kept: {why}")]
     Unavailable {
-        /// Whose it is.
+        /// Owner of the item.
         owner: String,
-        /// What it is.
+        /// Name of the item.
         item: String,
-        /// What the system says.
+        /// Message of the system.
         why: String,
     },
 }
 
-/// Where what must outlive the process is kept: small blobs by owner and item.
+/// Store for state that must outlive the process: small blobs by owner and item.
 ///
 /// Owners are identities of logical units (`LogicalUnitOptions::identity`) and names of targets; items are those of
 /// [`item`](crate::state_item). The device server decides what is in a blob; a store keeps bytes.
@@ -41,13 +41,14 @@ pub enum StateError {
 ///
 /// - `save` is durable and atomic when it answers: after a crash at any moment `load` gives either the bytes of this
 ///   call or those before it, never a mixture and never nothing where there was something.
-/// - Saves of one owner and item take effect in the order of the calls. One that waits for another thing may be left out
+/// - Saves of one owner and item take effect in the order of the calls. One that waits for another thing may be left
+///   out
 ///   where a later one follows: then both answer when the later one is durable.
 /// - `load` tells damage from absence. It may block: it is called only when units and targets are made.
 /// - `save` does not block: where it takes time it answers later. Who drops the answer abandons that, not the save. An
 ///   empty blob removes the item.
 pub trait StateStore: fmt::Debug + Send + Sync {
-    /// What was saved last; `None`: nothing was.
+    /// Loads the bytes that were saved last; `None`: nothing was.
     fn load(&self, owner: &str, item: &str) -> Result<Option<Vec<u8>>, StateError>;
 
     /// Keeps `bytes` in place of what was saved before.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a command ended (SAM-5 §5.3.1). Open: a value that the standard does not know survives.
+/// Status of an ended command (SAM-5 §5.3.1). Open: a value that the standard does not know survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(pub u8);
 

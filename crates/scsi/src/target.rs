@@ -48,7 +48,7 @@ pub struct ScsiTarget {
     name: String,
     inventory: Mutex<Inventory>,
     state: Option<Arc<dyn StateStore>>,
-    /// One SET TARGET PORT GROUPS at a time.
+    /// Gate for one SET TARGET PORT GROUPS at a time.
     setting_groups: Arc<FairTurn>,
 }
 

@@ -34,9 +34,9 @@ pub struct ManagementFunction {
     pub function: TaskManagementFunction,
     /// The standard's name.
     pub name: &'static str,
-    /// Where the standard defines it.
+    /// Section of the standard that defines it.
     pub section: &'static str,
-    /// What the nexus must be allowed to do.
+    /// Authority that the nexus needs.
     pub authority: Authority,
 }
 
@@ -91,7 +91,7 @@ pub trait NexusTasks: fmt::Debug + Send + Sync {
     fn abort(&self, lun: u16) -> Io<()>;
 }
 
-/// Which commands the transport has to drop without a response.
+/// Commands that the transport has to drop without a response.
 #[derive(Clone, Debug)]
 pub enum Scope {
     /// None.
@@ -115,12 +115,12 @@ pub enum Scope {
     Target,
 }
 
-/// What a function came to.
+/// Outcome of a task management function.
 #[derive(Clone, Debug)]
 pub struct TaskManagementOutcome {
-    /// What to answer.
+    /// Response to send.
     pub response: TaskManagementResponse,
-    /// What to drop before answering.
+    /// Commands to drop before the response.
     pub abort: Scope,
 }
 

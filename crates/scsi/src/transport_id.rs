@@ -20,7 +20,7 @@ const HEADER: usize = 4;
 /// Least ADDITIONAL LENGTH.
 const ADDITIONAL_MIN: usize = 20;
 
-/// What a TransportID names.
+/// Ports that a TransportID names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransportId {
     /// One initiator port, as [`PortPair::initiator_port`](crate::PortPair) has it: name, `,i,0x` and 12 digits of
@@ -89,7 +89,7 @@ pub(crate) fn parse_list(bytes: &[u8], at: usize) -> Result<Vec<TransportId>, Se
     Ok(ids)
 }
 
-/// Whether `initiator_port` is a port of the initiator `name`.
+/// Returns `true` if `initiator_port` is a port of the initiator `name`.
 pub(crate) fn is_port_of(initiator_port: &str, name: &str) -> bool {
     initiator_port.strip_prefix(name).is_some_and(|rest| rest.starts_with(SEPARATOR))
 }

@@ -85,7 +85,7 @@ impl Pending {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Whether this one has not been told yet.
+    /// Returns `true` if this condition has not been reported yet.
     pub(crate) fn has(&self, condition: UnitAttention) -> bool {
         self.0.load(Ordering::Acquire) & 1 << condition as u8 != 0
     }

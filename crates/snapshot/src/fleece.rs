@@ -16,20 +16,20 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind,
 /// The unit of copies, bytes: the grain of change tracking and the leaf of backups, so that what a backup has to read
 /// is what is kept for it. A random write of 4 KiB costs a copy of this, once.
 pub const GRAIN: u64 = 64 << 10;
-/// How long a change waits for a copy at most; the snapshot breaks then. A local disk that is in order answers within
-/// 100 ms; initiators give a command up after 30 s.
+/// Maximum time that a change waits for a copy; then the snapshot breaks. A healthy local disk answers within 100 ms;
+/// initiators give a command up after 30 s.
 pub const COPY_TIME: Duration = Duration::from_secs(2);
-/// How often it is seen whether one waits longer, and a disk is asked again that was too busy for a copy.
+/// Interval between checks for a change that waits longer; a disk that was too busy for a copy is asked again as often.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// Grains that are copied at a time: 1 MiB.
 const COPY_GRAINS: u64 = 16;
-/// How much of the disk is asked at a time where it has data, bytes, when a change makes holes.
+/// Range of the disk that is queried for data at a time, bytes, when a change makes holes.
 const HOLES_WINDOW: u64 = 256 << 20;
 /// Grains that held zeroes take no room in the area, but memory: at most so many beyond those of the area, about 50 MB.
 const ZEROES_MAX: usize = 1 << 20;
 
-/// What of the area's file system is left to others, at most, bytes: the disks that lie on it must not run out of space
-/// for a snapshot's sake. What is known of the space is up to 5 s old, in which a disk writes 200 MB/s.
+/// Maximum space of the area's file system that is left to others, bytes: the disks that lie on it must not run out of
+/// space for a snapshot's sake. The known free space is up to 5 s old, in which a disk writes 200 MB/s.
 const LEFT_TO_OTHERS: u64 = 1 << 30;
 /// The same on a small file system: this part of it.
 const LEFT_PART: u64 = 20;
@@ -45,7 +45,7 @@ pub enum FleeceError {
     NoThread,
 }
 
-/// What a change makes of a range.
+/// Effect of a change on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Anything.
@@ -57,7 +57,7 @@ pub(crate) enum Effect {
 /// Called with the reason when a snapshot breaks.
 pub type BreakCallback = Box<dyn Fn(&str) + Send + Sync>;
 
-/// How much of an area is used.
+/// Usage of an area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes that were copied.
@@ -68,7 +68,8 @@ pub struct Usage {
     pub ended: Option<String>,
 }
 
-/// What a device held at one instant, as far as it has changed since: the manual of a snapshot.
+/// Copy-before-write fleece: the content of a device at one instant, as far as it has changed since. This is the manual
+/// of a snapshot.
 ///
 /// Before a change is carried out, `keep` copies the grains that it touches into the area, each once. A
 /// grain that is not kept is still what it was, so that a reader takes it from the device and looks afterwards whether
@@ -95,7 +96,7 @@ struct State {
     /// Grains of the area that are taken.
     taken: u32,
     ended: Option<String>,
-    /// When each change that waits has begun to.
+    /// Time at which each waiting change began to wait.
     changes: BTreeMap<u64, Instant>,
     last_change: u64,
     wakers: Vec<Waker>,
@@ -111,7 +112,7 @@ struct Disks {
     area: Arc<dyn BlockDevice>,
 }
 
-/// Where the old content of a grain is.
+/// Location of the old content of a grain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// On the device still; a change waits for its copy.
@@ -159,13 +160,13 @@ impl Fleece {
         self.geometry
     }
 
-    /// How much room it has left, and whether it is whole.
+    /// Returns the usage of its area, and the reason if it has ended.
     pub fn usage(&self) -> Usage {
         let state = self.state();
         Usage { used: u64::from(state.taken) * GRAIN, area: self.area_bytes, ended: state.ended.clone() }
     }
 
-    /// Whether it has ended.
+    /// Returns `true` if it has ended.
     pub fn has_ended(&self) -> bool {
         self.over.load(SeqCst)
     }
@@ -227,7 +228,7 @@ impl Fleece {
         grains.start * GRAIN..(grains.end * GRAIN).min(self.geometry.size)
     }
 
-    /// Whether a change of the range needs to wait for nothing.
+    /// Returns `true` if a change of the range need not wait.
     pub(crate) fn is_kept(&self, offset: u64, length: u64) -> bool {
         self.has_ended() || {
             let state = self.state();
@@ -260,7 +261,7 @@ impl Fleece {
         drop(waiting);
     }
 
-    /// Which grains are not known to be zeroes.
+    /// Returns the grains that are not known to be zeroes.
     async fn data(&self, grains: Range<u64>) -> Vec<Range<u64>> {
         let range = self.bytes(grains.clone());
         let Some(Disks { origin, .. }) = self.state().disks.clone() else { return Vec::new() };

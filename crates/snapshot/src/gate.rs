@@ -129,7 +129,7 @@ pub struct Hold {
     watch: Arc<Watch>,
 }
 
-/// What of a layer a hold needs.
+/// Parts of a layer that a hold needs.
 pub(crate) trait Held: std::fmt::Debug + Send + Sync {
     fn inner(&self) -> &Arc<dyn BlockDevice>;
     fn fleeces(&self) -> &Fleeces;

@@ -35,13 +35,13 @@ struct Inner {
 /// The fleeces in the way of changes.
 #[derive(Debug, Default)]
 pub(crate) struct Fleeces {
-    /// Whether there are any.
+    /// `true` if there are any.
     any: AtomicBool,
     list: RwLock<Arc<[Arc<Fleece>]>>,
 }
 
 impl Fleeces {
-    /// Those that have not ended.
+    /// Returns those that have not ended.
     fn list(&self) -> Arc<[Arc<Fleece>]> {
         match self.any.load(SeqCst) {
             false => Arc::default(),
@@ -202,8 +202,8 @@ impl Layer for SnapshotLayer {
         self.change(0, 0, Effect::Data, move |inner| inner.snapshot(&leaf, commit))
     }
 
-    /// What file systems that are frozen do not use would change unnoticed: it counts as a change, and is refused while
-    /// there is a snapshot.
+    /// Compacts the disk. The unused space of frozen file systems would change unnoticed: such a compaction counts as a
+    /// change, and is refused while there is a snapshot.
     fn compact(&self, task: Arc<Compaction>) -> Io<Result<(), BlockError>> {
         if !task.is_of_frozen() {
             return self.inside.inner.compact(task);

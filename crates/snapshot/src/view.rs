@@ -8,8 +8,8 @@ use lunway_block::{
 
 use crate::fleece::Fleece;
 
-/// What a device held at one instant, to be read only. Once the snapshot has ended, every read is
-/// [`BlockError::Gone`] with the reason.
+/// Read-only view of a device's content at one instant. Once the snapshot has ended, every read is [`BlockError::Gone`]
+/// with the reason.
 #[derive(Clone, Debug)]
 pub struct SnapshotDevice {
     fleece: Arc<Fleece>,

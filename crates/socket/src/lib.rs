@@ -27,9 +27,9 @@ pub enum BindError {
     /// The path may not be had.
     #[error("cannot listen on {}: {source}", path.display())]
     Listen {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the operating system returned.
         source: io::Error,
     },
 }
@@ -77,7 +77,7 @@ impl UnixSocket {
         Ok(Self { listener: socket.into(), name })
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.name.path
     }
@@ -108,7 +108,7 @@ fn new() -> io::Result<std::os::fd::OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Whether nobody listens on a socket any more. One that is so busy that it does not answer now is listened on.
+/// Returns `true` if nobody listens on a socket any more. A socket too busy to answer now has a listener.
 fn is_left_behind(path: &Path) -> io::Result<bool> {
     Ok(connect(new()?, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
 }

@@ -1,4 +1,4 @@
-//! Where the level changes.
+//! Change points: the places where the level changes.
 
 use crate::median;
 use crate::summary::finite;
@@ -8,9 +8,9 @@ pub const CHANGEPOINT_VALUES_MAX: usize = 2000;
 
 /// Values that a level lasts at least: one stall is an outlier, two in a row may be a level.
 const LEVEL_MIN: usize = 3;
-/// What a further level must save, in variances and logarithms of the number of values. 3 is where 100 values of plain
-/// normal noise have a change called in under 5 of 100 series (a test), and a level 2 deviations off is found from 8
-/// values on.
+/// Penalty that a further level must save, in variances and logarithms of the number of values. 3 is where 100 values
+/// of plain normal noise have a change called in under 5 of 100 series (a test), and a level 2 deviations off is found
+/// from 8 values on.
 const PENALTY: f64 = 3.0;
 
 /// Indices at which a new level begins, in order of time: the division into constant levels with the least squares

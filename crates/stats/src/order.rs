@@ -7,7 +7,7 @@ use crate::summary::sorted;
 pub struct Shift {
     /// Hodges–Lehmann estimate: the median of all averages (paired) or differences (unpaired).
     pub estimate: f64,
-    /// Where the truth lies; `None` where so few values cannot give the confidence asked for.
+    /// Confidence interval; `None` where so few values cannot give the requested confidence.
     pub interval: Option<Interval>,
     /// Probability of ranks at least as lopsided as these (either way) if there were no shift.
     pub p: f64,
@@ -20,7 +20,7 @@ pub struct Interval {
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// What it really has: at least what was asked for, since exact distributions have steps.
+    /// Actual confidence: at least the requested one, since exact distributions have steps.
     pub confidence: f64,
 }
 
@@ -30,7 +30,7 @@ impl Interval {
         0.5 * (self.high - self.low)
     }
 
-    /// Whether `value` is in it.
+    /// Returns `true` if `value` is in it.
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }

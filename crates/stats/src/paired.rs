@@ -78,7 +78,8 @@ fn sums_by_chance(ranks: &[usize]) -> Vec<f64> {
     chances
 }
 
-/// Which average from below (from 1) bounds the interval of n differences, and the confidence that it has.
+/// Returns the rank from below (from 1) of the average that bounds the interval of n differences, and the confidence
+/// that it has.
 fn rank_of_bound(n: usize, confidence: f64) -> Option<(usize, f64)> {
     let tail = 0.5 * (1.0 - confidence);
     if n > EXACT_MAX {
@@ -101,7 +102,7 @@ fn rank_of_bound(n: usize, confidence: f64) -> Option<(usize, f64)> {
     bound
 }
 
-/// How many averages of two of the ordered values (each with itself too) are at most `x`.
+/// Returns the number of Walsh averages, of two of the ordered values (each with itself too), that are at most `x`.
 fn averages_up_to(ordered: &[f64], x: f64) -> usize {
     let mut count = 0;
     let mut end = ordered.len();

@@ -1,4 +1,4 @@
-//! How large, and how scattered.
+//! Location and spread of values.
 
 /// Arithmetic mean; `None` of nothing or of what is not finite.
 pub fn mean(values: &[f64]) -> Option<f64> {

@@ -8,7 +8,7 @@ use crate::unpaired::untied;
 /// Up to this many values the distribution of Kendall's S is exact, ties included.
 const EXACT_MAX: usize = 100;
 
-/// Whether values rise or fall with time.
+/// Trend: whether values rise or fall with time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
     /// Kendall's tau-b of value and time: −1 (always falling) to 1 (always rising).

@@ -98,7 +98,7 @@ pub(crate) fn untied(m: usize, n: usize) -> Vec<f64> {
     rows.swap_remove(m)
 }
 
-/// Which difference from below (from 1) bounds the interval, and the confidence that it has.
+/// Returns the rank from below (from 1) of the difference that bounds the interval, and the confidence that it has.
 fn rank_of_bound(m: usize, n: usize, confidence: f64) -> Option<(usize, f64)> {
     let tail = 0.5 * (1.0 - confidence);
     if m + n > EXACT_MAX {
@@ -120,7 +120,7 @@ fn rank_of_bound(m: usize, n: usize, confidence: f64) -> Option<(usize, f64)> {
     bound
 }
 
-/// How many differences, a value of `b` less a value of `a`, both in order, are at most `x`.
+/// Returns the number of differences, a value of `b` less a value of `a`, both in order, that are at most `x`.
 fn differences_up_to(a: &[f64], b: &[f64], x: f64) -> usize {
     let mut count = 0;
     let mut end = 0;

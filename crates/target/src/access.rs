@@ -1,4 +1,4 @@
-//! Who may do what with a target: its rules, applied.
+//! Access control of a target: its rules, applied.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use lunway_scsi::LunView;
 
 use crate::config::{AccessRule, TargetConfig};
 
-/// What the rules of a target say about somebody.
+/// Decision of a target's rules about an asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Log in, and see and do this.
@@ -15,16 +15,16 @@ pub(crate) enum Access {
     Denied,
 }
 
-/// Who asks, as far as is known.
+/// Initiator that asks, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
     /// Its iSCSI name; case does not matter.
     pub(crate) initiator: &'a str,
-    /// Where it comes from.
+    /// Source address.
     pub(crate) from: IpAddr,
 }
 
-/// Who may log in to a target: its rules, and whether it is open.
+/// Gate of a target: its rules, and whether it is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gate<'a> {
     rules: &'a [AccessRule],
@@ -85,8 +85,8 @@ fn matches(rule: &AccessRule, Asker { initiator, from }: Asker<'_>) -> bool {
     (rule.initiators.is_empty() || named()) && (rule.from.is_empty() || near())
 }
 
-/// Whether `name` is what `pattern` describes, in which `*` stands for any text. Linear but for the product of the two
-/// lengths at worst, whatever the pattern.
+/// Returns `true` if `name` matches `pattern`, in which `*` stands for any text. Takes linear time, but for the product
+/// of the two lengths at worst, whatever the pattern.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };

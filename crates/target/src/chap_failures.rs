@@ -16,11 +16,12 @@ const PAIR_FIRST: Duration = Duration::from_secs(1);
 const PAIR_LONGEST: Duration = Duration::from_secs(8);
 /// Responses of one source, for whatever accounts, that may be wrong before its next ones wait.
 const SOURCE_FREE: u32 = 12;
-/// How far apart its responses are checked then. A whole host with one stale secret in many sessions gets on.
+/// Interval at which its responses are checked then. A whole host with one stale secret in many sessions still gets on.
 const SOURCE_PACE: Duration = Duration::from_millis(500);
 /// Responses for one account, from wherever, that may be wrong before each waits.
 const ACCOUNT_FREE: u32 = 24;
-/// How long each waits then. Not one behind the other: others' attempts must not keep the account's user out.
+/// Wait of each response then. They do not wait one behind the other: others' attempts must not keep the account's user
+/// out.
 const ACCOUNT_WAIT: Duration = Duration::from_millis(500);
 /// A response that would have to wait longer is not checked at all.
 const WAIT_MAX: Duration = Duration::from_secs(8);
@@ -55,7 +56,7 @@ struct Inner {
 struct Failures {
     count: u32,
     last: Instant,
-    /// When the next response may be checked.
+    /// Time from which the next response may be checked.
     next: Instant,
 }
 
@@ -81,15 +82,15 @@ impl Failures {
         self.last = now;
     }
 
-    /// How long until `pace` has passed since the one before.
+    /// Returns the time until the next response may be checked: `pace` after the one before.
     fn due(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
 }
 
 impl ChapFailures {
-    /// How long a response for this account has to wait before it is checked; `None`: it is to be refused unchecked,
-    /// for too many wait before it.
+    /// Returns the time that a response for this account has to wait before it is checked; `None`: it is to be refused
+    /// unchecked, for too many wait before it.
     pub(crate) fn wait(&self, ip: IpAddr, user: &str, now: Instant) -> Option<Duration> {
         let (source, account) = (Source::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();

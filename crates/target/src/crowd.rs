@@ -70,7 +70,7 @@ impl<T> Crowd<T> {
         self.members.len()
     }
 
-    /// Whether there is no member.
+    /// Returns `true` if there is no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many lines go through in one [`PERIOD`].
+/// Maximum number of lines in one [`PERIOD`].
 const LINES: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Principals that are remembered at a time. There are as many as users and access rules; beyond this many, one of them
@@ -56,8 +56,8 @@ impl State {
     }
 }
 
-/// The same for each principal on its own: the lines of one that logs in and out in a loop are not those of another that
-/// are left out.
+/// The same for each principal on its own: the lines of one that logs in and out in a loop are not those of another
+/// that are left out.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimits(Mutex<BTreeMap<String, State>>);
 

@@ -43,7 +43,7 @@ pub enum NameError {
     },
 }
 
-/// Where a name departs from the form that the standards give it; some initiators refuse such a target.
+/// Departure of a name from the form that the standards give it; some initiators refuse such a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameDeparture {
     /// A character that RFC 3722 does not have in names.
@@ -90,7 +90,7 @@ impl IscsiName {
         }
     }
 
-    /// Where the name departs from the form of RFC 7143 §4.2.7 and RFC 3722; `None`: nowhere.
+    /// Returns the departure of the name from the form of RFC 7143 §4.2.7 and RFC 3722; `None`: there is none.
     pub fn departure(&self) -> Option<NameDeparture> {
         let outside = |c: &char| c.is_ascii() && !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':'));
         if let Some(character) = self.0.chars().find(outside) {

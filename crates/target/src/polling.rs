@@ -1,8 +1,8 @@
-//! When to poll instead of sleeping.
+//! Decision between polling and sleeping.
 
 use std::time::Duration;
 
-/// What waking a sleeping core adds to a wait, at most: 20–40 µs were measured on idle virtual cores.
+/// Maximum wake-up latency of a sleeping core: 20–40 µs were measured on idle virtual cores.
 const WAKE_UP: Duration = Duration::from_micros(40);
 
 /// Decides, from how long the last waits of a connection were, whether to poll before the next one.
@@ -30,12 +30,12 @@ impl Polling {
         (self.longest + WAKE_UP) * 4
     }
 
-    /// How long to poll before sleeping, now.
+    /// Returns the time to poll before sleeping, now.
     pub(crate) fn budget(&self) -> Option<Duration> {
         (!self.longest.is_zero() && self.average < self.longest + WAKE_UP).then_some(self.longest)
     }
 
-    /// Whether waits need to be measured at all.
+    /// Returns `true` if waits need to be measured at all.
     pub(crate) fn is_on(&self) -> bool {
         !self.longest.is_zero()
     }

@@ -9,7 +9,7 @@ use crate::config::AccessRule;
 /// writes.
 const RULE_DIGITS: usize = 16;
 
-/// Who has logged in to a target with these rules. A `user` is one that has been proven by CHAP.
+/// Returns the principal that has logged in to a target with these rules. A `user` is one that has been proven by CHAP.
 ///
 /// A name of an initiator is what it says it is, and PERSISTENT RESERVE IN tells everybody the names of the others. So
 /// what an initiator port has, such as a session that a login with its name takes the place of, is its principal's: the

@@ -1,5 +1,5 @@
-//! What all connections of a server share, and the decisions made from it: who may log in, to what, and what is told of
-//! targets.
+//! State shared by all connections of a server, and the decisions made from it: who may log in, to what, and what is
+//! told of targets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -44,13 +44,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether it can be reached through this portal group.
+    /// Returns `true` if it can be reached through this portal group.
     pub(crate) fn is_offered_by(&self, group: u16) -> bool {
         let groups = &self.config.portal_groups;
         groups.is_empty() || groups.iter().any(|of| of.tag == group)
     }
 
-    /// How to get in from there: `None` inside means without proof. An error is what the initiator is told.
+    /// Returns the authentication for a login from there: `None` inside means without proof. An error is what the
+    /// initiator is told.
     fn entrance(&self, asker: Asker<'_>) -> Result<Option<ChapAuth>, LoginStatus> {
         let gate = Gate::from(&self.config);
         let Some(auth) = &self.auth else {
@@ -67,8 +68,8 @@ impl Target {
         Ok(Some(ChapAuth { barred, ..auth.clone() }))
     }
 
-    /// What an initiator that has logged in through a portal of `group` may see and do as things are now; denied as
-    /// well where the target is disabled or not offered by that group.
+    /// Returns the present access of an initiator that has logged in through a portal of `group`; denied as well where
+    /// the target is disabled or not offered by that group.
     pub(crate) fn access_of(&self, initiator: &str, from: IpAddr, user: Option<&str>, group: u16) -> Access {
         match self.config.enabled && self.is_offered_by(group) {
             true => self.access(Asker { initiator, from }, user),
@@ -76,8 +77,8 @@ impl Target {
         }
     }
 
-    /// What a session may see and do by the rules of now: nothing, where it would not be let in. Whether the target is
-    /// offered where it came by is not asked: a portal that is taken away takes no rights away.
+    /// Returns the view of a session by the present rules: nothing, where it would not be let in. The check does not
+    /// ask whether the target is offered where the session came by: a portal that is taken away takes no rights away.
     pub(crate) fn view_of(&self, initiator: &str, from: IpAddr, user: Option<&str>) -> LunView {
         match self.access(Asker { initiator, from }, user) {
             Access::Granted(view) => view,
@@ -85,7 +86,7 @@ impl Target {
         }
     }
 
-    /// What who has logged in may see and do as things are now. Whoever would not get in any more, because there is
+    /// Returns the present access of a logged-in initiator. One that would not get in any more, because there is
     /// something to prove now or the user is gone, may do nothing.
     fn access(&self, asker: Asker<'_>, user: Option<&str>) -> Access {
         let is_known =
@@ -126,12 +127,12 @@ impl Target {
     }
 }
 
-/// What is served, in the form that connections need. Replaced as a whole when the configuration changes.
+/// Served targets and settings, in the form that connections need. Replaced as a whole when the configuration changes.
 #[derive(Debug)]
 pub(crate) struct Serving {
     /// By name in its normal form.
     pub(crate) targets: BTreeMap<String, Arc<Target>>,
-    /// What discovery sessions must prove, or may.
+    /// CHAP proof that discovery sessions must give, or may.
     pub(crate) discovery: Option<ChapAuth>,
     pub(crate) advertise: Advertise,
     pub(crate) limits: Limits,
@@ -147,7 +148,7 @@ impl Serving {
     }
 }
 
-/// How a login may go on.
+/// Admission of a login: the way it may go on.
 #[derive(Debug)]
 pub(crate) enum Admission {
     /// As a session of its own.
@@ -156,11 +157,11 @@ pub(crate) enum Admission {
     Join(LoginGrant, Joinable),
 }
 
-/// What all connections share: locked for a moment when sessions come and go, never for I/O.
+/// State shared by all connections: locked for a moment when sessions come and go, never for I/O.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) serving: RwLock<Arc<Serving>>,
-    /// Where connections are accepted, and what initiators are told of it.
+    /// Portals at which connections are accepted, and what initiators are told of them.
     pub(crate) portals: Arc<PortalTable>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) metrics: Arc<Metrics>,
@@ -176,7 +177,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What is served now.
+    /// Returns what is served now.
     pub(crate) fn serving(&self) -> Arc<Serving> {
         Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -326,9 +327,9 @@ impl Shared {
         }
     }
 
-    /// Has sessions see and do what the rules of now allow to each of their connections: a session's rights are what the
-    /// rights of all its connections have in common, as a command is the session's whichever connection it came by. To
-    /// be called when the rules of a target, or the connections of a session, have become others.
+    /// Has sessions see and do what the rules of now allow to each of their connections: a session's rights are what
+    /// the rights of all its connections have in common, as a command is the session's whichever connection it came by.
+    /// To be called when the rules of a target, or the connections of a session, have become others.
     pub(crate) fn review(&self, standings: impl FnOnce() -> Vec<Standing>) {
         // One at a time, from rules and connections that are read meanwhile: so what was changed last is seen last.
         let _reviewing = self.reviewing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -343,7 +344,7 @@ impl Shared {
         }
     }
 
-    /// What a session may see and do as things are now; `None`: it may not be.
+    /// Returns the target and the present view of a session; `None`: it may not be.
     pub(crate) fn admit(&self, logged_in: &LoggedIn, ends: Ends) -> Option<(Arc<Target>, LunView)> {
         let serving = self.serving();
         let target = serving.target(logged_in.target_name.as_deref()?)?;

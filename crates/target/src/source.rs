@@ -1,4 +1,4 @@
-//! Where connections come from, and how much of one place is too much.
+//! Sources of connections, and limits on each.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,11 +11,11 @@ use crate::log_limit::LogLimit;
 
 /// Sources that are remembered at a time. Beyond them each new one takes the place of another.
 const SOURCES_MAX: usize = 4096;
-/// How often a full table is searched for entries that say nothing any more.
+/// Interval between searches of a full table for entries that say nothing any more.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
-/// How many seconds' worth of logins may come at once: a cluster that starts, a host with many targets.
+/// Burst of logins, as seconds' worth of the rate: a cluster that starts, a host with many targets.
 const BURST_S: f64 = 4.0;
-/// How long a denial is not said again.
+/// Time for which a denial is not logged again.
 const DENIAL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Whom an address belongs to, as far as counting goes: with IPv6 one host has a whole /64 to choose from.
@@ -45,8 +45,8 @@ impl<T, K> Default for SourceTable<T, K> {
 }
 
 impl<T, K: Copy + Eq + Hash> SourceTable<T, K> {
-    /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go that are `stale`, else
-    /// any one: a table that somebody has filled must not make one source pay for another.
+    /// Returns the entry of a source: `fresh` if there is none. Where there is no place, `stale` entries go, else any
+    /// one: a table that somebody has filled must not make one source pay for another.
     pub(crate) fn of(
         &mut self,
         source: impl Into<K>,
@@ -91,7 +91,7 @@ struct Tokens {
 }
 
 impl LoginThrottle {
-    /// Whether another login may begin; `per_second` 0 means always.
+    /// Returns `true` if another login may begin; `per_second` 0 means always.
     pub(crate) fn allows(&self, ip: IpAddr, per_second: u32, now: Instant) -> bool {
         if per_second == 0 {
             return true;

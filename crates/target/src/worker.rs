@@ -1,4 +1,4 @@
-//! One core that serves connections.
+//! Worker: one core that serves connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -20,9 +20,9 @@ use crate::shared::Shared;
 /// of long commands takes a tenth of a millisecond, so that news waits for 1 ms at most; asking takes less than 1 µs,
 /// where a turn of 4 KiB commands takes 10.
 const TURNS_PER_POLL: u32 = 8;
-/// How long a thread has to end: nothing in it takes time but a device that blocks it.
+/// Maximum time for a thread to end: nothing in it takes time but a device that blocks it.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// How often it is seen whether it has.
+/// Polling interval of the end of a thread.
 const STOP_POLL: Duration = Duration::from_millis(1);
 
 /// A thread, pinned to a core, with a runtime of its own. A connection is given to it once and stays: all that a

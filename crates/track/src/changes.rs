@@ -50,7 +50,7 @@ impl TryFrom<String> for EpochId {
     }
 }
 
-/// What changed on a disk since an epoch was closed.
+/// Changes on a disk since an epoch was closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Changes {
@@ -66,7 +66,7 @@ pub enum Changes {
     Unknown {
         /// The epoch that was asked for.
         epoch: EpochId,
-        /// One sentence: why this is not known.
+        /// Reason why this is not known, in one sentence.
         why: String,
     },
 }

@@ -23,13 +23,14 @@ use crate::grain::{
 };
 use crate::map::{Page, Runs, plain};
 
-/// What a superblock begins with.
+/// Signature of a superblock.
 pub(crate) const MAGIC: [u8; 8] = *b"lwtrack1";
-/// Where the superblocks are, by the generation's lowest bit, and how far their copies are from them.
+/// Distance between the two superblocks, selected by the generation's lowest bit; `COPY`: distance of each from its
+/// copy.
 pub(crate) const SLOT: u64 = 4096;
 /// See [`SLOT`].
 pub(crate) const COPY: u64 = 8192;
-/// Where the first area may begin.
+/// Least offset of the first area.
 pub(crate) const AREAS: u64 = 16384;
 /// Records begin at multiples of a sector: what comes after a torn one is found.
 pub(crate) const SECTOR: u64 = 512;
@@ -82,12 +83,13 @@ impl Superblock {
         superblock
     }
 
-    /// Whether this is a superblock, unharmed.
+    /// Returns `true` if this is an intact superblock.
     pub(crate) fn is_whole(&self) -> bool {
         self.magic == MAGIC && self.checksum.get() == crc32c::crc32c(&self.as_bytes()[..508])
     }
 
-    /// Whether what it names lies in a file of this length. Of one that is not current any more it need not.
+    /// Returns `true` if all that it names lies in a file of this length. A superblock that is not current any more
+    /// need not.
     pub(crate) fn fits(&self, file_length: u64) -> bool {
         let within = |start: u64, length: u64| {
             start >= AREAS && start.checked_add(length).is_some_and(|end| end <= file_length)
@@ -97,7 +99,7 @@ impl Superblock {
     }
 }
 
-/// What a record of the log begins with: 32 bytes. Entries follow, then zeroes to the next multiple of 512.
+/// Header of a log record: 32 bytes. Entries follow, then zeroes to the next multiple of 512.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RecordHeader {
@@ -135,7 +137,7 @@ pub(crate) fn record(generation: u64, sequence: u64, entries: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// One thing that a record says.
+/// Entry of a log record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// 1: a region is hot: anything in it may be written from now on. Region (8 bytes).
@@ -154,7 +156,7 @@ pub(crate) enum Entry {
     Range {
         /// First grain.
         first: u64,
-        /// How many.
+        /// Number of grains.
         count: u64,
         /// Unmapped or written.
         state: u64,
@@ -260,9 +262,8 @@ fn number(from: &mut &[u8]) -> Result<u64, Damage> {
     take(from).map(u64::from_le_bytes)
 }
 
-/// What a base begins with: 64 bytes. Then come the lasting identity, the exact identity and the reason; the hot
-/// regions, 8 bytes each; the closed epochs, oldest first, each an [`EpochHeader`] and its pages; the pages of the open
-/// epoch.
+/// Header of a base: 64 bytes. Then come the lasting identity, the exact identity and the reason; the hot regions, 8
+/// bytes each; the closed epochs, oldest first, each an [`EpochHeader`] and its pages; the pages of the open epoch.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct BaseHeader {
@@ -292,10 +293,10 @@ pub(crate) struct BaseHeader {
     pub(crate) reserved: [u8; 14],
 }
 
-/// What a base starts with.
+/// Signature of a base.
 pub(crate) const BASE_MAGIC: [u8; 8] = *b"lwbase\0\0";
 
-/// What a closed epoch begins with in a base: 48 bytes.
+/// Header of a closed epoch in a base: 48 bytes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct EpochHeader {
@@ -311,8 +312,8 @@ pub(crate) struct EpochHeader {
     pub(crate) reserved: U32,
 }
 
-/// What a page begins with in a base: 8 bytes. `runs` runs of 4 bytes follow: first grain (2 bytes), number of grains
-/// less one (2 bytes, the uppermost bit set if they are unmapped, clear if they are written). Or 4096 bytes: the states
+/// Header of a page in a base: 8 bytes. `runs` runs of 4 bytes follow: first grain (2 bytes), number of grains less one
+/// (2 bytes, the uppermost bit set if they are unmapped, clear if they are written). Or 4096 bytes: the states
 /// themselves, two bits each.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -394,7 +395,7 @@ pub(crate) fn decode_page(header: &PageHeader, bytes: &[u8]) -> Result<Box<Page>
     Ok(page)
 }
 
-/// Whether a file may have regions of so many grains.
+/// Returns `true` if a file may have regions of so many grains.
 pub(crate) fn is_region(grains: u64) -> bool {
     [1, 2, 4].contains(&(grains / REGION_GRAINS_MIN)) && grains.is_multiple_of(REGION_GRAINS_MIN)
 }

@@ -16,10 +16,10 @@ use crate::grain::{DISK_MAX, GRAIN, HOT_MAX, PAGE_GRAINS};
 use crate::map::{Map, Page};
 use crate::state::{Epoch, State};
 
-/// How much of a base is written or read at once: a base of any disk is made in so much memory.
+/// Bytes of a base written or read at once: a base of any disk is made in so much memory.
 const CHUNK: usize = 1 << 20;
 
-/// What is on a storage.
+/// Content of a storage.
 pub(crate) enum Loaded {
     /// Nothing.
     Empty,
@@ -33,7 +33,7 @@ pub(crate) enum Loaded {
 pub(crate) struct Journal {
     storage: Box<dyn Storage>,
     superblock: Superblock,
-    /// Where in the log the next record goes.
+    /// Position of the next record in the log.
     position: u64,
     sequence: u64,
 }
@@ -130,8 +130,8 @@ impl Journal {
         Ok(Some((header, bytes)))
     }
 
-    /// Whether there is a record after one that is missing: a power cut leaves none, since each is durable before the
-    /// next is written.
+    /// Returns `true` if there is a record after a missing one: a power cut leaves none, since each is durable before
+    /// the next is written.
     fn something_follows(&self) -> io::Result<bool> {
         let [log, length] = [self.superblock.log.get(), self.superblock.log_length.get()];
         let mut position = self.position;
@@ -148,7 +148,7 @@ impl Journal {
         Ok(false)
     }
 
-    /// Whether a record of so many bytes of entries has room.
+    /// Returns `true` if there is room for a record of so many bytes of entries.
     pub(crate) fn has_room(&self, entries: usize) -> bool {
         let needed = ((RECORD_HEADER + entries) as u64).next_multiple_of(SECTOR);
         self.position + needed <= self.superblock.log_length.get()
@@ -444,7 +444,7 @@ struct BaseReader<'a> {
     length: u64,
     at: u64,
     chunk: Vec<u8>,
-    /// What of the chunk was taken.
+    /// Bytes of the chunk that were taken.
     taken: usize,
 }
 

@@ -27,7 +27,7 @@ const UNDER_WAY: u64 = (1 << 28) - 1;
 const HOT: u64 = 1 << 28;
 /// The first operation asks for the regions that follow.
 const AHEAD: u64 = 1 << 29;
-/// One operation more under way, and one more that ever began: the upper 34 bits count these, and wrap.
+/// Increment for one operation more in flight, and one more that ever began: the upper 34 bits count these, and wrap.
 const STEP: u64 = (1 << 30) | 1;
 const BEGAN: u64 = !((1 << 30) - 1);
 
@@ -44,7 +44,7 @@ pub(crate) struct Live {
     region_grains: u64,
 }
 
-/// What an operation found when it entered its regions.
+/// Finding of an operation when it entered its regions.
 #[derive(Default)]
 pub(crate) struct Entered {
     /// The operation asks for the regions after this one.
@@ -75,7 +75,7 @@ impl Live {
         pages[number as usize % FAN].get().map(|page| &**page)
     }
 
-    /// Whether there is a page.
+    /// Returns `true` if there is a page.
     pub(crate) fn has(&self, number: u32) -> bool {
         self.known(number).is_some()
     }
@@ -150,7 +150,7 @@ impl Live {
         saved
     }
 
-    /// Whether all of the regions are hot.
+    /// Returns `true` if all of the regions are hot.
     pub(crate) fn are_hot(&self, mut regions: std::ops::Range<u64>) -> bool {
         regions.all(|region| self.is_hot(region))
     }
@@ -169,7 +169,7 @@ impl Live {
         self.region(region).fetch_and(!(HOT | AHEAD), SeqCst);
     }
 
-    /// How many operations ever began in the region: for choosing one that rests.
+    /// Returns the number of operations that ever began in the region: for choosing one that rests.
     pub(crate) fn began(&self, region: u64) -> u64 {
         self.region(region).load(SeqCst) & BEGAN
     }
@@ -318,7 +318,7 @@ impl Live {
         }
     }
 
-    /// Whether nothing is under way, beginning the search at a page: `Err` with the page where something is. While
+    /// Checks that nothing is in flight, beginning the search at a page: `Err` with the page where something is. While
     /// nothing new begins, pages before that stay at rest.
     pub(crate) fn at_rest(&self, from: u32) -> Result<(), u32> {
         // A page that another core has just made is seen from here on.

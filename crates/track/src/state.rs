@@ -1,4 +1,4 @@
-//! What a track file says: closed epochs, the open one, hot regions; and what each entry of the log makes of it.
+//! State of a track file: closed epochs, the open one, hot regions; and the effect of each log entry on it.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) struct Epoch {
     pub(crate) parent: EpochId,
     /// The least size that the disk had in it, bytes.
     pub(crate) low: u64,
-    /// What changed in it; of the oldest nothing, because nothing older can be asked for.
+    /// Changes in the epoch; of the oldest none, because nothing older can be asked for.
     pub(crate) map: Map,
 }
 
@@ -37,11 +37,11 @@ pub(crate) struct State {
     pub(crate) hot: BTreeSet<u64>,
     /// Oldest first.
     pub(crate) epochs: Vec<Epoch>,
-    /// What changed since the last was closed.
+    /// Changes since the last epoch was closed.
     pub(crate) live: Map,
 }
 
-/// What becomes of an epoch's map when it is released.
+/// Outcome for an epoch's map when it is released.
 pub(crate) enum Released {
     /// Something older or nothing needs it: done.
     Done,
@@ -66,7 +66,7 @@ impl State {
         }
     }
 
-    /// What an entry changes, when the log is read.
+    /// Applies an entry, when the log is read.
     pub(crate) fn apply(&mut self, entry: &Entry) -> Result<(), Damage> {
         match entry {
             Entry::Hot(region) => {

@@ -20,10 +20,10 @@ use lunway_vhdx::Storage;
 use crate::changes::{ChangedRange, Changes, EpochId};
 use crate::tracker::{Backing, Begun, Change, ClosedEpoch, Ended, EpochError, Operation, Tracker, Tuning};
 
-/// How long the end of an epoch waits for operations under way, and holds others back: initiators give an operation up
-/// after 30 s, Windows after 60.
+/// Maximum time that the end of an epoch waits for operations in flight, and holds others back: initiators give an
+/// operation up after 30 s, Windows after 60.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// How often it looks whether they have ended: the table of a 64 TiB disk takes 15 ms to look through, once.
+/// Interval of checks whether they have ended: the table of a 64 TiB disk takes 15 ms to look through, once.
 const DRAIN_PERIOD: Duration = Duration::from_micros(500);
 /// Commits that failed are told to those who waited for them; they are woken at once, and there are few at a time.
 const FAILURES_MAX: usize = 1024;
@@ -80,13 +80,13 @@ struct Work {
 /// Something for the thread that writes the log.
 type Command = Box<dyn FnOnce(&Shared) + Send>;
 
-/// Those that wait for the log.
+/// State of the callers that wait for the log.
 #[derive(Default)]
 struct Waiting {
     /// The last commit that has ended.
     done: u64,
     failures: BTreeMap<u64, String>,
-    /// How often the tracker was opened again.
+    /// Number of times that the tracker was opened again.
     reopened: u64,
     wakers: Vec<Waker>,
 }
@@ -533,8 +533,8 @@ impl Tracking {
         })
     }
 
-    /// What changed after `since` was closed: see [`Tracker::changes`]. Where that are more than `most` ranges, the
-    /// first of them: at least one more than `most`, of which the last may be longer than it is said, and no more of
+    /// Returns the changes after `since` was closed: see [`Tracker::changes`]. Where there are more than `most` ranges,
+    /// the first of them: at least one more than `most`, of which the last may be longer than reported, and no more of
     /// the disk is looked at than that takes.
     ///
     /// The disk is looked at in windows, and first writes into cold regions are logged between them. A change that is

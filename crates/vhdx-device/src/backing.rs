@@ -1,4 +1,4 @@
-//! What a VHDX lies on: a file, or another device.
+//! Backing store of a VHDX: a file, or another device.
 
 use std::fs::File;
 use std::future::IntoFuture;
@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 use lunway_block::{BlockDevice, BlockError, Bytes, Durability, Io, Zeroing};
 use lunway_vhdx::Storage;
 
-/// What a VHDX lies on.
+/// Backing store of a VHDX.
 pub(crate) enum Backing {
     /// A file, locked by the engine.
     File(Locked),

@@ -33,21 +33,21 @@ const BUSY_TIME: Duration = Duration::from_millis(100);
 /// While it is, a piece is followed by a rest of this many times what the piece took: a fifth of the disk's time, and
 /// of a core's, is the compaction's at most.
 const BUSY_REST: u32 = 4;
-/// How long a rest may be without a look at whether the device is to do something else.
+/// Maximum length of a rest without a check whether the device is to do something else.
 const LOOK_TIME: Duration = Duration::from_millis(5);
-/// How often it is seen whether the device is idle.
+/// Interval of checks whether the device is idle.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 /// Blocks that one look at the table brings: 64 KiB of memory.
 const BLOCKS: usize = 4096;
-/// How much is moved between two flushes, bytes: a flush of the initiators waits for one of ours.
+/// Bytes moved between two flushes: a flush of the initiators waits for one of ours.
 const BETWEEN_FLUSHES: u64 = 256 << 20;
-/// How often a block is tried that writes wait for, before the next one has its turn.
+/// Maximum number of attempts at a block that writes wait for, before the next one has its turn.
 const TRIES: u32 = 8;
 
-/// What is known of writes since a map was begun.
+/// Watch of writes since a map was begun.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// Whether there is anything to note. Changed with the chain locked for everybody else: operations hold it.
+    /// `true` if there is anything to note. Changed with the chain locked for everybody else: operations hold it.
     on: AtomicBool,
     seen: Mutex<Seen>,
 }
@@ -77,11 +77,11 @@ impl Watch {
     }
 }
 
-/// How fast a compaction goes: no faster than it may, and slower while the device is used.
+/// Pace of a compaction: no faster than permitted, and slower while the device is used.
 struct Pace<'a> {
     inner: &'a Arc<Inner>,
     task: &'a Compaction,
-    /// When the current piece was begun.
+    /// Start of the current piece.
     begun: Instant,
     rest_until: Instant,
     operations: u64,
@@ -163,7 +163,7 @@ pub(crate) fn run(inner: &Arc<Inner>, task: &Compaction) -> Result<(), BlockErro
     pack(inner, task, &mut pace)
 }
 
-/// Whether nobody wants it to go on.
+/// Returns `true` if nobody wants it to go on.
 fn ends(inner: &Inner, task: &Compaction) -> bool {
     task.is_cancelled() || inner.is_left()
 }

@@ -26,8 +26,7 @@ use crate::{random_guids, snapshot};
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
 /// change their state.
 const UNMAP_GRANULARITY: u32 = 4096;
-/// How long the end is waited for: it is there at once, unless the host's disk does not answer, and then it may never
-/// come.
+/// Maximum wait for the end: it comes at once, unless the host's disk does not answer, and then it may never come.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it
 /// bounds time and memory for hostile files.
@@ -39,7 +38,7 @@ const EXTENTS_MAX: usize = 65_536;
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it or its parents.
+    /// Error of the file or its parents.
     pub source: lunway_vhdx::OpenError,
 }
 
@@ -77,15 +76,15 @@ pub(crate) struct Inner {
     pub(crate) size: AtomicU64,
     /// Another one after a snapshot.
     pub(crate) identity: Mutex<Identity>,
-    /// Who is told of another size.
+    /// Callbacks for a change of size.
     pub(crate) on_resize: Mutex<Vec<ResizeCallback>>,
-    /// What the page cache has of a file's writes.
+    /// Write-back state: what the page cache has of a file's writes.
     write_back: WriteBack,
     /// A flush is queued that gives the host what was unmapped.
     giving_back: AtomicBool,
     /// Reads, writes and the like so far.
     pub(crate) operations: AtomicU64,
-    /// What must not be given up.
+    /// Watch for data that must not be given up.
     pub(crate) watch: Watch,
     /// A compaction is under way.
     compacting: AtomicBool,
@@ -238,19 +237,19 @@ impl Inner {
         Alone::new(&self.wanting, || self.place.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a compaction has to make way.
+    /// Returns `true` if a compaction has to make way.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_left() || self.wanting.load(Ordering::Acquire) > 0
     }
 
-    /// Whether nobody uses the device any more.
+    /// Returns `true` if nobody uses the device any more.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
 
     /// Waits until those have had the chain who want it for themselves.
     pub(crate) fn wait_for_others(&self) {
-        /// How often it is looked at.
+        /// Polling interval.
         const LOOK: Duration = Duration::from_millis(1);
         while self.wanting.load(Ordering::Acquire) > 0 {
             thread::sleep(LOOK);
@@ -427,7 +426,7 @@ impl Drop for Inner {
     }
 }
 
-/// Which disk a chain is. A copy of the file has the same GUID, and lies elsewhere.
+/// Returns the identity of a chain's disk. A copy of the file has the same GUID, and lies elsewhere.
 pub(crate) fn identity(chain: &Chain<Backing>) -> Identity {
     let disk = &chain.disks()[0];
     Identity {
@@ -439,7 +438,7 @@ pub(crate) fn identity(chain: &Chain<Backing>) -> Identity {
     }
 }
 
-/// How an unmap is carried out.
+/// Returns the mode in which an unmap is carried out.
 pub(crate) fn unmap(chain: &Chain<Backing>) -> DiscardMode {
     match chain.disks()[0].parameters().kind {
         Kind::Dynamic | Kind::Fixed => DiscardMode::Unmap,
@@ -458,7 +457,7 @@ pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
-/// What the engine's errors are to a device.
+/// Converts an error of the engine to one of a device.
 pub(crate) fn meaning(error: DiskError) -> BlockError {
     match error {
         DiskError::ReadOnly => BlockError::ReadOnly,

@@ -183,7 +183,7 @@ pub(crate) fn lock(file: &File, writable: bool) -> Result<(), OpenError> {
     }
 }
 
-/// What the engine's refusals are to a device.
+/// Converts a refusal of the engine to an error of a device.
 fn told(error: OpenError) -> BlockError {
     BlockError::Snapshot { why: error.to_string() }
 }

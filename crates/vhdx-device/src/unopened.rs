@@ -13,8 +13,8 @@ use crate::device::{Inner, folder, identity, no_guids};
 use crate::place::{Alone, Place};
 use crate::{random_guids, snapshot};
 
-/// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk some
-/// hundred MiB, so that a host without a disk is not asked for it by each command.
+/// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk
+/// some hundred MiB, so that a host without a disk is not asked for it by each command.
 const RETRY_TIME: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
 
 /// A disk whose file is kept, with its lock, and is not open.

@@ -15,7 +15,7 @@ pub(crate) fn pages(block: u64, bits: Range<u64>) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// How many bits from the first of `bits` on are alike, and what they are.
+/// Returns the value of the first of `bits`, and the length of the run of equal bits that begins there.
 pub(crate) fn run(page: &[u8; PAGE], bits: Range<u64>) -> (bool, u64) {
     let get = |bit: u64| page[(bit / 8) as usize] >> (bit % 8) & 1 != 0;
     let value = get(bits.start);

@@ -13,19 +13,19 @@ use crate::open::OpenOptions;
 use crate::storage::{Storage, open_file};
 use crate::transition::DiscardMode;
 
-/// How many files a chain may have: OpenVMM's limit.
+/// Maximum number of files in a chain: OpenVMM's limit.
 pub const CHAIN_FILES_MAX: usize = 256;
 
-/// How many blocks one call of the disk discards: the entries of eight pages of the table. It bounds for how long the
-/// lock on its state is held, well below a millisecond, and what waits for one commit.
+/// Maximum number of blocks that one call of the disk discards: the entries of eight pages of the table. It bounds for
+/// how long the lock on its state is held, well below a millisecond, and what waits for one commit.
 const DISCARD_BLOCKS_MAX: u64 = 4096;
 
-/// How often, and how long each time, a block that is about to give its space up waits for I/O that began before: a
-/// disk's slowest ordinary answer. Then the block stays until the next unmap in it.
+/// Number of waits, and length of each, of a block about to give its space up for I/O that began before: a disk's
+/// slowest ordinary answer. Then the block stays until the next unmap in it.
 const SETTLE_TRIES: u32 = 50;
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// How much of such a block is read at a time, bytes.
+/// Bytes of such a block read at a time.
 const ZERO_CHECK: usize = 1 << 20;
 
 /// A disk and its parents, the disk first. Only the first one may be writable.
@@ -42,9 +42,9 @@ pub struct MapSegment {
     pub offset: u64,
     /// Length, bytes.
     pub len: u64,
-    /// What is there. [`Source::Parent`] only in a chain whose base is left out ([`Chain::upper`]).
+    /// Source of the segment. [`Source::Parent`] only in a chain whose base is left out ([`Chain::upper`]).
     pub source: Source,
-    /// Which disk of the chain knows it, 0 being the first.
+    /// Index of the disk of the chain that knows it, 0 being the first.
     pub level: usize,
 }
 
@@ -266,8 +266,8 @@ impl<S: Storage> Chain<S> {
         Ok(())
     }
 
-    /// Whether a claimed block is all zero, and stays so: what was under way has ended, and what the storage says of
-    /// holes is true. A write that waits for the block goes first.
+    /// Returns `true` if a claimed block is all zero, and stays so: what was in flight has ended, and what the storage
+    /// says of holes is true. A write that waits for the block goes first.
     fn is_zero(&self, emptied: &Emptied) -> bool {
         let disk = &self.disks[0];
         for _ in 0..SETTLE_TRIES {
@@ -301,7 +301,7 @@ impl<S: Storage> Chain<S> {
         self.disks.into_iter().next().map_or(Ok(()), Disk::close)
     }
 
-    /// What lies behind a range, in order, without gaps.
+    /// Maps a range to its segments, in order, without gaps.
     pub fn map(&self, offset: u64, len: u64, mut each: impl FnMut(MapSegment)) -> Result<(), DiskError> {
         // A step at a time, so that a disk of 64 TiB needs no list of it.
         const STEP: u64 = 1 << 30;

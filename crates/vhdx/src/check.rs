@@ -10,17 +10,17 @@ use crate::open;
 use crate::scan::{Counts, Finding, Severity, scan};
 use crate::storage::Storage;
 
-/// How many findings are kept; more of a kind say nothing new.
+/// Maximum number of findings kept; more of a kind say nothing new.
 const FINDINGS_MAX: usize = 1000;
 
-/// What a check found. The file was only read.
+/// Report of a check. The file was only read.
 #[derive(Debug, Default)]
 pub struct Report {
     /// In the order of the file; at most 1000.
     pub findings: Vec<Finding>,
-    /// How many more there were.
+    /// Number of further findings.
     pub left_out: u64,
-    /// What kind of disk it is, if that much could be read.
+    /// Parameters of the disk, if they could be read.
     pub parameters: Option<Parameters>,
     /// Blocks in each state.
     pub counts: Counts,

@@ -15,7 +15,7 @@ use crate::metadata::{Item, Kind, Parameters, build};
 use crate::region::{Regions, Span};
 use crate::storage::Storage;
 
-/// What a new file is to be.
+/// Options for a new file.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// Dynamic, fixed or differencing, sizes, identity.
@@ -76,7 +76,7 @@ impl CreateOptions {
     }
 }
 
-/// How many entries of a fixed disk's table are written at a time.
+/// Number of entries of a fixed disk's table written at a time.
 const ENTRIES_STEP: u64 = 1 << 17;
 
 /// Makes a file on an empty storage, durably.

@@ -59,11 +59,11 @@ pub enum OpenError {
     /// The file contradicts the standard.
     #[error("{place} at byte {offset}: {problem}")]
     Corrupt {
-        /// Which structure.
+        /// Structure that is damaged.
         place: Place,
-        /// Where in the file, bytes.
+        /// Offset in the file, bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         problem: String,
     },
     /// The file was cut: bytes are gone that its structures lead to.
@@ -79,11 +79,11 @@ pub enum OpenError {
     /// Nothing is wrong with the file, but this code does not know what it needs.
     #[error("{place} at byte {offset}: {problem}, which this program does not support")]
     Unsupported {
-        /// Which structure.
+        /// Structure that it concerns.
         place: Place,
-        /// Where in the file, bytes.
+        /// Offset in the file, bytes.
         offset: u64,
-        /// What is needed.
+        /// Feature that is needed.
         problem: String,
     },
     /// The log changes payload, which the standard forbids, and which a replay in memory cannot show.
@@ -91,7 +91,7 @@ pub enum OpenError {
         "the log changes data at byte {offset}: it must be replayed onto the file first, as lunway disk repair does"
     )]
     PayloadInLog {
-        /// Where in the file, bytes.
+        /// Offset in the file, bytes.
         offset: u64,
     },
     /// The file is another's parent, and was to be written.
@@ -123,7 +123,7 @@ pub enum OpenError {
         "the parent may be {first} or {second}, whose names differ in their case alone: rename one of them"
     )]
     ParentAmbiguous {
-        /// One of them.
+        /// One of the candidates.
         first: String,
         /// The other one.
         second: String,
@@ -134,9 +134,9 @@ pub enum OpenError {
     /// The file could not be reached.
     #[error("{what}: {source}")]
     Access {
-        /// What was under way.
+        /// Operation that was in progress.
         what: &'static str,
-        /// What the operating system said.
+        /// Error that the operating system returned.
         source: io::Error,
     },
     /// Another process has the file open.
@@ -148,17 +148,17 @@ pub enum OpenError {
     /// Another program has the file, and does not use `flock`.
     #[error("the file is in use {by}")]
     InUseElsewhere {
-        /// Which.
+        /// The other user.
         by: OtherUser,
     },
     /// The storage failed.
     #[error("{what} at byte {offset}: {source}")]
     Storage {
-        /// What was under way.
+        /// Operation that was in progress.
         what: &'static str,
-        /// Where in the file, bytes.
+        /// Offset in the file, bytes.
         offset: u64,
-        /// What the storage said.
+        /// Error that the storage returned.
         source: io::Error,
     },
 }
@@ -189,7 +189,7 @@ impl OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// What was asked for cannot be.
+    /// Request that cannot be fulfilled.
     #[error("{0}")]
     Invalid(String),
     /// The storage failed.
@@ -236,11 +236,11 @@ pub enum DiskError {
     /// The storage failed.
     #[error("{what}: {message}")]
     Storage {
-        /// What was under way.
+        /// Operation that was in progress.
         what: &'static str,
         /// The kind of the storage's error.
         kind: io::ErrorKind,
-        /// What the storage said.
+        /// Message of the storage.
         message: String,
     },
     /// A flush or an update failed earlier, so that what is on the storage is not known: the file must be opened anew.

@@ -51,7 +51,7 @@ impl Geometry {
         block / self.chunk_ratio
     }
 
-    /// Whether the table has an entry for a chunk's sector bitmap block.
+    /// Returns `true` if the table has an entry for a chunk's sector bitmap block.
     pub(crate) fn has_bitmap(&self, chunk: u64) -> bool {
         self.bitmap_index(chunk) < self.entries()
     }
@@ -71,7 +71,7 @@ impl Geometry {
         self.entries().min(self.payload_index(self.blocks))
     }
 
-    /// What an index of the table stands for.
+    /// Returns the slot that an index of the table stands for.
     pub(crate) fn slot(&self, index: u64) -> Slot {
         let (chunk, within) = (index / (self.chunk_ratio + 1), index % (self.chunk_ratio + 1));
         match within == self.chunk_ratio {
@@ -96,7 +96,7 @@ impl Geometry {
     }
 }
 
-/// What an entry of the table describes.
+/// Block that an entry of the table describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Payload(u64),

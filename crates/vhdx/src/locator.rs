@@ -53,7 +53,7 @@ impl Locator {
         }
     }
 
-    /// Whether a file with this DataWriteGuid is the parent. A zero second linkage matches nothing.
+    /// Returns `true` if a file with this DataWriteGuid is the parent. A zero second linkage matches nothing.
     pub fn matches(&self, data_write: Guid) -> bool {
         let is = |key| {
             self.get(key).and_then(|text| text.parse::<Guid>().ok()).is_some_and(|guid| guid == data_write)

@@ -33,10 +33,10 @@ use crate::transition::DiscardMode;
 /// snapshotted while it is used ([`children`] leaves such files out).
 pub const PENDING: &str = ".pending-snapshot";
 
-/// How much is copied at a time, bytes.
+/// Bytes copied at a time.
 const STEP: u64 = 4 << 20;
 
-/// How far a merge is.
+/// Progress of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the disk that were looked at.
@@ -47,7 +47,7 @@ pub struct Progress {
     pub written: u64,
 }
 
-/// What to do after a step.
+/// Decision after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Go {
     /// Go on.
@@ -56,7 +56,7 @@ pub enum Go {
     Stop,
 }
 
-/// How a merge ended.
+/// Outcome of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The base shows what the chain has shown. These files, the top first, were needed no longer.
@@ -240,7 +240,7 @@ fn merge_one(
     Ok(Go::On)
 }
 
-/// Whether a file has a parent where its locator leads to that is not `parent`: the one that `parent` is a copy of.
+/// Returns `true` if the locator of a file leads to a parent that is not `parent`: the one that `parent` is a copy of.
 fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let Ok(folder) = folder.canonicalize() else { return false };
@@ -254,7 +254,7 @@ fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
 /// Files with other names that are looked into in a parent's own folder: each costs an open and a read of 8 bytes.
 const OTHERS_MAX: usize = 1024;
 
-/// Whether a file is called as Windows and this program call VHDX files.
+/// Returns `true` if a file has an extension that Windows and this program give to VHDX files.
 fn has_vhdx_name(path: &Path) -> bool {
     let end = path.extension().unwrap_or_default();
     ["vhdx", "avhdx"].iter().any(|usual| end.eq_ignore_ascii_case(usual))

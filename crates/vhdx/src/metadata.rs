@@ -15,14 +15,14 @@ use crate::locator::Locator;
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// What a file is to its disk.
+/// Kind of a virtual disk file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Blocks come when written.
     Dynamic,
     /// All blocks are there, and stay.
     Fixed,
-    /// What is not in the file is in the parent.
+    /// Differencing disk: what is not in the file is in the parent.
     Differencing,
 }
 
@@ -41,14 +41,14 @@ pub struct Parameters {
     pub physical_sector: u32,
     /// Identity of the disk (page 83), the same in a whole chain.
     pub disk_id: Guid,
-    /// Where the parent is, of a differencing disk.
+    /// Parent locator of a differencing disk.
     pub locator: Option<Locator>,
 }
 
 /// An item as it lies in the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// What it is.
+    /// Identifier of the item.
     pub id: Guid,
     /// [`MetadataEntry::USER`] and the like.
     pub flags: u32,
@@ -57,7 +57,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Whether a user's program has made it, and not a writer of virtual disks.
+    /// Returns `true` if a user's program has made it, and not a writer of virtual disks.
     pub fn is_users(&self) -> bool {
         self.flags & MetadataEntry::USER != 0
     }
@@ -279,7 +279,7 @@ fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>
     Ok(entries)
 }
 
-/// Where a system item lies: its offset in the file and its length.
+/// Returns the place of a system item: its offset in the file and its length.
 pub(crate) fn item_place(
     storage: &impl Storage,
     region: Span,

@@ -14,11 +14,11 @@ use crate::scan::{Counts, Finding, Severity, scan};
 use crate::space::Space;
 use crate::storage::Storage;
 
-/// How a file is opened.
+/// Options for opening a file.
 pub struct OpenOptions {
     /// Not a bit of the file is changed: a log is replayed in memory.
     pub read_only: bool,
-    /// How many 4 KiB pages of metadata are kept in memory, beside those that are changed. One holds the entries of 512
+    /// Number of 4 KiB pages of metadata kept in memory, beside those that are changed. One holds the entries of 512
     /// blocks.
     pub cached_pages: usize,
     /// The DataWriteGuid that the first change writes, where a child was told it beforehand; otherwise a new one.
@@ -40,7 +40,7 @@ impl OpenOptions {
     }
 }
 
-/// What was learnt of a file before its table was scanned.
+/// Facts of a file that were read before its table was scanned.
 pub(crate) struct Opened {
     pub(crate) headers: Headers,
     pub(crate) overlay: Option<replay::Overlay>,
@@ -59,8 +59,8 @@ impl<S: Storage> Disk<S> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]. A file that has lost data is not opened for writing ([`OpenError::Lost`]). Opened for reading alone,
-    /// it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
+    /// [`OpenError`]. A file that has lost data is not opened for writing ([`OpenError::Lost`]). Opened for reading
+    /// alone, it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
     pub fn open(
         storage: S,
         options: &OpenOptions,
@@ -162,7 +162,7 @@ fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
     Ok(len)
 }
 
-/// Where the log lies.
+/// Returns the place of the log.
 pub(crate) fn ring_of(headers: &Headers) -> Ring {
     let header = &headers.current;
     Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }

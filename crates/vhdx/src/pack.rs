@@ -18,19 +18,19 @@ use crate::error::DiskError;
 use crate::format::MIB;
 use crate::storage::Storage;
 
-/// How many blocks of one look at the table are remembered: 1 MiB of memory.
+/// Maximum number of blocks remembered from one look at the table: 1 MiB of memory.
 const REMEMBERED: usize = 1 << 16;
 
-/// How much is moved between two flushes, bytes: what an interruption loses, and has to be done again.
+/// Bytes moved between two flushes: what an interruption loses, and has to be done again.
 const BETWEEN_FLUSHES: u64 = 1 << 30;
 
-/// How much is copied at a time, bytes.
+/// Bytes copied at a time.
 const PIECE: u64 = 4 << 20;
 
 /// Zeroes of a block stay holes in units of this, bytes: what file systems of hosts allocate.
 const HOLE_UNIT: usize = 4096;
 
-/// What packing has done, and what is left.
+/// Progress of packing: what is done, and what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     /// Bytes of blocks that were moved.
@@ -88,7 +88,7 @@ pub fn pack<S: Storage>(
     result.map(|()| packed)
 }
 
-/// What became of a block that was to be moved.
+/// Outcome for a block that was to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It lies lower now: bytes.
@@ -144,7 +144,7 @@ fn copy_beside<S: Storage>(
     relocation: &Relocation,
     pace: &mut dyn FnMut(u64) -> Option<Duration>,
 ) -> Result<bool, DiskError> {
-    /// How often it is seen whether writes from before have ended: a few of them.
+    /// Interval of checks whether earlier writes have ended: the time of a few writes.
     const SETTLING: Duration = Duration::from_micros(200);
     while !disk.is_settled(relocation) {
         if pace(0).is_none() || disk.rest(relocation, SETTLING) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use crate::format::{BatEntry, PAGE};
 
-/// How many changed pages may wait for a commit: 4 MiB. Beyond that a change waits for one.
+/// Maximum number of changed pages that may wait for a commit: 4 MiB. Beyond that a change waits for one.
 const DIRTY_MAX: usize = 1024;
 
 struct Page {

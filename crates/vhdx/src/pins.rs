@@ -8,7 +8,7 @@ pub(crate) struct Pins {
     active: [u64; 2],
 }
 
-/// One I/O under way.
+/// Pin of one I/O in flight.
 #[derive(Debug)]
 #[must_use = "space is kept until the pin is given back"]
 pub(crate) struct Pin(u8);
@@ -30,7 +30,7 @@ impl Pins {
         self.generation
     }
 
-    /// Whether all I/O has ended that was resolved at or before `freed`.
+    /// Returns `true` if all I/O has ended that was resolved at or before `freed`.
     pub(crate) fn have_left(&mut self, freed: u64) -> bool {
         while self.generation < freed + 2 && self.active[(self.generation + 1) as usize & 1] == 0 {
             self.generation += 1;

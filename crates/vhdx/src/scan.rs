@@ -10,32 +10,32 @@ use crate::region::Span;
 use crate::space::Space;
 use crate::storage::Storage;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Unusual or wasteful; nothing is lost.
     Note,
     /// Against the standard: the file is not opened.
     Damage,
-    /// Data is gone: the file ends before bytes that its structures lead to. It is opened for reading alone, and what is
-    /// gone is an error; where that is a structure that all data depends on, it is not opened.
+    /// Data is gone: the file ends before bytes that its structures lead to. It is opened for reading alone, and what
+    /// is gone is an error; where that is a structure that all data depends on, it is not opened.
     Loss,
 }
 
 /// Something that a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// Which structure.
+    /// Structure that it concerns.
     pub place: Place,
-    /// Where in the file, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
-    /// What it is and what it means.
+    /// Description of the problem, and its meaning.
     pub problem: String,
 }
 
-/// How much of the table is read at a time, bytes.
+/// Bytes of the table read at a time.
 const STEP: usize = 1 << 20;
 
 /// The low bits of the entry of a block that is present, bits that must be zero included (2.5.1.1).
@@ -62,8 +62,8 @@ pub struct Counts {
     pub out_of_order: u64,
 }
 
-/// Looks at every entry of a file of `file_len` bytes, takes the space of all blocks, and tells `sink` what is wrong, and `in_log` of payload blocks
-/// that the log changes.
+/// Looks at every entry of a file of `file_len` bytes, takes the space of all blocks, and tells `sink` what is wrong,
+/// and `in_log` of payload blocks that the log changes.
 #[expect(clippy::too_many_arguments, reason = "the parts of an opened file, which its callers keep apart")]
 pub(crate) fn scan(
     storage: &impl Storage,
@@ -266,8 +266,8 @@ fn has_data(state: BlockState) -> bool {
     matches!(state, BlockState::FullyPresent | BlockState::PartiallyPresent)
 }
 
-/// How many entries at the beginning of a list belong together: entries of zero, or of blocks that are present and lie
-/// one behind the other. Eight are looked at together, which the compiler does with vectors.
+/// Returns the number of entries at the beginning of a list that belong together: entries of zero, or of blocks that
+/// are present and lie one behind the other. Eight are looked at together, which the compiler does with vectors.
 fn alike(entries: &[[u8; 8]], block_size: u64) -> u64 {
     let Some((first, others)) = entries.split_first() else { return 0 };
     let first = u64::from_le_bytes(*first);

@@ -49,7 +49,7 @@ impl Space {
         free
     }
 
-    /// Whether nothing of a range is taken.
+    /// Returns `true` if nothing of a range is taken.
     pub(crate) fn is_free(&self, span: Span) -> bool {
         self.taken.are_clear(span.offset / MIB, span.end().div_ceil(MIB))
     }
@@ -204,7 +204,7 @@ impl Bits {
         masks(first, end.min(there)).all(|(word, mask)| self.words[word] & mask == 0)
     }
 
-    /// How far to go from a set bit: over the rest of its word if that is all ones.
+    /// Returns the step from a set bit: over the rest of its word if that is all ones.
     fn full_word_left(&self, bit: u64) -> u64 {
         match bit.is_multiple_of(64) && self.words.get((bit / 64) as usize) == Some(&u64::MAX) {
             true => 64,

@@ -21,7 +21,7 @@ pub trait Storage: Send + Sync {
     /// Length, bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether nothing is there.
+    /// Returns `true` if nothing is there.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -58,8 +58,8 @@ pub trait Storage: Send + Sync {
         write_zeroes(self, offset, len)
     }
 
-    /// Whether a range certainly has no data, if that is cheap to know. `true` is a hint: file systems have had errors
-    /// there, so who relies on it reads the range as well.
+    /// Returns `true` if a range certainly has no data, as far as that is cheap to know. `true` is a hint: file systems
+    /// have had errors there, so callers that rely on it read the range as well.
     fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
         let _ = (offset, len);
         Ok(false)
@@ -211,9 +211,9 @@ macro_rules! through_a_pointer {
 through_a_pointer!(Arc<S>);
 through_a_pointer!(&S);
 
-/// How often a lock is tried, and how long between: a process that another thread is starting shares this one's locks
-/// until it runs its program, so that a file closed a moment ago is still locked; on a busy machine for some
-/// milliseconds.
+/// Number of attempts at a lock, and the pause between them: a process that another thread is starting shares this
+/// one's locks until it runs its program, so that a file closed a moment ago is still locked; on a busy machine for
+/// some milliseconds.
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 

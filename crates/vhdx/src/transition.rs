@@ -27,7 +27,7 @@
 use crate::format::BlockState;
 use crate::metadata::Kind;
 
-/// What a write does to a block.
+/// Effect of a write on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
     /// The data goes where the block is.
@@ -42,7 +42,7 @@ pub(crate) enum Write {
     AllocatePart,
 }
 
-/// What giving up a range does to a block.
+/// Effect on a block of giving up a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Discard {
     /// Nothing.
@@ -57,7 +57,7 @@ pub(crate) enum Discard {
     AllocatePart,
 }
 
-/// How a range is given up.
+/// Mode of giving up a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiscardMode {
     /// Its contents are not needed; what is given up reads as zeroes. May do less than asked.

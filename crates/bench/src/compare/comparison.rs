@@ -1,4 +1,4 @@
-//! What came of it.
+//! Result of a comparison.
 
 use serde_json::{Value, json};
 
@@ -60,10 +60,10 @@ impl Runs {
     }
 }
 
-/// What came of a comparison: valid for what was measured, also when it was cancelled.
+/// Result of a comparison: valid for what was measured, even if it was cancelled.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What was asked.
+    /// The plan that was requested.
     pub plan: Plan,
     /// Every figure.
     pub runs: Runs,
@@ -71,7 +71,7 @@ pub struct Comparison {
     pub contrasts: Vec<Contrast>,
     /// The control against itself, row by row.
     pub again: Vec<Contrast>,
-    /// Whether the machine held still.
+    /// Trust in the measurement: whether the machine was stable.
     pub trust: Trust,
     /// It was not cut short.
     pub complete: bool,
@@ -104,7 +104,7 @@ impl Comparison {
         open
     }
 
-    /// How many contrasts have that verdict.
+    /// Number of contrasts with that verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.contrasts.iter().filter(|contrast| contrast.verdict == verdict).count()
     }

@@ -8,7 +8,7 @@ use super::plan::Plan;
 /// Most pairs that are said to be needed: beyond, the difference lies so close to the margin that no number is honest.
 const MORE_PAIRS_MAX: f64 = 10_000.0;
 
-/// What can be said of a difference.
+/// Verdict on a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Better than the control by more than the margin.
@@ -32,7 +32,7 @@ impl Verdict {
         }
     }
 
-    /// How it is marked on a page.
+    /// Tone of the verdict on a page.
     pub fn tone(self) -> VerdictTone {
         match self {
             Self::Faster => VerdictTone::Good,
@@ -43,12 +43,12 @@ impl Verdict {
     }
 }
 
-/// One candidate held against the control in one row.
+/// Contrast of one candidate with the control in one row.
 #[derive(Clone, Debug)]
 pub struct Contrast {
-    /// Which row of [`Plan::rows`].
+    /// Index into [`Plan::rows`].
     pub row: usize,
-    /// Which candidate of [`Plan::arms`]; 0 for the control against itself.
+    /// Index into [`Plan::arms`]; 0 for the control against itself.
     pub arm: usize,
     /// Blocks in which both have a figure.
     pub pairs: u32,
@@ -59,15 +59,17 @@ pub struct Contrast {
     /// By how many per cent of the control the candidate lies above it (below, if negative): Hodges–Lehmann over the
     /// pairs, and so not exactly the quotient of the medians. NaN without pairs.
     pub diff_pct: f64,
-    /// Where the true difference lies, per cent; `None` where so few pairs cannot say. 95 % over all looks together.
+    /// Confidence interval of the true difference, per cent; `None` where too few pairs allow one. 95 % over all looks
+    /// together.
     pub interval_pct: Option<(f64, f64)>,
     /// Probability of ranks this lopsided without a difference.
     pub p: f64,
     /// The same by Holm, over the table.
     pub p_adjusted: f64,
-    /// What that means.
+    /// Verdict on the difference.
     pub verdict: Verdict,
-    /// How many more pairs would probably tell; `None` where it is told, or where no number would be honest.
+    /// Estimated number of further pairs needed for a verdict; `None` if there is a verdict, or if no number would be
+    /// honest.
     pub more_pairs: Option<u32>,
 }
 
@@ -143,8 +145,8 @@ pub(super) fn decide(plan: &Plan, family: Vec<Pairs>) -> Vec<Contrast> {
     family.into_iter().enumerate().map(contrast).collect()
 }
 
-/// Whether a contrast needs no more pairs. Holm's correction depends on the other rows, which may go on; the strictest
-/// that it can become is Bonferroni's, so what passes that stays decided.
+/// Returns `true` if a contrast needs no more pairs. Holm's correction depends on the other rows, which may go on; the
+/// strictest that it can become is Bonferroni's, so a contrast that passes Bonferroni stays decided.
 pub(super) fn is_final(plan: &Plan, contrast: &Contrast, family: usize) -> bool {
     match contrast.verdict {
         Verdict::CannotTell => false,

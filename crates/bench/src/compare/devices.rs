@@ -14,7 +14,7 @@ use crate::random::mix;
 use crate::run::{Cancel, Tick, run};
 use crate::sizes::BlockSizes;
 
-/// What a run's figure is.
+/// Figure taken from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// I/Os per second, of both directions together.
@@ -25,14 +25,14 @@ pub enum Figure {
 
 /// Candidates that are devices, and rows that are jobs.
 pub struct Devices {
-    /// One for each arm; the first is the control.
+    /// Devices, one for each arm; the first is the control.
     pub candidates: Vec<Arc<dyn BlockDevice>>,
     /// The control, opened once more: what another connection, another file handle or other memory does to the figure
     /// is then seen in the control against itself. The same device where it cannot be opened twice.
     pub control_again: Arc<dyn BlockDevice>,
-    /// One for each row.
+    /// Jobs, one for each row.
     pub jobs: Vec<Job>,
-    /// What is taken of each run; a job with a rate always gives its response time, as its IOPS are the rate.
+    /// Figure taken from each run; a job with a rate always gives its response time, as its IOPS are the rate.
     pub figure: Figure,
 }
 

@@ -1,4 +1,4 @@
-//! Which differences are real.
+//! Comparison of candidates: tells real differences from noise.
 //!
 //! ```text
 //!   Plan { rows × arms, pairs, margin } ──run(measure)──▶ Comparison ──▶ Display   (terminal)

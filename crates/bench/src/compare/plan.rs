@@ -1,4 +1,4 @@
-//! Which run comes when.
+//! Plan of a comparison: the order of its runs.
 
 use std::ops::AsyncFnMut;
 
@@ -22,7 +22,7 @@ pub const ROUNDS_MAX: u32 = 3;
 /// Most pairs of a round. Beyond, the time would be better spent on a quieter machine.
 const PAIRS_MAX: u32 = 1000;
 
-/// What is compared, and how thoroughly.
+/// Plan of a comparison: its subjects and its thoroughness.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The rows of the table.
@@ -31,7 +31,7 @@ pub struct Plan {
     pub arms: Vec<String>,
     /// Pairs after which it is looked which rows are decided.
     pub pairs: u32,
-    /// How often that many pairs are measured for rows that are not decided, 1 to [`ROUNDS_MAX`].
+    /// Number of rounds of that many pairs, for rows that are not decided, 1 to [`ROUNDS_MAX`].
     pub rounds: u32,
     /// Differences up to this percentage count as none
     pub margin_percent: f64,
@@ -48,11 +48,11 @@ pub struct Row {
     pub name: String,
     /// "IOPS", "MB/s", "ms".
     pub unit: String,
-    /// Which way is better.
+    /// Direction in which the figure is better.
     pub better: Better,
 }
 
-/// What a run is of.
+/// Subject of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     /// A candidate by its place in [`Plan::arms`]; 0 is the control.
@@ -62,18 +62,18 @@ pub enum Arm {
     ControlAgain,
 }
 
-/// One run.
+/// A run of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// On what.
     pub arm: Arm,
-    /// Which row of [`Plan::rows`].
+    /// Index into [`Plan::rows`].
     pub row: usize,
     /// Its block, counted through all rounds; `None` in warm-up.
     pub block: Option<u32>,
 }
 
-/// How far a comparison is, before each run.
+/// Progress of a comparison, before each run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// The run that begins.
@@ -90,7 +90,7 @@ pub enum PlanError {
     /// Nothing to hold against the control.
     #[error("a comparison needs at least two candidates, and {arms} is given")]
     Arms {
-        /// How many there are.
+        /// Number of candidates.
         arms: usize,
     },
     /// Nothing to measure.
@@ -101,19 +101,19 @@ pub enum PlanError {
         "{pairs} pairs are not possible: at least 6 are needed for an interval, and fewer than {PAIRS_MAX} are allowed"
     )]
     Pairs {
-        /// How many were asked for.
+        /// Number requested.
         pairs: u32,
     },
     /// Too few or too many.
     #[error("{rounds} rounds are not possible: 1 to {ROUNDS_MAX} are")]
     Rounds {
-        /// How many were asked for.
+        /// Number requested.
         rounds: u32,
     },
     /// No margin.
     #[error("a margin of {margin} % is not possible: more than 0 and less than 100 is expected")]
     Margin {
-        /// What was asked for, per cent.
+        /// Margin requested, per cent.
         margin: f64,
     },
 }

@@ -52,7 +52,7 @@ impl Comparison {
         if short && distinct { self.plan.arms[arm].clone() } else { letter(arm) }
     }
 
-    /// What the columns mean.
+    /// Explanation of the columns.
     pub(super) fn caption(&self) -> String {
         let [a, b] = [0, 1].map(|arm| self.heading(arm));
         let against = if self.plan.arms.len() > 2 {
@@ -67,7 +67,7 @@ impl Comparison {
         )
     }
 
-    /// What came out, in a sentence.
+    /// Result of the comparison, in a sentence.
     pub fn sentence(&self) -> String {
         let count = |verdict| self.count(verdict);
         let all = self.contrasts.len();

@@ -1,4 +1,4 @@
-//! Whether the machine held still.
+//! Stability of the machine during a comparison.
 
 use lunway_stats::{
     Line, autocorrelation, changepoints, holm, mann_kendall, median, normal_cdf, outliers, theil_sen,
@@ -19,12 +19,12 @@ const LEVEL: f64 = 0.05;
 /// Pairs that resemble their neighbours less than this make intervals at most a fifth too narrow.
 const AUTOCORRELATION_MIN: f64 = 0.2;
 
-/// Whether the comparison may be acted on.
+/// Trust in a comparison: whether it may be acted on.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// Why not; sentences. Empty: it may.
     pub reasons: Vec<String>,
-    /// What else a reader should know; sentences.
+    /// Further remarks for a reader; sentences.
     pub notes: Vec<String>,
 }
 
@@ -166,7 +166,8 @@ fn line(logs: &[f64]) -> Option<Line> {
     theil_sen(&points)
 }
 
-/// What a description of the values leaves unexplained: the sum of distances, in which one stall does not decide.
+/// Returns the residual of a description of the values: the sum of absolute deviations, which a single stall does not
+/// dominate.
 fn left_over(logs: &[f64], described: impl Fn(usize) -> f64) -> f64 {
     logs.iter().enumerate().map(|(at, log)| (log - described(at)).abs()).sum()
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a job file.
+//! Errors in a job file.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ pub enum JobFileError {
     /// Something in it is wrong, or cannot be done here.
     #[error("{place}: {problem}")]
     Line {
-        /// Where.
+        /// Place of the error.
         place: Place,
-        /// What.
+        /// Kind of error.
         problem: Problem,
     },
     /// A job that makes no sense on this device.
     #[error("{place}: [{name}]: {source}")]
     Job {
-        /// Where its section begins.
+        /// Place where the section begins.
         place: Place,
         /// The section.
         name: String,
-        /// What is wrong.
+        /// Fault in the job.
         source: JobError,
     },
     /// There is nothing to run in it.
@@ -44,7 +44,7 @@ pub enum JobFileError {
     },
 }
 
-/// What is wrong with a line of a job file.
+/// Kind of error in a line of a job file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -92,7 +92,7 @@ pub enum Problem {
     /// Not a key of fio's.
     #[error("`{key}` is not a known fio option")]
     UnknownKey {
-        /// What stands there.
+        /// Text found in place of the key.
         key: String,
     },
     /// A key whose meaning cannot be honoured.
@@ -108,7 +108,7 @@ pub enum Problem {
     Value {
         /// Key and value.
         setting: String,
-        /// What it should be.
+        /// Description of the values allowed.
         wanted: &'static str,
     },
     /// Settings of a section that exclude each other.
@@ -116,7 +116,7 @@ pub enum Problem {
     Section {
         /// The section.
         section: String,
-        /// What does not fit together.
+        /// Description of the conflict.
         why: &'static str,
     },
 }

@@ -11,12 +11,12 @@ const PERCENTILES_MAX: usize = 64;
 /// Characters of a job's name.
 const NAME_MAX: usize = 200;
 
-/// One direction of one job, as tables and comparisons want it.
+/// Results of one direction of one job, as tables and comparisons need them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     /// The job.
     pub name: String,
-    /// What it did.
+    /// Direction of the I/O.
     pub direction: Did,
     /// I/Os in all.
     pub ios: u64,
@@ -24,7 +24,7 @@ pub struct Imported {
     pub iops: f64,
     /// Bytes per second.
     pub bytes_per_s: f64,
-    /// How long it was measured, seconds.
+    /// Duration of the measurement, seconds.
     pub seconds: f64,
     /// Mean response time, nanoseconds: `lat_ns`, from the (intended) start to the completion. `None` where the
     /// document does not tell, as with `disable_lat`.
@@ -42,7 +42,7 @@ impl Imported {
     }
 }
 
-/// What one direction of a job did.
+/// Direction of the I/O of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
     /// It read.
@@ -82,7 +82,7 @@ pub enum ImportError {
     /// Not JSON at all.
     #[error("this is not JSON: {why}")]
     Json {
-        /// What the parser says.
+        /// Message from the parser.
         why: String,
     },
     /// No list of jobs.
@@ -91,7 +91,7 @@ pub enum ImportError {
     /// More jobs than fio can have run.
     #[error("{count} jobs are more than the {JOBS_MAX} that fio can run")]
     TooMany {
-        /// How many.
+        /// Number of jobs.
         count: usize,
     },
     /// A figure that is missing, or no figure.

@@ -17,7 +17,7 @@ const INCLUDE_DEPTH_MAX: usize = 8;
 /// Bytes of a value once its variables are filled in.
 const VALUE_MAX: usize = 64 << 10;
 
-/// Where something stands.
+/// Position in a job file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file, as it was named.
@@ -46,7 +46,7 @@ pub(super) struct RawSection {
     pub(super) place: Place,
     pub(super) name: String,
     pub(super) settings: Vec<Setting>,
-    /// How many of the global settings stand above it: those are its defaults.
+    /// Number of global settings above it: those are its defaults.
     pub(super) globals: usize,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Ini {
 /// Values of environment variables.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Where the settings of a line go.
+/// Destination of the settings of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Current {
     Nowhere,

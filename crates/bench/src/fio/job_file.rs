@@ -71,17 +71,17 @@ impl JobFile {
         Ok(Self { sections, notes, direct })
     }
 
-    /// What a reader of the results must know: keys without effect, and what is done otherwise than fio does it.
+    /// Notes for a reader of the results: keys without effect, and deviations from fio's behaviour.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Whether a section wants the device opened past the page cache.
+    /// Returns `true` if any section asks for direct I/O, which bypasses the page cache.
     pub fn direct(&self) -> bool {
         self.direct
     }
 
-    /// Whether a section writes.
+    /// Returns `true` if any section writes.
     pub fn writes(&self) -> bool {
         self.sections.iter().any(Section::writes)
     }

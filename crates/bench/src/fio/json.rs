@@ -23,7 +23,7 @@ use crate::sizes::{BlockSizes, Share};
 pub const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
-/// How much of each latency is written.
+/// Level of detail of the latencies written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Detail {
     /// Spread and percentiles.
@@ -97,7 +97,7 @@ fn detailed(outcome: &Outcome, detail: Detail) -> Value {
     })
 }
 
-/// What fio reports for a job with failed I/O: the number of `EIO`.
+/// Error number that fio reports for a job with failed I/O: `EIO`.
 const EIO: u32 = 5;
 
 /// fio's latency classes; a class holds what is above the one before it.
@@ -326,7 +326,7 @@ fn latency_shares(latency: &Latency, from: u64, unit: u64, steps: &[(&str, u64)]
     shares(steps.iter().zip(counts).map(|(&(key, _), count)| (key, 100.0 * count as f64 / total)))
 }
 
-/// What fio has no field for.
+/// Returns the results for which fio has no field.
 fn extra(outcome: &Outcome) -> Value {
     let mut extra = json!({
         "end": match outcome.end {

@@ -1,6 +1,6 @@
 //! Every key that fio knows, and what becomes of it here.
 
-/// What becomes of a key.
+/// Treatment of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// It does here what it does in fio.
@@ -60,9 +60,9 @@ pub enum Key {
 pub enum Reason {
     /// The device of the command line is measured, whatever files the job file names.
     OneDevice,
-    /// How I/Os are handed to a kernel is the device's own affair here.
+    /// Submitting I/Os to a kernel is the device's own affair here.
     Engine,
-    /// Where and how threads run is left to the operating system.
+    /// Placement and scheduling of threads are left to the operating system.
     Placement,
     /// Other outputs exist here: `--json-plus-file`, `--stream`.
     Output,
@@ -95,7 +95,7 @@ impl Reason {
     }
 }
 
-/// What becomes of `key`; `None` for what fio does not know either.
+/// Returns the treatment of `key`; `None` for a key that fio does not know either.
 pub(super) fn treatment(key: &str) -> Option<Treatment> {
     KEYS.iter().find(|(names, _)| names.contains(&key)).map(|&(_, treatment)| treatment)
 }

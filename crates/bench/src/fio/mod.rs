@@ -1,4 +1,4 @@
-//! What people bring from fio, and what they take to programs that read it.
+//! Exchange with fio: job files taken from it, and results for programs that read its formats.
 //!
 //! | part | is |
 //! |---|---|

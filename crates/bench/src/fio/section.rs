@@ -1,4 +1,4 @@
-//! What the settings of one section mean.
+//! Interpretation of the settings of one section.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Amount {
     }
 }
 
-/// One section of a job file: its job, as far as it can be told without the device.
+/// A section of a job file: its job, as far as it can be told without the device.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     pub(super) place: Place,
@@ -238,7 +238,7 @@ impl Section {
         Ok(())
     }
 
-    /// What only all settings together tell.
+    /// Checks the constraints that involve several settings.
     fn check(&self) -> Result<(), &'static str> {
         let used =
             |rate: &[Option<u64>; 2]| rate.iter().zip(self.does).any(|(rate, does)| does && rate.is_some());
@@ -257,7 +257,7 @@ impl Section {
         Ok(())
     }
 
-    /// What the section asks for that is done otherwise here, as sentences.
+    /// Returns the section's requests that are carried out differently here, as sentences.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let name = &self.name;
@@ -278,7 +278,7 @@ impl Section {
         notes
     }
 
-    /// Whether it writes.
+    /// Returns `true` if the section writes.
     pub(super) fn writes(&self) -> bool {
         self.does[1] && !(self.does[0] && self.read_percent == 100)
     }

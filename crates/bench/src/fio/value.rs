@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Which prefixes are powers of 1024.
+/// Choice of the prefixes that are powers of 1024.
 ///
 /// fio turned the standards round to keep old scripts right: by default `4k` is 4096 and `4kib` is 4000. `kb_base=1000`
 /// is the standards' way.

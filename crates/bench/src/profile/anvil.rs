@@ -24,11 +24,11 @@ pub struct Profile {
     pub preparation: Option<Job>,
     /// The rows of the table.
     pub rows: Vec<Job>,
-    /// What a reader of the results must know.
+    /// Notes for a reader of the results.
     pub notes: Vec<String>,
 }
 
-/// One row: name, pattern, block size, queue depth.
+/// Row of the table: name, pattern, block size, queue depth.
 type Row = (&'static str, Pattern, u32, u32);
 
 const READS: [Row; 6] = [

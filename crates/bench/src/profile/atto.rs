@@ -1,4 +1,4 @@
-//! How throughput grows with the size of a transfer.
+//! Throughput as a function of transfer size.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const LARGEST: u32 = 64 << 20;
 /// I/Os in flight, as the tool has it unless told otherwise.
 const DEPTH: u32 = 4;
 
-/// What the `atto` profile found: sequential throughput by transfer size.
+/// Result of the `atto` profile: sequential throughput by transfer size.
 ///
 /// Each size moves the region's length once, but for no longer than [`Options::duration`]: small transfers would take
 /// minutes on a slow path.
@@ -33,7 +33,7 @@ pub struct Atto {
     pub sweep: Vec<SweepPoint>,
 }
 
-/// One transfer size.
+/// Results for one transfer size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepPoint {
     /// Bytes per I/O.

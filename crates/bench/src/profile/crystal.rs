@@ -16,7 +16,7 @@ use lunway_stats::median;
 use super::runner::Runner;
 use super::{Kind, Options, READS_ONLY, job, order, preparation};
 
-/// One test: name, pattern, block size, queue depth.
+/// Test of the profile: name, pattern, block size, queue depth.
 type Test = (&'static str, Pattern, u32, u32);
 
 /// The default set of the tool that made it popular; T1 is one thread.
@@ -31,8 +31,8 @@ const TESTS: [Test; 4] = [
 const DIRECTIONS: [(&str, Mix); 3] =
     [("read", Mix::READ), ("write", Mix::WRITE), ("mix 70/30", Mix { read_percent: 70 })];
 
-/// What the `crystal` profile found: each row measured [`Options::runs`] times after a run of the same length that is
-/// thrown away.
+/// Result of the `crystal` profile: each row is measured [`Options::runs`] times, after a run of the same length that
+/// is discarded.
 ///
 /// The figure to quote is the **median** with its spread. The best of the runs is there too, because that is what the
 /// tool shows that this set of tests comes from: highest rate and lowest time, each on its own, maybe of different
@@ -43,16 +43,16 @@ pub struct Crystal {
     pub rows: Vec<CrystalRow>,
 }
 
-/// One row.
+/// Row of the result.
 #[derive(Clone, Debug)]
 pub struct CrystalRow {
     /// Test and direction: "RND4K Q32T1 read".
     pub name: String,
-    /// What each run came to, in order. Fewer than asked for if it was interrupted; never none.
+    /// Figures of each run, in order. Fewer than requested if the profile was interrupted; never none.
     pub runs: Vec<Figures>,
 }
 
-/// What one run came to; a mix counts both directions.
+/// Figures of one run; those of a mix count both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Millions of bytes per second.
@@ -128,7 +128,7 @@ pub(super) fn published() -> String {
     text
 }
 
-/// One job for each run, thrown away ones included.
+/// Returns the jobs, one for each run, including discarded runs.
 pub(super) fn jobs(geometry: &Geometry, options: &Options) -> Vec<Job> {
     let (rows, _) = rows(geometry, options);
     let runs = options.runs.max(1) as usize + 1;
@@ -136,7 +136,7 @@ pub(super) fn jobs(geometry: &Geometry, options: &Options) -> Vec<Job> {
     preparation(options.work_on(geometry), options).into_iter().chain(repeated).collect()
 }
 
-/// One job for each row, and why others are not there.
+/// Returns the jobs, one for each row, and the reasons why rows are missing.
 fn rows(geometry: &Geometry, options: &Options) -> (Vec<Job>, Vec<String>) {
     let region = options.work_on(geometry);
     let (mut rows, mut notes) = (Vec::new(), Vec::new());

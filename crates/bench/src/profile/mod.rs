@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// What it does, in a line.
+    /// Description, in a line.
     pub fn about(self) -> &'static str {
         match self {
             Self::H2bench => {
@@ -99,12 +99,12 @@ impl Kind {
     }
 }
 
-/// How to run a profile.
+/// Options of a profile.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long each row, run or round is measured; at most, where it also ends by bytes.
+    /// Measuring time of each row, run or round; an upper limit where it also ends by bytes.
     pub duration: Duration,
-    /// How long each row runs before that.
+    /// Ramp time of each row before that.
     pub ramp: Duration,
     /// Size of the region at the start of the device, bytes; less if the device is smaller.
     pub region: u64,
@@ -112,21 +112,21 @@ pub struct Options {
     pub destroy: bool,
     /// Of addresses and data.
     pub seed: u64,
-    /// How often `crystal` measures each row.
+    /// Number of times that `crystal` measures each row.
     pub runs: u32,
-    /// What `steady` repeats.
+    /// Load that `steady` repeats.
     pub load: Load,
 }
 
 impl Default for Options {
-    /// Those of `anvil`.
+    /// Returns the defaults of `anvil`.
     fn default() -> Self {
         Self::of(Kind::Anvil)
     }
 }
 
 impl Options {
-    /// What `kind` does if nothing else is said. It destroys nothing.
+    /// Returns the defaults of `kind`. They destroy nothing.
     pub fn of(kind: Kind) -> Self {
         let (duration, ramp, region) = match kind {
             Kind::Anvil => (Duration::from_secs(5), Duration::from_millis(500), 1 << 30),
@@ -160,10 +160,10 @@ impl Options {
     }
 }
 
-/// Which part of a profile is running.
+/// Step of a running profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// What it does: a row's name, "preparation" …
+    /// Name of the step: a row's name, "preparation" …
     pub name: &'a str,
     /// From 0, preparation included.
     pub index: usize,
@@ -173,22 +173,22 @@ pub struct Step<'a> {
     pub then: Duration,
 }
 
-/// What a profile found.
+/// Result of a profile.
 #[derive(Clone, Debug)]
 pub struct ProfileResult {
-    /// Which profile.
+    /// The profile that was run.
     pub kind: Kind,
     /// The jobs that were run, in order; of a job that was repeated, the run in the middle.
     pub outcomes: Vec<Outcome>,
-    /// What the profile makes of them.
+    /// Details that the profile derives from them.
     pub details: Details,
-    /// What a reader must know: what was left out, what may have been cached.
+    /// Notes for a reader: what was left out, what may have been cached.
     pub notes: Vec<String>,
     /// All of it was done. If not, what is there is valid for what was done.
     pub complete: bool,
 }
 
-/// What a profile makes of its outcomes.
+/// Details that a profile derives from its outcomes.
 #[derive(Clone, Debug)]
 pub enum Details {
     /// Of [`Kind::Anvil`].
@@ -204,7 +204,7 @@ pub enum Details {
 }
 
 impl ProfileResult {
-    /// What went wrong besides failed I/Os of the outcomes, in sentences; empty if nothing did.
+    /// Returns failures other than failed I/Os of the outcomes, in sentences; empty if there were none.
     pub fn failures(&self) -> Vec<String> {
         let Details::H2bench(found) = &self.details else { return Vec::new() };
         let mut failures = Vec::new();
@@ -263,8 +263,8 @@ pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration 
     total(jobs.iter().map(Cost::of), ASSUMED_RATE)
 }
 
-/// What a profile does, to the last constant, as Markdown: written into the page of profiles, and compared with it by a
-/// test.
+/// Specification of a profile, down to the last constant, as Markdown: written into the page of profiles, and compared
+/// with it by a test.
 pub fn published(kind: Kind) -> String {
     let Options { duration, ramp, region, .. } = Options::of(kind);
     let region = if region == u64::MAX { "the whole device".into() } else { HumanSize(region).to_string() };
@@ -328,8 +328,8 @@ pub async fn run(
 /// Bytes per I/O of the preparation.
 const PIECE: u64 = 1 << 20;
 
-/// What writes a region of [`Options::work_on`] before it is read, eight in flight. `None` where nothing may be
-/// written.
+/// Returns the job that writes a region of [`Options::work_on`] before it is read, with eight I/Os in flight. `None`
+/// where nothing may be written.
 fn preparation(region: Region, options: &Options) -> Option<Job> {
     let block_size = region.len.min(PIECE) as u32;
     options.destroy.then(|| Job {
@@ -361,10 +361,10 @@ fn job(
     }
 }
 
-/// What is assumed of a device until it has shown its speed, bytes per second: a gigabit link twice over.
+/// Throughput assumed of a device until it has shown its speed, bytes per second: twice that of a gigabit link.
 const ASSUMED_RATE: f64 = 200e6;
 
-/// How long a step takes: so many bytes, but no longer than a time.
+/// Expected cost of a step: a number of bytes, limited by a time.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! One I/O at a time.
+//! Probe that issues one I/O at a time.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::run::Cancel;
 
 /// A cancel is looked after this often while an I/O is under way.
 const TURN: Duration = Duration::from_millis(50);
-/// How long an I/O under way is waited for after a cancel.
+/// Longest time that an I/O in flight is waited for after a cancel.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// The runtime gets its turn this often from a device that answers inline.
 const SLICE: Duration = Duration::from_micros(500);
@@ -25,7 +25,8 @@ pub(super) enum Stop {
     Failed,
 }
 
-/// One I/O at a time, each timed from the call to the answer: for measurements whose addresses no job can describe.
+/// Issues one I/O at a time and measures each from the call to the answer: for measurements whose addresses no job can
+/// describe.
 ///
 /// It counts failures, and ends by itself after sixteen of them with no success between.
 pub(super) struct Probe<'a> {
@@ -36,7 +37,7 @@ pub(super) struct Probe<'a> {
     failures: u32,
     /// I/Os that failed.
     pub(super) errors: u64,
-    /// What the first of them said.
+    /// Error of the first of them.
     pub(super) first_error: Option<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::run::{Cancel, Tick, run};
 
 use super::{ASSUMED_RATE, Cost, Step, total};
 
-/// How often progress is told.
+/// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Runs steps that were [planned](Self::plan) before, tells how far it is, and knows whether it was asked to end.
@@ -20,11 +20,11 @@ pub(super) struct Runner<'a> {
     pub(super) device: &'a Arc<dyn BlockDevice>,
     progress: &'a mut dyn FnMut(Step<'_>, &Tick),
     pub(super) cancel: &'a Cancel,
-    /// What of the outcomes is worth keeping.
+    /// Outcomes worth keeping.
     pub(super) outcomes: Vec<Outcome>,
-    /// How long each step is thought to take.
+    /// Expected cost of each step.
     planned: Vec<Cost>,
-    /// What the device was last seen to move where a job ended by bytes, bytes per second.
+    /// Last observed throughput of the device in a job that ended by bytes, bytes per second.
     rate: f64,
     /// Steps begun.
     begun: usize,
@@ -32,7 +32,7 @@ pub(super) struct Runner<'a> {
     broken: bool,
 }
 
-/// How far a step is that is no job.
+/// Progress of a step that is not a job.
 pub(super) struct Meter {
     name: &'static str,
     index: usize,
@@ -40,7 +40,7 @@ pub(super) struct Meter {
     then: Duration,
     started: Instant,
     told: Instant,
-    /// What has been counted since then.
+    /// Counts since the last progress report.
     tick: Tick,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Runner<'a> {
         self.planned.extend(costs);
     }
 
-    /// Those of jobs.
+    /// Adds the steps of jobs to those to come.
     pub(super) fn plan_jobs<'j>(&mut self, jobs: impl IntoIterator<Item = &'j Job>) {
         self.plan(jobs.into_iter().map(Cost::of));
     }
@@ -151,12 +151,12 @@ impl<'a> Runner<'a> {
         Ok(good && ended)
     }
 
-    /// Whether it was asked to end.
+    /// Tells whether the run was asked to end.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
     }
 
-    /// Whether every step begun came to its end.
+    /// Returns `true` if every step that began was completed.
     pub(super) fn is_complete(&self) -> bool {
         !self.broken
     }

@@ -28,7 +28,7 @@ pub const ROUNDS_MAX: usize = 25;
 pub const RANGE_MAX: f64 = 0.20;
 /// The line of best fit through the window may rise or fall by this much of its mean.
 pub const SLOPE_MAX: f64 = 0.10;
-/// How often the region is written before the first round.
+/// Number of times that the region is written before the first round.
 pub const PRECONDITIONING: u64 = 2;
 /// Bytes per I/O of that, and how many are in flight.
 const PRECONDITIONING_BLOCK: u64 = 128 << 10;
@@ -38,7 +38,7 @@ const UNMAPS_MAX: u64 = 1024;
 /// And in no smaller ones than this, bytes.
 const UNMAP_MIN: u64 = 64 << 20;
 
-/// What is repeated until it is steady.
+/// Load that is repeated until it is steady.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// Order of addresses.
@@ -58,7 +58,7 @@ impl Default for Load {
     }
 }
 
-/// What the `steady` profile found, after SNIA's performance test specification.
+/// Result of the `steady` profile, after SNIA's performance test specification.
 ///
 /// The device is purged (unmapped, where it can be), its region written twice in order, and then the load is repeated
 /// in rounds until the IOPS of five rounds in a row are steady by **both** criteria: the highest and the lowest are no
@@ -77,7 +77,7 @@ pub struct Steady {
 /// Five rounds in a row, held against the criteria.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Which rounds, from 0.
+    /// Indices of the rounds, from 0.
     pub rounds: ops::Range<usize>,
     /// Mean of their IOPS.
     pub average: f64,
@@ -190,7 +190,7 @@ pub(super) fn published() -> String {
     })
 }
 
-/// How long it takes at most, if the device writes as fast as was assumed.
+/// Returns the longest duration of the profile if the device writes as fast as assumed.
 pub(super) fn estimate(geometry: &Geometry, options: &Options) -> Duration {
     total(Plan::new(geometry, options).costs(), ASSUMED_RATE)
 }
@@ -279,7 +279,7 @@ impl Steady {
         self.window.as_ref().is_some_and(Window::is_steady)
     }
 
-    /// What it came to, in a sentence.
+    /// Result of the profile, in a sentence.
     pub fn verdict(&self) -> String {
         let Some(window) = &self.window else {
             return format!("Not steady yet: {} of at least {WINDOW} rounds were done.", self.rounds.len());

@@ -154,7 +154,7 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
     said
 }
 
-/// What a table of results has, wherever they come from.
+/// Returns the columns of a table of results, wherever the results come from.
 fn columns() -> Vec<Column> {
     vec![
         Column::words("Test"),

@@ -4,8 +4,7 @@ use super::model::{check, is_read_only, put, read, write};
 use super::{Content, Instance, Model, Outcome, Verdict, all, ensure};
 use crate::{Buf, Durability};
 
-/// How many operations are under way at once: more than the threads of any device (16), fewer than a session's window
-/// (64).
+/// Number of concurrent operations: more than the threads of any device (16), fewer than a session's window (64).
 const DEPTH: u64 = 24;
 
 pub(super) async fn overlaps(instance: &Instance) -> Verdict {

@@ -17,14 +17,14 @@ const SEEDS: [u64; 2] = [1, 2];
 const HALVES: u64 = 2;
 /// Single units that are kept or left out for each prefix.
 const SINGLES: usize = 2;
-/// What a disk writes whole.
+/// Unit that a disk writes atomically, bytes.
 const UNIT: u64 = 512;
 /// A format is opened again for each state, which takes milliseconds: so many states for each seed, spread over all.
 const STATES_MAX: usize = 48;
 
 /// Something that was acknowledged.
 struct Step {
-    /// How many operations the disk below had seen when this one was issued, and when it was acknowledged.
+    /// Number of operations that the disk below had seen when this one was issued, and when it was acknowledged.
     issued: usize,
     acknowledged: usize,
     did: Did,

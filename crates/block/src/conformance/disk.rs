@@ -35,7 +35,7 @@ impl Disk {
         Self { sector, ..self }
     }
 
-    /// What was done to it.
+    /// Recorder of the operations on the disk.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }

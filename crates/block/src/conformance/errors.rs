@@ -4,7 +4,7 @@ use super::model::{put, read, stamped, write};
 use super::{Content, Instance, Model, Outcome, Verdict, all, ensure};
 use crate::{BlockDevice, BlockError, Buf, Durability, Permit, Zeroing};
 
-/// What the contract says of a range, for operations that change something and for those that do not.
+/// Errors that the contract requires for a range, for operations that change something and for those that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
     Misaligned,

@@ -66,9 +66,9 @@ pub struct Instance {
     pub keep: Box<dyn Any>,
 }
 
-/// How an [`Instance`] is closed.
+/// Function that closes an [`Instance`].
 pub type Close = Box<dyn FnOnce() -> Local<'static, Result<(), BlockError>>>;
-/// How an [`Instance`] is opened again.
+/// Function that opens an [`Instance`] again.
 pub type Reopen = Box<dyn FnOnce() -> Local<'static, Instance>>;
 
 impl Instance {
@@ -78,7 +78,7 @@ impl Instance {
     }
 }
 
-/// What a device under test lies on.
+/// Storage below a device under test.
 enum Below {
     /// On nothing that a test could exchange.
     Nothing,
@@ -205,10 +205,10 @@ impl Subject {
     }
 }
 
-/// What a check found.
+/// Verdict of a check.
 pub type Verdict = Result<Outcome, String>;
 
-/// What a check found that did not fail.
+/// Outcome of a check that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The device does what the contract says.
@@ -233,7 +233,7 @@ pub enum Check {
     Shape,
     /// A fresh device reads as zeroes, in any length, and every byte of the buffer is filled.
     Reads,
-    /// What was written is read, nothing beside it changes.
+    /// Reads return the data written; nothing beside it changes.
     Writes,
     /// Ranges that begin and end within blocks, pages and physical sectors.
     PartialBlocks,
@@ -288,7 +288,7 @@ impl Check {
         Self::PassesOn,
     ];
 
-    /// What it is called in the table.
+    /// Name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shape => "geometry",

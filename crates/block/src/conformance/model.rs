@@ -1,11 +1,11 @@
-//! What a device should hold, sector by sector.
+//! Model of a device: the content that each sector should have.
 
 use std::ops::Range;
 
 use super::{Verdict, ensure};
 use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 
-/// What a sector holds.
+/// Content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeroes.
@@ -35,7 +35,7 @@ impl Content {
         bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&word[..part.len()]));
     }
 
-    /// Whether a sector holds it.
+    /// Tells whether a sector holds this content.
     pub fn is(self, sector: u64, bytes: &[u8]) -> bool {
         let word = self.word(sector).to_le_bytes();
         self == Self::Any || bytes.chunks(8).all(|part| *part == word[..part.len()])
@@ -64,17 +64,17 @@ impl Model {
         self.sector
     }
 
-    /// How many sectors there are.
+    /// Number of sectors.
     pub fn len(&self) -> usize {
         self.sectors.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no sectors.
     pub fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }
 
-    /// What a sector holds.
+    /// Content of a sector.
     pub fn at(&self, sector: usize) -> Content {
         self.sectors[sector]
     }
@@ -84,7 +84,7 @@ impl Model {
         self.sectors.resize(sectors, Content::Zeroes);
     }
 
-    /// What a range of bytes holds from now on.
+    /// Sets the content of a range of bytes.
     pub fn set(&mut self, offset: u64, len: u64, content: Content) {
         let range = self.range(offset, len);
         self.sectors[range].fill(content);

@@ -25,7 +25,7 @@ struct State {
 impl Probe {
     /// Bytes.
     pub const SIZE: u64 = 8 << 20;
-    /// What reads bring.
+    /// Byte that reads return.
     pub const BYTE: u8 = 0xA7;
 
     /// The methods that reached it since the last call, in their order.

@@ -193,7 +193,8 @@ pub(super) async fn extents_of(
     Ok(tells)
 }
 
-/// What changes meanwhile may be told differently, so that each list is only held against its own promise.
+/// Checks a list of first extents. Ranges that change meanwhile may be reported differently, so each list is only held
+/// against its own promise.
 async fn first_extents_of(
     device: &dyn BlockDevice,
     offset: u64,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::{Buf, Durability, Extent, ExtentKind, Geometry, Permit, ResizeCallback, SharedBuf, Zeroing};
 
-/// What a [`Broken`] device does wrong.
+/// Misbehaviour of a [`Broken`] device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::spec::{FaultOp, FaultRule, FaultSpec};
 use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing};
 
-/// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system
-/// call of about 1 µs) not to be seen in a measurement.
+/// Interval between checks for the switch file: short enough for a person and a script, long enough (a check is a
+/// system call of about 1 µs) not to show in a measurement.
 const SWITCH_PERIOD: Duration = Duration::from_millis(10);
 
 /// Fails operations or corrupts reads as a [`FaultSpec`] says: `fault:SPEC:DEVICE`.

@@ -26,7 +26,7 @@ struct Failures {
 pub struct Opener {
     inner: Arc<dyn BlockDevice>,
     failures: Arc<Mutex<Failures>>,
-    /// How many failures this one has heard of.
+    /// Number of failures that this user has been told of.
     heard: Arc<Mutex<u64>>,
 }
 
@@ -40,7 +40,7 @@ impl Openers {
         Self { device, failures: Arc::default() }
     }
 
-    /// One more. What has failed before is no business of its own.
+    /// Opens the device for one more user. Earlier failures are not reported to it.
     pub fn open(&self) -> Opener {
         let heard = lock(&self.failures).count;
         Opener {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::timer::sleep_until;
 use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 
-/// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
+/// Amount by which the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
 /// otherwise make many small operations slower than the limit. Idle time earns no more than this.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
@@ -32,7 +32,7 @@ impl Rate {
         Self { inner, bytes_per_second, start: Instant::now(), busy_until: AtomicU64::new(0) }
     }
 
-    /// When the last of `bytes` more bytes has passed; `None` if that is near enough.
+    /// Returns the time at which the last of `bytes` more bytes will have passed; `None` if that is near enough.
     fn take(&self, bytes: usize) -> Option<Instant> {
         let cost = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_second.get());
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);

@@ -25,7 +25,8 @@ struct Counters {
     write_zeroes: Counter,
 }
 
-/// One pair of cache lines per kind, so that readers and writers do not slow each other down.
+/// Counters of one kind of operation, on a pair of cache lines of their own, so that readers and writers do not slow
+/// each other down.
 #[derive(Default)]
 #[repr(align(128))]
 struct Counter {
@@ -56,7 +57,7 @@ impl Counter {
     }
 }
 
-/// What [`Stats`] has counted since it was made.
+/// Counts of [`Stats`] since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsSnapshot {
     /// Reads.

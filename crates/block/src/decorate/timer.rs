@@ -1,4 +1,4 @@
-//! One thread that wakes whoever waits for a moment.
+//! Timer: a thread that wakes tasks at the times they wait for.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

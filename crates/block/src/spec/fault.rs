@@ -11,7 +11,7 @@ use crate::size::{ExactSize, SizeError, parse_size};
 /// Rules per spec: each costs a comparison per operation.
 const RULES_MAX: usize = 16;
 
-/// What goes wrong with a device, and when.
+/// Specification of the faults of a device.
 ///
 /// ```text
 /// SPEC    = ITEM *( "," ITEM )                 no ':' anywhere, no ',' in a path
@@ -34,7 +34,7 @@ const RULES_MAX: usize = 16;
 pub struct FaultSpec {
     /// At least one.
     pub rules: Vec<FaultRule>,
-    /// What operations fail with.
+    /// Error with which operations fail.
     pub error: FaultError,
     /// Active only while this exists.
     pub file: Option<PathBuf>,
@@ -42,10 +42,10 @@ pub struct FaultSpec {
     pub seed: u64,
 }
 
-/// One kind of operation that goes wrong.
+/// Rule for one kind of fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRule {
-    /// Which operation, and how.
+    /// Operation and its kind of fault.
     pub op: FaultOp,
     /// Probability, 0 to 1.
     pub rate: f64,
@@ -53,7 +53,7 @@ pub struct FaultRule {
     pub range: Option<Range<u64>>,
 }
 
-/// What a rule applies to.
+/// Operation to which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOp {
     /// Reads fail.
@@ -76,7 +76,7 @@ const OPS: [(&str, FaultOp); 5] = [
     ("corrupt", FaultOp::Corrupt),
 ];
 
-/// What failing operations fail with.
+/// Error with which operations fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultError {
     /// [`BlockError::Medium`] at the first byte that the rule covers.
@@ -137,7 +137,7 @@ pub enum FaultSpecError {
     /// A rate outside 0 to 1, or no number.
     #[error("`{rate}` is not a rate: expected a probability from 0 to 1, such as 0.01")]
     Rate {
-        /// What was written.
+        /// Text given.
         rate: String,
     },
     /// A range that is not `FROM-TO`, or empty.
@@ -145,7 +145,7 @@ pub enum FaultSpecError {
         "`@{range}` is not a range: expected @FROM-TO with FROM below TO, such as @1M-2M, or @FROM- to the end"
     )]
     Range {
-        /// What was written.
+        /// Text given.
         range: String,
     },
     /// A bound of a range that is no size.
@@ -154,7 +154,7 @@ pub enum FaultSpecError {
     /// An error that does not exist.
     #[error("`{error}` is not an error: expected medium, nospace, busy, gone, timeout or aborted")]
     Error {
-        /// What was written.
+        /// Text given.
         error: String,
     },
     /// `file=` without a path.
@@ -163,7 +163,7 @@ pub enum FaultSpecError {
     /// A seed that is no number.
     #[error("`{seed}` is not a seed: expected a whole number")]
     Seed {
-        /// What was written.
+        /// Text given.
         seed: String,
     },
 }

@@ -57,8 +57,7 @@ impl IscsiUrl {
         Some((portal, parts.next()?, parts.next()?))
     }
 
-    /// Where the secret stands, bytes. Errs on the side of hiding too much: a secret may hold `/`, `?` and
-    /// `@`.
+    /// Byte range of the secret. Errs on the side of hiding too much: a secret may hold `/`, `?` and `@`.
     fn secret(&self) -> Option<std::ops::Range<usize>> {
         let rest = &self.0[SCHEME.len()..];
         let percent = rest.find('%')?;
@@ -79,7 +78,7 @@ impl IscsiUrl {
     }
 }
 
-/// Whether a file of a query is found from where somebody stands. A slash may be escaped.
+/// Returns `true` if a query names a file by a relative path. A slash may be escaped.
 fn is_relative(file: &str) -> bool {
     let begins =
         |prefix: &str| file.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix));

@@ -38,7 +38,7 @@ use crate::duration::{DurationError, ExactDuration, parse_duration};
 use crate::rate::{ExactRate, RateError, parse_rate};
 use crate::size::{ExactSize, SizeError, parse_size};
 
-/// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
+/// Maximum number of stacked decorators: more than anybody needs, and no text can exhaust the stack.
 pub const DEPTH_MAX: usize = 16;
 
 /// Every word before a colon that is a kind of device. What is not in this list is not read.
@@ -64,9 +64,9 @@ pub enum DeviceSpec {
     File {
         /// Raw image or block device.
         path: PathBuf,
-        /// Whether it was said that it is raw.
+        /// Format stated for the file.
         format: FileFormat,
-        /// Whether the page cache is between.
+        /// Caching by this host.
         cache: FileCache,
     },
     /// `vhdx:PATH`, or a path that ends so.
@@ -78,12 +78,12 @@ pub enum DeviceSpec {
     Image {
         /// The image.
         path: PathBuf,
-        /// What it is.
+        /// Format of the image.
         format: ImageFormat,
     },
     /// `vhdx:DEVICE`: a VHDX that lies on another device.
     VhdxOn {
-        /// What it lies on.
+        /// Underlying device.
         inner: Box<DeviceSpec>,
     },
     /// `iscsi://…`.
@@ -100,31 +100,31 @@ pub enum DeviceSpec {
     Delay {
         /// Added to each operation.
         time: Duration,
-        /// What is delayed.
+        /// Device that is delayed.
         inner: Box<DeviceSpec>,
     },
     /// `rate:RATE:DEVICE`.
     Rate {
         /// The limit, reads and writes together.
         bytes_per_second: NonZeroU64,
-        /// What is limited.
+        /// Device that is limited.
         inner: Box<DeviceSpec>,
     },
     /// `fault:SPEC:DEVICE`.
     Fault {
-        /// What goes wrong, and when.
+        /// Faults to inject.
         spec: FaultSpec,
-        /// What it goes wrong with.
+        /// Device that fails.
         inner: Box<DeviceSpec>,
     },
     /// `readonly:DEVICE`.
     ReadOnly {
-        /// What is protected.
+        /// Device that is protected.
         inner: Box<DeviceSpec>,
     },
     /// `stats:DEVICE`.
     Stats {
-        /// What is counted.
+        /// Device whose operations are counted.
         inner: Box<DeviceSpec>,
     },
 }
@@ -139,7 +139,7 @@ pub enum ImageFormat {
 }
 
 impl ImageFormat {
-    /// What stands before its path.
+    /// Prefix of the path.
     fn kind(self) -> &'static str {
         match self {
             Self::Vhd => "vhd",
@@ -148,7 +148,7 @@ impl ImageFormat {
     }
 }
 
-/// Whether a file was named as raw data.
+/// Format stated for a file: raw, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileFormat {
     /// Nothing was said: content that is a container's is refused.
@@ -158,7 +158,7 @@ pub enum FileFormat {
     Raw,
 }
 
-/// What of this host is between a file and its disk.
+/// Caching by this host between a file and its disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileCache {
     /// `?cache=writeback`: the page cache, which has writes before the disk has them.
@@ -168,7 +168,7 @@ pub enum FileCache {
     None,
 }
 
-/// What stands between the path of a file and the name of a [`FileCache`].
+/// Separator between the path of a file and the name of a [`FileCache`].
 const CACHE_KEY: &str = "?cache=";
 
 /// Kinds that a size follows; alone they are hardly meant as the name of a file.
@@ -196,7 +196,7 @@ pub enum SpecError {
     Size {
         /// The kind of device.
         kind: &'static str,
-        /// What is wrong with it.
+        /// Error in the size.
         source: SizeError,
     },
     /// `ram` alone.
@@ -262,7 +262,7 @@ impl DeviceSpec {
         Self::parse_at(text, "", 0)
     }
 
-    /// What a decorator is around; `None`: this is a back end.
+    /// Device inside a decorator; `None` for a back end.
     pub fn inner(&self) -> Option<&Self> {
         match self {
             Self::Delay { inner, .. }
@@ -286,7 +286,7 @@ impl DeviceSpec {
         self.inner().map_or(self, Self::leaf)
     }
 
-    /// Whether the back end is memory of this process: `ram:`, whatever decorates it.
+    /// Returns `true` if the back end is memory of this process: `ram:`, whatever decorates it.
     pub fn is_memory(&self) -> bool {
         matches!(self.leaf(), Self::Ram { .. })
     }
@@ -429,7 +429,7 @@ impl DeviceSpec {
     }
 }
 
-/// Whether a path alone is read as that device, whatever is said of its cache.
+/// Returns `true` if a path alone is read as that device, regardless of its cache setting.
 fn is_bare(text: &str, spec: &DeviceSpec) -> bool {
     if text.is_empty() || split_kind(text).is_some() || SIZED.contains(&text) {
         return false;
@@ -456,12 +456,12 @@ fn file_cache(text: &str) -> Result<(&str, Option<FileCache>), SpecError> {
     }
 }
 
-/// Whether this is what stands before a device, so that a path behind `vhdx:` is none.
+/// Returns `true` if the word is the prefix of a device, and therefore not a path behind `vhdx:`.
 fn is_kind(word: &str) -> bool {
     KINDS.split(", ").any(|kind| kind.trim_end_matches("//").strip_suffix(':') == Some(word))
 }
 
-/// What the end of a path says of its format, where it does.
+/// Returns the device that a path's extension implies, if it implies one.
 fn by_end(path: &Path) -> Option<DeviceSpec> {
     let (text, path) = (path.to_string_lossy(), path.to_owned());
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");

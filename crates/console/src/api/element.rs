@@ -33,7 +33,7 @@ pub(super) trait Element: Clone + PartialEq + Serialize + DeserializeOwned + Sen
     /// Its name in sentences: `lun 3 of target T`.
     fn title(name: &Self::Name) -> String;
 
-    /// Where a wrong value of it stands: `target T, lun 3`.
+    /// Place named in errors about a wrong value: `target T, lun 3`.
     fn place(name: &Self::Name) -> String;
 
     /// The member of a body that repeats the path's name, and its value.
@@ -42,7 +42,7 @@ pub(super) trait Element: Clone + PartialEq + Serialize + DeserializeOwned + Sen
     /// The list that it is in. An error: there is no such target.
     fn list<'c>(config: &'c mut Config, name: &Self::Name) -> Result<&'c mut Vec<Self>, ApiError>;
 
-    /// Whether it is the one of that name.
+    /// Returns `true` if it has that name.
     fn is(&self, name: &Self::Name) -> bool;
 
     /// The file that a new one needs and how many bytes of it, where the request asks for one.
@@ -50,7 +50,7 @@ pub(super) trait Element: Clone + PartialEq + Serialize + DeserializeOwned + Sen
         Ok(None)
     }
 
-    /// Where a new one is put, counted from 1; `None`: behind all others.
+    /// Position of a new element, counted from 1; `None`: behind all others.
     fn at(_ask: Ask) -> Option<usize> {
         None
     }

@@ -69,7 +69,7 @@ struct Closed {
     epoch: String,
 }
 
-/// What changed.
+/// Changes since an epoch.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Changed {
     /// The epoch after which; null: none has been closed yet.

@@ -109,7 +109,7 @@ async fn remove(
     Ok(manager.change(ask, edit).await?.or(absent))
 }
 
-/// That a group has no such entry, and which one has it.
+/// Returns the sentence that a group has no such entry, and which group has it.
 fn absent(config: &Config, group: u16, spec: &PortalSpec) -> String {
     let first = config.listen.contains(spec).then_some(FIRST_PORTAL_GROUP);
     let others =

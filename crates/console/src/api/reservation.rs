@@ -18,7 +18,7 @@ use crate::route::{DRY_RUN, MUST_EXIST, Route};
 /// Reservations of logical units.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Reservations {
-    /// Those that have any.
+    /// Logical units that have any.
     reservations: Vec<LunReservations>,
 }
 

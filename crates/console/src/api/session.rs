@@ -16,7 +16,7 @@ use crate::extract::{Asked, Place};
 use crate::manager::Manager;
 use crate::route::{MUST_EXIST, Parameter, Route};
 
-/// How long an initiator has to log out if nobody says otherwise.
+/// Default time for an initiator to log out, seconds.
 const GRACE_S: u64 = 10;
 /// Longest time that it can be given: what the message holds, 16 bits (RFC 7143 §11.9.3).
 const GRACE_S_MAX: u64 = 65535;

@@ -74,7 +74,7 @@ struct Snapshots {
 /// A snapshot.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SnapshotAnswer {
-    /// What it is.
+    /// Description of the snapshot.
     snapshot: SnapshotSummary,
     /// The Unix socket over which it is read by NBD; null: none.
     socket: Option<String>,

@@ -25,7 +25,7 @@ use crate::route::{
     Parameter, REMOVAL, Route, SHRINK,
 };
 
-/// Where a new rule goes.
+/// Position of a new rule.
 const AT: Parameter = Parameter {
     name: "at",
     kind: "integer",
@@ -112,13 +112,13 @@ struct NewLeaf {
     leaf: String,
 }
 
-/// What a compaction moves at most in a second unless another rate is asked for, bytes: half of what a hard disk does.
+/// Default rate at which a compaction moves data, bytes per second: half of what a hard disk does.
 const COMPACTION_RATE: u64 = 64 << 20;
-/// How long file systems may be frozen, seconds, unless another time is asked for: guests' databases time out after a
-/// minute, and a terabyte of ext4 takes a second.
+/// Default time for which file systems may be frozen, seconds: guests' databases time out after a minute, and a
+/// terabyte of ext4 takes a second.
 const FREEZE_TIME_S: u64 = 30;
 
-/// How a file is compacted.
+/// Options of a compaction.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CompactionOrders {
@@ -129,7 +129,7 @@ struct CompactionOrders {
     /// when they may be thawed.
     #[serde(default)]
     frozen: bool,
-    /// How long they may be frozen, seconds; if that is not enough, no space is released.
+    /// Longest time that the file systems may be frozen, seconds; if that is not enough, no space is released.
     #[serde(default = "freeze_time")]
     deadline_s: u64,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::{LunwaySession, ServedSession};
 use crate::seen::Seen;
 
-/// What hosts and a target tell of the same sessions, as [`merge`](crate::merge) makes it of their facts.
+/// Both ends of the same sessions, as hosts and a target report them: [`merge`](crate::merge) makes it of their facts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ends {
@@ -48,7 +48,7 @@ pub struct HostSession {
     pub up: bool,
     /// The initiator's part of its identity, twelve hexadecimal digits; empty: the kernel does not tell.
     pub isid: String,
-    /// Where it leaves.
+    /// Local address.
     pub local: Option<IpAddr>,
     /// The portal that it leads to.
     pub portal: Option<IpAddr>,
@@ -72,7 +72,7 @@ pub struct HostUnit {
     pub disk: String,
     /// Bytes.
     pub size: u64,
-    /// Where it is mounted for writing with a file system for one host; empty: nowhere.
+    /// Mount points at which it is mounted for writing with a file system for one host; empty: none.
     pub written_at: Seen<String>,
 }
 

@@ -37,7 +37,7 @@ pub struct Record {
     pub settings: BTreeMap<String, String>,
 }
 
-/// What can be said of CHAP secrets without them.
+/// Properties of CHAP secrets that can be told without the secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Chap {
@@ -106,7 +106,7 @@ pub struct Multipath {
     pub running: Seen<bool>,
     /// Section `defaults` of the configuration in use, built-in values included.
     pub defaults: Seen<BTreeMap<String, String>>,
-    /// What applies to lunway's disks: the defaults with the matching `device` and then `overrides` laid over them.
+    /// Settings for lunway's disks: the defaults with the matching `device` and then `overrides` laid over them.
     pub ours: Seen<BTreeMap<String, String>>,
     /// The maps.
     pub maps: Seen<Vec<MultipathMap>>,

@@ -47,17 +47,17 @@ pub struct Lane {
     pub name: String,
     /// The address that it leaves from.
     pub near: Option<IpAddr>,
-    /// Where it leads.
+    /// Portal that the lane leads to.
     pub portal: Option<SocketAddr>,
     /// It carries something only when no other is left.
     pub reserve: bool,
-    /// What a probe measured.
+    /// Results of a probe.
     pub probe: Seen<LaneProbe>,
-    /// What happened when it was taken down; `None`: it was not.
+    /// Effects of taking the lane down; `None`: it was not taken down.
     pub pull: Option<LanePull>,
 }
 
-/// What the disk's users noticed of a lane that was taken down and put back.
+/// Effects on the disk's users of a lane that was taken down and put back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LanePull {
@@ -65,7 +65,7 @@ pub struct LanePull {
     pub pause_ms: f64,
     /// Reads meanwhile.
     pub reads: u64,
-    /// Those of them that failed.
+    /// Number of them that failed.
     pub failed: u64,
     /// Milliseconds until the lane was logged in again, once it was let.
     pub back_ms: Seen<f64>,
@@ -110,10 +110,10 @@ pub struct LaneProbe {
 pub struct PlanFinding {
     /// `rule-3`.
     pub id: String,
-    /// What was noticed.
+    /// Observation.
     pub what: String,
-    /// What it is about.
+    /// Subject.
     pub place: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
 }

@@ -66,11 +66,11 @@ pub struct Facts {
     pub windows: Option<Windows>,
     /// Hosts and their target, merged.
     pub ends: Option<Ends>,
-    /// What people have answered.
+    /// Answers given by people.
     pub answers: Option<Answers>,
     /// Ports by which the default routes leave.
     pub default_ports: Seen<Vec<String>>,
-    /// What was not looked at because there is more of it than the limits allow: a sentence each.
+    /// Facts that were not gathered because there are more than the limits allow: a sentence each.
     pub left_out: Vec<String>,
 }
 

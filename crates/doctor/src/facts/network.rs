@@ -17,7 +17,7 @@ pub struct Port {
     pub storage: bool,
     /// It has a driver for hardware behind it.
     pub physical: bool,
-    /// What the kernel calls its kind: `vlan`, `bond`, `team`, `bridge`, `veth`; empty for a card.
+    /// Kind of the port, as the kernel names it: `vlan`, `bond`, `team`, `bridge`, `veth`; empty for a card.
     pub kind: String,
     /// The bond, team or bridge that it belongs to.
     pub member_of: Option<String>,
@@ -39,7 +39,7 @@ pub struct Port {
     pub eee: Seen<bool>,
     /// Its speed is negotiated with the other end (IEEE 802.3 clause 28).
     pub negotiated: Seen<bool>,
-    /// How long its card holds interrupts back.
+    /// Interrupt coalescing of its card.
     pub coalescing: Seen<Coalescing>,
     /// Receive ring, descriptors.
     pub rx_ring: Seen<Ring>,
@@ -90,7 +90,7 @@ pub struct Counters {
     pub tx_errors: u64,
 }
 
-/// One of the two ends of an iSCSI connection.
+/// Role of an end of an iSCSI connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -108,7 +108,7 @@ pub struct Peer {
     pub local: IpAddr,
     /// The other end.
     pub remote: IpAddr,
-    /// What this machine is.
+    /// Role of this machine.
     #[serde(default)]
     pub role: Role,
     /// The kernel's route from `local` to `remote`.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::seen::Seen;
 
-/// What lies under and on the disks of a machine.
+/// Storage stack of a machine: what lies under and on its disks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Storage {
@@ -20,7 +20,7 @@ pub struct Storage {
     pub mounts: Seen<Vec<Mount>>,
     /// `/etc/fstab`.
     pub fstab: Seen<Vec<FstabEntry>>,
-    /// Where memory is paged to.
+    /// Swap areas.
     pub swaps: Seen<Vec<Swap>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Disk {
     pub write_cache: Seen<String>,
     /// Seconds that the SCSI layer waits for a command.
     pub timeout: Seen<u32>,
-    /// What the SCSI layer takes it for: `running`, `offline`, `blocked`, `transport-offline`.
+    /// State in the SCSI layer: `running`, `offline`, `blocked`, `transport-offline`.
     pub state: Seen<String>,
     /// On which processor a request is completed (`rq_affinity`): 0 any, 1 the group of the submitter, 2 the submitter.
     pub rq_affinity: Seen<u32>,
@@ -62,7 +62,7 @@ pub struct Disk {
     pub nr_requests: Seen<u32>,
     /// KiB that are read ahead.
     pub read_ahead_kb: Seen<u32>,
-    /// What stands on the whole disk: maps, arrays.
+    /// Holders of the whole disk: maps, arrays.
     pub holders: Vec<String>,
     /// Its partitions.
     pub partitions: Vec<Partition>,
@@ -78,11 +78,11 @@ pub struct Partition {
     pub name: String,
     /// Its first byte.
     pub start: u64,
-    /// What stands on it.
+    /// Holders of the partition.
     pub holders: Vec<String>,
 }
 
-/// What an array is made by.
+/// Software that an array is made by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArrayKind {
@@ -101,7 +101,7 @@ pub enum ArrayKind {
 pub struct Array {
     /// `md0`, a pool's name, a group's, `group/pool`.
     pub name: String,
-    /// What it is made by.
+    /// Software that it is made by.
     pub kind: ArrayKind,
     /// `raid1`, `mirror`; empty where it is not told.
     pub level: String,
@@ -111,7 +111,7 @@ pub struct Array {
     pub errors: Seen<u64>,
     /// The form of an md array's superblocks: `1.2`, `0.90`, `none`; empty elsewhere.
     pub superblock: String,
-    /// What goes on in it: `idle`, `resync`, `recover`, `scrub`.
+    /// Current action: `idle`, `resync`, `recover`, `scrub`.
     pub action: String,
     /// Disks or partitions that it is made of.
     pub members: Vec<String>,
@@ -127,7 +127,7 @@ pub struct Array {
 pub struct Mount {
     /// `/dev/sda1`.
     pub device: String,
-    /// Where.
+    /// Mount point.
     pub point: String,
     /// `ext4`.
     pub kind: String,
@@ -147,7 +147,7 @@ pub struct Mount {
 pub struct FstabEntry {
     /// First field: a device, `UUID=…`, `LABEL=…`.
     pub device: String,
-    /// Where.
+    /// Mount point.
     pub point: String,
     /// `ext4`.
     pub kind: String,

@@ -8,11 +8,11 @@ use crate::seen::Seen;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Target {
-    /// When it was asked, Unix time, seconds; 0: not known.
+    /// Time of the query, Unix time, seconds; 0: not known.
     pub looked_at: u64,
     /// Seconds for which it has served.
     pub uptime_s: u64,
-    /// What it warns of itself.
+    /// Warnings that it gives about itself.
     pub warnings: Vec<TargetWarning>,
     /// Entries of `listen`.
     pub portals: Vec<PortalState>,
@@ -22,7 +22,7 @@ pub struct Target {
     pub sessions: Vec<ServedSession>,
     /// Logins that were refused since it serves.
     pub logins_refused: Seen<u64>,
-    /// What each logical unit has done.
+    /// Activity of each logical unit.
     pub units: Vec<UnitActivity>,
     /// Sizes and stores.
     pub devices: Vec<Device>,
@@ -30,7 +30,7 @@ pub struct Target {
     pub earlier: Option<Look>,
     /// Reservations.
     pub reservations: Vec<UnitReservations>,
-    /// What of its answers was not looked at, because there is more of it than the limits allow.
+    /// Parts of its answers that were not examined, because there are more than the limits allow.
     pub left_out: Vec<String>,
     /// Stores of the logical units, where the daemon is on this machine.
     pub stores: Seen<Vec<LunStore>>,
@@ -93,14 +93,14 @@ pub struct ServedSession {
     pub tsih: u16,
     /// The initiator's name.
     pub initiator: String,
-    /// What the initiator calls itself, often its host's name.
+    /// Name that the initiator gives itself, often its host's name.
     #[serde(default)]
     pub initiator_alias: Option<String>,
     /// The initiator's part of the session's identity.
     pub isid: String,
     /// The target's name.
     pub target: String,
-    /// Where it comes from, `ADDRESS:PORT`.
+    /// Address of the initiator, `ADDRESS:PORT`.
     pub peer: String,
     /// The portal that it came by.
     pub portal: String,
@@ -112,9 +112,9 @@ pub struct ServedSession {
     /// What its initiator gave up.
     #[serde(default)]
     pub task_management: Seen<TaskManagement>,
-    /// When it logged in, Unix time.
+    /// Time of the login, Unix time.
     pub since: u64,
-    /// What it did, by kind of operation.
+    /// Activity, by kind of operation.
     #[serde(default)]
     pub operations: Vec<Operations>,
 }
@@ -165,11 +165,11 @@ pub struct Operations {
 pub struct Failures {
     /// `full`, `medium`, `gone`, `timeout`, `internal`.
     pub cause: String,
-    /// How many.
+    /// Number of commands.
     pub count: u64,
 }
 
-/// What a logical unit has done.
+/// Activity of a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitActivity {
     /// The target's name.
@@ -189,7 +189,7 @@ pub struct Device {
     pub target: String,
     /// Its number.
     pub lun: u16,
-    /// What initiators see, bytes.
+    /// Size seen by initiators, bytes.
     pub size: u64,
     /// Its store; `None`: it does not tell.
     #[serde(default)]
@@ -213,7 +213,7 @@ pub struct Space {
     pub allocated: u64,
     /// Space in use, by everything in it.
     pub used: u64,
-    /// What is left.
+    /// Space left.
     pub available: u64,
 }
 
@@ -224,7 +224,7 @@ pub struct UnitReservations {
     pub target: String,
     /// Its number.
     pub lun: u16,
-    /// Who is registered.
+    /// Registered initiators.
     #[serde(default)]
     pub registrations: Vec<Registration>,
     /// The type of the persistent reservation.

@@ -47,7 +47,7 @@ pub(super) fn storage(machine: &Machine, initiator: Option<&OpenIscsi>) -> Stora
     })
 }
 
-/// Which block devices lie on iSCSI disks, through maps and arrays.
+/// Block devices that lie on iSCSI disks, through maps and arrays.
 #[derive(Debug, Default)]
 pub(super) struct Over {
     /// Targets that a device's disks are reached by; none where all are local.

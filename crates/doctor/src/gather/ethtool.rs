@@ -11,7 +11,7 @@ use socket2::SockRef;
 use crate::facts::{Coalescing, Ring};
 use crate::seen::Seen;
 
-/// What the kernel takes a second for is broken.
+/// Time limit for an answer from the kernel; if it takes longer, something is broken.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 /// Family, command and attributes of the generic netlink controller (linux/genetlink.h).
@@ -48,7 +48,7 @@ const OFFLOADS: [(&str, &str); 5] = [
     ("tx-checksum-ip-generic", "tx"),
 ];
 
-/// What ethtool knows of a port.
+/// Information that ethtool has about a port.
 #[derive(Debug, Default)]
 pub(super) struct Card {
     pub(super) speed: Seen<u32>,

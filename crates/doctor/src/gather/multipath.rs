@@ -94,7 +94,7 @@ impl Settings {
         settings
     }
 
-    /// What applies to lunway's disks: later devices win over earlier ones, overrides over all.
+    /// Returns the settings for lunway's disks: later devices win over earlier ones, overrides over all.
     fn for_ours(self) -> BTreeMap<String, String> {
         let is_ours = |device: &&BTreeMap<String, String>| {
             device.get("vendor").is_some_and(|vendor| vendor.trim_start_matches('^').starts_with(VENDOR))

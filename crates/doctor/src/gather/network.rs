@@ -80,7 +80,7 @@ pub(super) fn ports(machine: &Machine, named: &[String]) -> (Seen<Vec<Port>>, Se
     (Seen::Value(ports), peers.into())
 }
 
-/// What the files of a copied tree tell of a card.
+/// Returns what the files of a copied tree tell about a card.
 fn unseen_card(machine: &Machine, name: &str, why: &str) -> Card {
     let file = |what: &str| format!("/sys/class/net/{name}/{what}");
     let speed = machine.number::<i64>(&file("speed")).ok().and_then(|speed| u32::try_from(speed).ok());

@@ -1,4 +1,4 @@
-//! Where facts are read: files within limits, and programs within a time.
+//! Sources of facts: files within size limits, and programs within a time limit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ const PROGRAM_TIME: Duration = Duration::from_secs(2);
 const RUN_TIME: Duration = Duration::from_secs(4);
 /// Sentences about limits that are kept. There is one for each kind of list.
 const NOTES_MAX: usize = 64;
-/// How often a program is looked at.
+/// Interval at which a program is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A machine to read facts of: this one, or a copy of another one's `/etc`, `/proc` and `/sys`.
@@ -38,9 +38,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub struct Machine {
     root: PathBuf,
     live: bool,
-    /// When the last program of the run must have ended.
+    /// Time by which the last program of the run must have ended.
     until: Option<Instant>,
-    /// What was not looked at because there is more of it than the limits allow.
+    /// Facts that were not gathered because there are more than the limits allow.
     notes: Arc<Mutex<Vec<String>>>,
 }
 
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    /// What the limits have left out so far.
+    /// Facts that the limits have left out so far.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -101,7 +101,7 @@ impl Machine {
         lunway_machine::Link::all().ok()?.into_iter().find(|link| link.name == port)?.mtu
     }
 
-    /// Whether it is this machine, so that the kernel can be asked.
+    /// Returns `true` if it is this machine, so that the kernel can be asked.
     pub(crate) fn is_live(&self) -> bool {
         self.live
     }
@@ -124,7 +124,7 @@ impl Machine {
         self.open(path, OFlags::PATH).is_ok()
     }
 
-    /// Whether there is something by this name: a symbolic link may lead nowhere.
+    /// Returns `true` if the name exists, even as a symbolic link that leads nowhere.
     pub(crate) fn has_entry(&self, path: &str) -> bool {
         self.open(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok()
     }
@@ -201,14 +201,15 @@ impl Machine {
         Ok(names)
     }
 
-    /// Where a symbolic link points, as it is written.
+    /// Target of a symbolic link, as it is written.
     pub(crate) fn link(&self, path: &str) -> Option<PathBuf> {
         let link = self.open(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         let to = rustix::fs::readlinkat(link, "", Vec::new()).ok()?;
         Some(PathBuf::from(to.into_string().ok()?))
     }
 
-    /// What a program prints. Why it is not known: it is not installed, it takes root, it failed, it took too long.
+    /// Returns the output of a program, or why it is not known: it is not installed, it takes root, it failed, it took
+    /// too long.
     pub(crate) fn printed(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         if !self.live {
             let line: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
@@ -242,7 +243,7 @@ fn not_reached(what: &str) -> String {
     format!("{what} was not asked: what was asked before it took all of the {} s", RUN_TIME.as_secs())
 }
 
-/// What a program left when it ended.
+/// Result of a program that has ended.
 struct Ended {
     success: bool,
     printed: String,
@@ -260,7 +261,7 @@ impl Ended {
     }
 }
 
-/// Whether a program says that this user may not do what it was asked for.
+/// Returns `true` if a program reports that this user lacks the permission for what it was asked.
 pub(crate) fn denied(said: &str) -> bool {
     ["ermission denied", "not permitted", "must be root"].into_iter().any(|word| said.contains(word))
 }

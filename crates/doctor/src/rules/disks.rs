@@ -436,7 +436,7 @@ fn alignment(facts: &Facts) -> Vec<Outcome> {
     })
 }
 
-/// One outcome for all disks: what protects them is one thing.
+/// Judges the write caches of all disks in one outcome: what protects them is one thing.
 fn write_caches(facts: &Facts) -> Vec<Outcome> {
     let Some(Seen::Value(disks)) = facts.storage.as_ref().map(|storage| &storage.disks) else {
         return Vec::new();

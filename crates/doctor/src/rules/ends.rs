@@ -160,8 +160,8 @@ fn address(end: &str) -> &str {
     end.rsplit_once(':').map_or(end, |(address, _)| address).trim_matches(['[', ']'])
 }
 
-/// Whether the two ends tell of one session: by names and ISID where the host's kernel tells it, else by the portal.
-/// Local addresses are not compared, as a router may change them on the way.
+/// Returns `true` if the two ends describe one session: by names and ISID where the host's kernel reports it, else by
+/// the portal. Local addresses are not compared, as a router may change them on the way.
 fn is_one(name: &str, own: &HostSession, served: &ServedSession) -> bool {
     if served.initiator != name || served.target != own.target {
         return false;

@@ -341,7 +341,7 @@ fn setting(facts: &Facts, key: &'static str, judge: impl Fn(&str) -> Outcome) ->
     }
 }
 
-/// Whether another session leads to the same target, or its disks are paths of a map.
+/// Returns `true` if another session leads to the same target, or its disks are paths of a map.
 fn has_others(facts: &Facts, initiator: &OpenIscsi, session: &Session) -> bool {
     let sessions = initiator.sessions.get().map_or(&[][..], Vec::as_slice);
     let several = sessions.iter().filter(|other| other.target == session.target).count() > 1;
@@ -513,7 +513,7 @@ fn startup(facts: &Facts) -> Vec<Outcome> {
     found
 }
 
-/// Whether a name has the form of RFC 7143 §4.2.7: iqn. with a month, eui. or naa. with hexadecimal digits.
+/// Returns `true` if a name has the form of RFC 7143 §4.2.7: iqn. with a month, eui. or naa. with hexadecimal digits.
 fn is_iscsi_name(name: &str) -> bool {
     let hexadecimal = |text: &str| text.chars().all(|c| c.is_ascii_hexdigit());
     if let Some(rest) = name.strip_prefix("eui.") {

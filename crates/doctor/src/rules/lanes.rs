@@ -495,8 +495,8 @@ fn side_by_side(facts: &Facts) -> Vec<(&Lane, &LaneProbe)> {
     if probed.len() < 2 { Vec::new() } else { probed }
 }
 
-/// Judges a time of each lane beside the best one's: at most `factor` as long, or shorter than `least_us`. `what` says of
-/// a lane's name, its time and the best one's what was seen.
+/// Judges a time of each lane beside the best one's: at most `factor` as long, or shorter than `least_us`. `what` says
+/// of a lane's name, its time and the best one's what was seen.
 fn beside_the_best(
     facts: &Facts,
     time: fn(&LaneProbe) -> &Seen<f64>,

@@ -35,27 +35,27 @@ pub struct Rule {
     pub id: &'static str,
     /// Group, which is a page of the documentation.
     pub group: Group,
-    /// What it demands.
+    /// Demand of the rule.
     pub title: &'static str,
-    /// How much a breach matters: a note costs little.
+    /// Severity of a breach: a note costs little.
     pub severity: Severity,
     /// To what it applies.
     pub applies: &'static str,
-    /// What a breach costs, with the figure.
+    /// Cost of a breach, with the figure.
     pub why: &'static str,
-    /// Where the figure or the value comes from.
+    /// Source of the figure or the value.
     pub source: &'static str,
     /// Numbers of the rules of thumb that it checks (`docs/src/doctor.md`).
     pub thumbs: &'static [u8],
-    /// What to do.
+    /// Remedy.
     pub fix: &'static str,
-    /// What restores the state before the fix; empty where there is nothing to restore.
+    /// Command that restores the state before the fix; empty where there is nothing to restore.
     pub undo: &'static str,
     /// Judges the facts: an outcome for each place, none where the rule does not apply.
     pub(crate) check: fn(&Facts) -> Vec<Outcome>,
 }
 
-/// What a group of rules looks at.
+/// Group of rules, by what they examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
     /// Ports, addresses, routes, kernel settings of the network.
@@ -78,7 +78,7 @@ pub enum Group {
     Lanes,
     /// A Windows machine.
     Windows,
-    /// What no program can see.
+    /// Questions about what no program can see.
     Asked,
 }
 
@@ -169,13 +169,13 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 /// the first of them and a count: a reader takes in no more.
 const PLACES_MAX: usize = 32;
 
-/// What every rule says about these facts, in the order of [`RULES`]. Rules that do not apply say nothing.
+/// Returns the diagnoses of all rules for these facts, in the order of [`RULES`]. Rules that do not apply give none.
 pub fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
     RULES.into_iter().flatten().flat_map(|rule| rule.diagnoses(facts)).collect()
 }
 
 impl Rule {
-    /// What this rule says about these facts.
+    /// Returns the diagnoses of this rule for these facts.
     pub fn diagnoses(&self, facts: &Facts) -> Vec<Diagnosis> {
         let mut outcomes = (self.check)(facts);
         outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.verdict));

@@ -20,8 +20,8 @@ const ROUND_TRIP_MAX_S: f64 = 1.0;
 
 /// Milliseconds of sending below which a share says nothing.
 const BUSY_MIN_MS: u64 = 1000;
-/// Percent of that time that a sender may wait for a window or a buffer. Both are full for moments whenever the other end
-/// is busy; a window that is too small is full most of the time.
+/// Percent of that time that a sender may wait for a window or a buffer. Both are full for moments whenever the other
+/// end is busy; a window that is too small is full most of the time.
 const LIMITED_MAX: f64 = 20.0;
 /// Bytes of buffers that hold what is under way at 100 Gb/s and the round trip of a switched network.
 const LIMITED_NEW: u64 = 16 << 20;
@@ -351,7 +351,7 @@ fn ipv6(facts: &Facts) -> Vec<Outcome> {
     })
 }
 
-/// Whether rules about the kernel's TCP apply.
+/// Returns `true` if rules about the kernel's TCP apply.
 fn has_storage_ports(facts: &Facts) -> bool {
     !storage(facts).is_empty()
 }

@@ -290,7 +290,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What a rule says where the ports are not known.
+/// Returns a rule's outcomes where the ports are not known.
 pub(super) fn unseen_ports(facts: &Facts) -> Vec<Outcome> {
     match &facts.ports {
         Some(Seen::Unseen { unseen }) => vec![Outcome::unknown("network ports", unseen)],

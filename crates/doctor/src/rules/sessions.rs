@@ -12,8 +12,8 @@ use crate::verdict::{Outcome, Verdict};
 
 const SESSIONS: &str = "running targets with sessions";
 
-/// Shortest MaxRecvDataSegmentLength, FirstBurstLength and MaxBurstLength that cost nothing, bytes. 64 KiB is what Windows
-/// asks for; the default of the standard is 8 KiB for a segment (RFC 7143 §13.12).
+/// Shortest MaxRecvDataSegmentLength, FirstBurstLength and MaxBurstLength that cost nothing, bytes. 64 KiB is what
+/// Windows asks for; the default of the standard is 8 KiB for a segment (RFC 7143 §13.12).
 const SEGMENT_MIN: u32 = 64 << 10;
 /// Refused logins an hour from which an initiator tries again and again: open-iscsi does so every few seconds. Fewer
 /// are mistakes of people.

@@ -95,7 +95,7 @@ fn by_store(target: &Target) -> BTreeMap<String, Vec<&Device>> {
     stores
 }
 
-/// What has gone since the earlier look goes on at the same rate until nothing is left.
+/// Forecasts when the space runs out, if it goes on being used at the rate since the earlier look.
 fn forecast(facts: &Facts) -> Vec<Outcome> {
     target(facts, |target| {
         let judge = |devices: Vec<&Device>| {

@@ -132,7 +132,7 @@ pub(super) fn target(facts: &Facts, judge: impl FnOnce(&Target) -> Vec<Outcome>)
     facts.target.as_ref().map(judge).unwrap_or_default()
 }
 
-/// What the daemon warns of itself.
+/// Returns outcomes for the daemon's own warnings.
 fn warned(facts: &Facts, kind: &str, verdict: Verdict) -> Vec<Outcome> {
     target(facts, |target| {
         let of_kind = target.warnings.iter().filter(|warning| warning.kind == kind);

@@ -25,7 +25,7 @@ pub(super) struct Chunk {
     pub(super) logical: u64,
     pub(super) len: u64,
     pub(super) flags: u64,
-    /// Where it begins on the device, and its copy.
+    /// Offset on the device, and that of the copy.
     first: u64,
     second: Option<u64>,
 }
@@ -80,7 +80,7 @@ impl Chunks {
         (logical - self.0[at].logical < self.0[at].len).then_some(at)
     }
 
-    /// Where these bytes are on the device: once or twice. `None` where no chunk has them all.
+    /// Returns the places of these bytes on the device: one or two. `None` where no chunk has them all.
     pub(super) fn places(&self, logical: u64, len: u64) -> Option<impl Iterator<Item = u64>> {
         let chunk = self.0[self.at(logical)?];
         let inside = logical - chunk.logical;

@@ -31,12 +31,12 @@ use chunk::{CHUNK_ITEM, CHUNKS_OBJECT, Chunks, Stripe, check_device};
 use node::{CHECK, Checksum, ChunkItem, Format, Key, LEVELS, Pointer, Trees};
 use space::Space;
 
-/// Where superblocks are, as far as the device reaches.
+/// Offsets of the superblocks, as far as the device reaches.
 const SUPERBLOCKS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 /// Bytes of a superblock, and of the place that is kept for each copy (a stripe).
 const SUPERBLOCK: usize = 4096;
 const SUPERBLOCK_PLACE: u64 = 64 << 10;
-/// What is kept at the beginning of every device, whatever its chunks say.
+/// Length reserved at the beginning of every device, whatever its chunks say.
 const BEGINNING: u64 = 1 << 20;
 
 /// Fields of a superblock: offset.
@@ -284,7 +284,7 @@ impl Volume for BtrfsMap {
     }
 }
 
-/// Whether the volume has a superblock of btrfs.
+/// Returns `true` if the volume has a superblock of btrfs.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     let at = SUPERBLOCKS[0] + field::MAGIC as u64;
     Ok(source.has(at, MAGIC.len() as u64) && source.bytes(at, MAGIC.len())? == MAGIC)

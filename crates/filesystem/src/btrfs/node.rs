@@ -6,7 +6,7 @@ use crate::volume::Doubt;
 
 use super::chunk::Chunks;
 
-/// What would help against damage.
+/// Remedy for damage.
 pub(super) const CHECK: &str = "run btrfs check, or btrfs scrub while it is mounted";
 
 /// A key: object, type of the item, and what the type makes of the offset. Items are in the order of keys.
@@ -40,7 +40,7 @@ mod field {
     pub(super) const OWNER: usize = 0x58;
     pub(super) const ITEMS: usize = 0x60;
     pub(super) const LEVEL: usize = 0x64;
-    /// Where the items are, or in nodes above level 0 the pointers.
+    /// End of the header: the offset of the items, or in nodes above level 0 of the pointers.
     pub(super) const END: usize = 0x65;
 }
 
@@ -50,7 +50,7 @@ const POINTER: usize = Key::LEN + 16;
 /// Levels of a tree: 0 to 7.
 pub(super) const LEVELS: u8 = 8;
 
-/// How superblocks and nodes are summed.
+/// Checksum algorithm of superblocks and nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checksum {
     Crc32c,
@@ -71,7 +71,7 @@ impl Checksum {
         })
     }
 
-    /// Whether a structure begins with the sum of what follows its first 32 bytes.
+    /// Returns `true` if a structure begins with the checksum of what follows its first 32 bytes.
     pub(super) fn holds(self, structure: &[u8]) -> bool {
         use blake2::digest::Digest;
         let Some((said, summed)) = structure.split_at_checked(field::CHECKSUM_END) else { return false };
@@ -84,32 +84,32 @@ impl Checksum {
     }
 }
 
-/// What is common to all trees of a file system.
+/// Context common to all trees of a file system.
 pub(super) struct Trees<'a> {
     pub(super) source: &'a dyn Source,
     pub(super) format: &'a Format,
     pub(super) chunks: &'a Chunks,
 }
 
-/// What the superblock says of nodes.
+/// Format of nodes, from the superblock.
 #[derive(Clone, Debug)]
 pub(super) struct Format {
     pub(super) node: u32,
     pub(super) sector: u32,
     pub(super) checksum: Checksum,
-    /// What nodes have as their file system's id.
+    /// File system's id that nodes carry.
     pub(super) fsid: [u8; 16],
     /// Of the last commit: no node is newer.
     pub(super) generation: u64,
 }
 
-/// Where a node is, and what it has to be.
+/// Location of a node, and the properties that it must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pointer {
     pub(super) block: u64,
     pub(super) generation: u64,
     pub(super) level: u8,
-    /// Which tree it belongs to.
+    /// Tree that it belongs to.
     pub(super) owner: u64,
 }
 

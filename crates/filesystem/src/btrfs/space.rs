@@ -17,11 +17,11 @@ const BLOCK_GROUP_ITEM: u8 = 192;
 const FREE_SPACE_EXTENT: u8 = 199;
 const FREE_SPACE_BITMAP: u8 = 200;
 
-/// Where the file system keeps what is free.
+/// Location of the file system's free-space information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Space {
     pub(super) extents: Pointer,
-    /// Where the block groups are: the extent tree, or a tree of their own.
+    /// Tree of the block groups: the extent tree, or a tree of their own.
     pub(super) groups: Pointer,
     /// If there is one, and it is valid.
     pub(super) free: Option<Pointer>,
@@ -90,7 +90,7 @@ impl Digest {
     }
 }
 
-/// What each block group says that it uses. There is one for each chunk.
+/// Returns the used bytes that each block group states. There is one for each chunk.
 fn used_by_groups(trees: &Trees<'_>, root: Pointer) -> Result<Vec<u64>, Doubt> {
     let chunks = trees.chunks.as_slice();
     let differ = || Doubt::new("its chunks and its block groups differ").helped_by(CHECK);

@@ -27,7 +27,7 @@ const NO_FAT_CHAIN: u8 = 2;
 /// FileAttributes (§7.4.4).
 const DIRECTORY: u16 = 0x10;
 
-/// What is read at once of the table and of directories: a page, so that random places cost little.
+/// Length of a read of the table and of directories: a page, so that random places cost little.
 const PIECE: u64 = 4096;
 /// The most runs that one file may be in, 16 MiB of memory: a file of 4 GiB whose clusters of 4 KiB all lie apart.
 const MOST_RUNS: usize = 1 << 20;
@@ -35,12 +35,12 @@ const MOST_RUNS: usize = 1 << 20;
 /// The most directories that are known and not yet read, 24 MiB of memory: siblings of those on one way down.
 const MOST_DIRECTORIES: usize = 1 << 20;
 
-/// Where a file or directory lies.
+/// Location of a file or directory.
 #[derive(Clone, Copy)]
 struct Extent {
     first: u32,
     len: u64,
-    /// Whether its clusters follow each other without a chain in the table.
+    /// `true` if its clusters are consecutive, without a chain in the table.
     contiguous: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn check(
     walk.claims.check(false_claim)
 }
 
-/// What is wrong where the bitmap does not have a run of a file.
+/// Makes the doubt that the bitmap lacks a run of a file.
 fn false_claim(claim: &Claim) -> Doubt {
     // Clusters count from 2.
     let (first, last) = (claim.first + 2, claim.end + 1);
@@ -98,7 +98,7 @@ impl Walk<'_> {
         Ok(le32(&self.piece.1, (at - start) as usize))
     }
 
-    /// Where the clusters of a file lie.
+    /// Returns the segments of a file's clusters.
     fn runs(&mut self, extent: Extent) -> Result<Vec<Segment>, Doubt> {
         let cluster = self.geometry.cluster;
         let clusters = extent.len.div_ceil(cluster);

@@ -65,7 +65,7 @@ fn damaged(what: impl Into<String>) -> Doubt {
     Doubt::new(what).helped_by("run fsck.exfat, or chkdsk on Windows")
 }
 
-/// Where everything lies.
+/// Geometry of the volume: the location of its structures.
 struct Geometry {
     sector: u64,
     /// The first byte of each file allocation table, the active one first.
@@ -197,14 +197,14 @@ impl Geometry {
     }
 }
 
-/// What the root directory says of the volume.
+/// Information from the root directory about the volume.
 #[derive(Default)]
 struct Root {
     /// The entries of the first and the second bitmap.
     bitmaps: [Option<[u8; ENTRY]>; 2],
     up_case: Option<[u8; ENTRY]>,
     label: Option<String>,
-    /// Where the directory lies.
+    /// Segments of the directory.
     runs: Vec<Segment>,
 }
 
@@ -240,7 +240,7 @@ impl Root {
     }
 }
 
-/// Whether the volume begins with an exFAT boot sector.
+/// Returns `true` if the volume begins with an exFAT boot sector.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     if !source.has(0, 512) {
         return Ok(false);

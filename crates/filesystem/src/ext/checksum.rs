@@ -5,7 +5,7 @@ pub(super) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// What checksums without a seed begin with.
+/// Initial value of checksums without a seed.
 pub(super) const START: u32 = !0;
 
 /// CRC-16 with the polynomial A001h (reflected 8005h): the group descriptors of `GDT_CSUM`. Bit by bit: 64 bytes a

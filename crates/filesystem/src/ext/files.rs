@@ -13,7 +13,7 @@ use crate::volume::Doubt;
 /// The most inodes that are read: 1 GiB of tables, as many as mke2fs makes for 64 GiB.
 const INODES_MAX: u64 = 1 << 22;
 
-/// How many groups' bitmaps are kept, 4 KiB each: files lie in few groups.
+/// Number of groups whose bitmaps are kept, 4 KiB each: files lie in few groups.
 const BITMAPS: usize = 64;
 
 /// Looks at the blocks of all files. `metadata` is what is used whatever the bitmaps say. `false`: there are too many

@@ -31,7 +31,7 @@ const BLOCK_UNINIT: u16 = 2;
 /// The most groups: their metadata is kept as one range each at worst, 64 MiB. 512 TiB with blocks of 4 KiB.
 const MOST_GROUPS: u64 = 1 << 22;
 
-/// How descriptors are checked.
+/// Checksum of the descriptors.
 enum Checked {
     No,
     Crc16([u8; 16]),
@@ -58,7 +58,7 @@ pub(super) struct Groups {
     mmp: Option<u64>,
 }
 
-/// Which groups have a copy of the superblock.
+/// Groups that have a copy of the superblock.
 enum Copies {
     All,
     Sparse,
@@ -95,7 +95,7 @@ struct Descriptor {
     bitmap_checksum: u32,
 }
 
-/// What a block bitmap says.
+/// Content of a block bitmap.
 pub(super) enum Bitmap {
     /// It was never written: all of the group is free but for metadata.
     AllFree,
@@ -186,7 +186,7 @@ impl Groups {
         self.own_descriptor_block(number * self.per_block())
     }
 
-    /// Where a group of a meta group has its block of descriptors: behind its superblock, if it has one.
+    /// Returns the block in which a group of a meta group has its descriptors: behind its superblock, if it has one.
     fn own_descriptor_block(&self, group: u64) -> u64 {
         if self.copies.has(group) { self.super_block(group) + 1 } else { self.extent(group).start }
     }
@@ -239,7 +239,7 @@ impl Groups {
         })
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
@@ -261,12 +261,12 @@ impl Groups {
         at(clusters.start)..at(clusters.end).min(extent.end)
     }
 
-    /// Where a block begins, bytes.
+    /// Offset of a block, bytes.
     pub(super) fn byte(&self, block: u64) -> u64 {
         block * self.block
     }
 
-    /// Where the inode table of a group lies, bytes, and how many inodes of it may be in use.
+    /// Returns the offset of a group's inode table, bytes, and the number of its inodes that may be in use.
     pub(super) fn inodes(&self, source: &dyn Source, group: u64) -> Result<(u64, u64), Doubt> {
         let descriptor = self.descriptor(source, group)?;
         let table = descriptor.inode_table.checked_mul(self.block);
@@ -279,8 +279,8 @@ impl Groups {
         Ok(self.descriptor(source, 0)?.inode_table)
     }
 
-    /// What geometry says is metadata, and the free bytes that the descriptors count. `more` are ranges of blocks that
-    /// are known otherwise.
+    /// Returns the metadata that follows from the geometry, and the free bytes that the descriptors count. `more` are
+    /// ranges of blocks that are known otherwise.
     pub(super) fn metadata(
         &self,
         source: &dyn Source,
@@ -333,7 +333,7 @@ impl Groups {
         Ok((Ranges::union(clusters), free))
     }
 
-    /// What the bitmaps say is free in `window` (bytes).
+    /// Gives the ranges in `window` (bytes) that the bitmaps mark as free.
     pub(super) fn claimed_free(
         &self,
         source: &dyn Source,

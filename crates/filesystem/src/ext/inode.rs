@@ -18,7 +18,7 @@ mod field {
     pub(super) const ATTRIBUTES_HIGH: usize = 0x76;
 }
 
-/// What is read of an inode: the fields above.
+/// Length read of an inode: the fields above.
 pub(super) const LEN: usize = 0x80;
 
 /// Bits of an inode's flags.
@@ -46,7 +46,7 @@ pub(super) struct Blocks {
 pub(super) struct Inode<'a>(pub(super) &'a [u8]);
 
 impl<'a> Inode<'a> {
-    /// Whether a file has it.
+    /// Returns `true` if a file has this inode.
     pub(super) fn is_used(&self) -> bool {
         le16(self.0, field::LINKS) > 0
     }
@@ -56,7 +56,7 @@ impl<'a> Inode<'a> {
         &self.0[field::BLOCK..field::BLOCK + MAP]
     }
 
-    /// Whether its map leads to blocks, and is no link or device number.
+    /// Returns `true` if its map leads to blocks, and is no link or device number.
     pub(super) fn has_blocks(&self) -> bool {
         let flags = le32(self.0, field::FLAGS);
         let is_inline = flags & INLINE_DATA != 0;
@@ -144,8 +144,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What a word of a block map leads to, from this block of the file on; gives the first one behind it. Zero is a
-    /// hole.
+    /// Gives the blocks that a word of a block map leads to, from this block of the file on; returns the first block
+    /// after them. Zero is a hole.
     fn pointed(&mut self, block: u32, depth: u32, mut logical: u64) -> Result<u64, Doubt> {
         let words = self.superblock.block / 4;
         match (block, depth) {

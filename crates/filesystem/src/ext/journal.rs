@@ -30,7 +30,7 @@ mod kind {
 mod field {
     pub(super) const KIND: usize = 0x04;
     pub(super) const SEQUENCE: usize = 0x08;
-    /// Where the header ends.
+    /// End of the header.
     pub(super) const BODY: usize = 0x0C;
     pub(super) const BLOCK_SIZE: usize = 0x0C;
     pub(super) const LENGTH: usize = 0x10;
@@ -72,7 +72,7 @@ mod tag {
     pub(super) const LAST: u32 = 8;
 }
 
-/// How many blocks of fast commits a journal has that does not say (JBD2_DEFAULT_FAST_COMMIT_BLOCKS).
+/// Default number of fast commit blocks, for a journal that does not state it (JBD2_DEFAULT_FAST_COMMIT_BLOCKS).
 const FAST_COMMIT_BLOCKS: u32 = 256;
 /// The tag that a fast commit begins with (EXT4_FC_TAG_HEAD).
 const FAST_COMMIT_HEAD: u16 = 9;
@@ -92,7 +92,7 @@ const MOST_RUNS: usize = 1 << 16;
 struct Copy {
     /// The byte of the volume where it lies.
     at: u64,
-    /// Whether its first four bytes were the log's magic, and are zeros in the log.
+    /// `true` if its first four bytes were the log's magic, and are zeros in the log.
     escaped: bool,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
-    /// How many blocks there are.
+    /// Number of blocks.
     pub(super) fn blocks(&self) -> usize {
         self.copies.len()
     }
@@ -152,10 +152,10 @@ impl Source for Replayed<'_> {
     }
 }
 
-/// What a journal says.
+/// Contents of a journal.
 pub(super) struct Log {
     pub(super) overlay: Overlay,
-    /// Whether the volume was in use: its counters are then not to be believed.
+    /// `true` if the volume was in use: its counters are then not reliable.
     pub(super) replayed: bool,
     /// The blocks that the journal lies in.
     pub(super) runs: Vec<Range<u64>>,
@@ -200,7 +200,7 @@ struct Run {
     len: u32,
 }
 
-/// Where the journal's blocks lie, by its inode.
+/// Returns the runs of the journal's blocks, by its inode.
 fn blocks(source: &dyn Source, superblock: &Superblock) -> Result<Vec<Run>, Doubt> {
     // The inode table of group 0 by its descriptor: the checksum is proven later, and the map here by its copy.
     let number = superblock.journal_inode();
@@ -246,7 +246,7 @@ struct Journal<'a> {
     map: Vec<Run>,
     incompat: u32,
     compat: u32,
-    /// What checksums begin with.
+    /// Initial value of checksums.
     seed: u32,
     /// The ring: the first block, and the one behind the last.
     first: u32,
@@ -254,12 +254,12 @@ struct Journal<'a> {
     /// The blocks behind the ring that may have fast commits. The kernel leaves the first of them unused
     /// (`j_fc_first = j_last + 1`).
     fast_commits: Range<u32>,
-    /// Where the log begins, 0 if it is empty, and with which sequence number.
+    /// Start of the log, 0 if it is empty, and its sequence number.
     start: u32,
     sequence: u32,
 }
 
-/// One block of the log that belongs to it.
+/// Block of the log that belongs to it.
 enum Entry {
     Descriptor { tags: Vec<Tag> },
     Revoke { blocks: Vec<u64> },

@@ -32,7 +32,7 @@ use groups::Groups;
 use journal::{Overlay, Replayed};
 use superblock::Superblock;
 
-/// Whether a superblock of ext lies at byte 1024.
+/// Returns `true` if a superblock of ext lies at byte 1024.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     Superblock::recognised(source)
 }
@@ -51,7 +51,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     Ok(Examined { identity, notes, mounted: superblock.mounted(), verdict })
 }
 
-/// What helps a volume that contradicts itself.
+/// Remedy for a volume that contradicts itself.
 const FSCK: &str = "run e2fsck -f on it";
 
 /// The proven map: geometry, and where the journal has newer blocks.

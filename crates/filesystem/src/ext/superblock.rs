@@ -6,7 +6,7 @@ use crate::fields::{label, le16, le32, uuid};
 use crate::source::{Source, Unreadable};
 use crate::volume::{Doubt, Mounted};
 
-/// Where the superblock lies, and how long it is.
+/// Offset of the superblock, and its length.
 const AT: u64 = 1024;
 const LEN: usize = 1024;
 const MAGIC: u16 = 0xEF53;
@@ -74,8 +74,8 @@ pub(super) mod incompat {
     pub(in crate::ext) const MMP: u32 = 0x100;
     pub(in crate::ext) const FLEX_BG: u32 = 0x200;
     pub(in crate::ext) const CSUM_SEED: u32 = 0x2000;
-    /// Those under which the rules of this module hold. FILETYPE 2, EA_INODE 400, LARGEDIR 4000, INLINE 8000, ENCRYPT
-    /// 10000 and CASEFOLD 20000 change files, and no map.
+    /// Features under which the rules of this module hold. FILETYPE 2, EA_INODE 400, LARGEDIR 4000, INLINE 8000,
+    /// ENCRYPT 10000 and CASEFOLD 20000 change files, and no map.
     pub(super) const KNOWN: u32 = 0x2
         | RECOVER
         | META_BG
@@ -112,7 +112,7 @@ pub(super) mod ro_compat {
         | 0x2000
         | 0x4000
         | 0x8000;
-    /// Those that make a volume one of ext4.
+    /// Features that make a volume one of ext4.
     pub(super) const EXT4: u32 = !(SPARSE_SUPER | 0x2);
 }
 
@@ -135,7 +135,8 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    /// Whether the magic is there, with fields that a superblock can have: two bytes are little for a signature.
+    /// Returns `true` if the magic is there, with fields that a superblock can have: two bytes are little for a
+    /// signature.
     pub(super) fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
         Ok(source.has(AT, LEN as u64) && Self::parse(source.array(AT)?).is_some())
     }
@@ -287,7 +288,7 @@ impl Superblock {
         self.incompat(incompat::MMP).then_some(block)
     }
 
-    /// What metadata's checksums begin with, where the feature is on.
+    /// Initial value of the metadata's checksums, where the feature is on.
     pub(super) fn seed(&self) -> Option<u32> {
         self.ro_compat(ro_compat::METADATA_CSUM).then(|| {
             if self.incompat(incompat::CSUM_SEED) {
@@ -354,8 +355,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether it is mounted: a mount for writing sets RECOVER, or without a journal clears VALID, and freezing undoes
-    /// that, as unmounting does.
+    /// Tells whether the volume is mounted: a mount for writing sets RECOVER, or without a journal clears VALID, and
+    /// freezing undoes that, as unmounting does.
     pub(super) fn mounted(&self) -> Mounted {
         let is_open = self.incompat(incompat::RECOVER) || self.ro_compat(ro_compat::ORPHAN_PRESENT);
         if is_open || self.le16(field::STATE) & state::VALID == 0 { Mounted::Yes } else { Mounted::No }

@@ -22,7 +22,7 @@ const DOT_DOT: &[u8] = b"..         ";
 const VOLUME_LABEL: u8 = 0x08;
 const DIRECTORY: u8 = 0x10;
 
-/// What is read at once of a directory: most end in their first page.
+/// Length of a read of a directory: most end in their first page.
 const PIECE: u64 = 4096;
 
 /// A bit for each cluster, 1 where it is free: 32 MiB for the largest FAT32, and only while the volume is examined.

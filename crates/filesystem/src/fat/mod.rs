@@ -54,7 +54,7 @@ const MOST_CLUSTERS: u64 = 0x0FFF_FFF5;
 /// A directory has up to 65536 entries, the root as well.
 const DIRECTORY_MAX: u64 = 65536 * ENTRY;
 
-/// How wide an entry of the table is.
+/// Width of an entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Fat12,
@@ -80,7 +80,7 @@ impl Width {
         }
     }
 
-    /// How many bytes so many entries take.
+    /// Number of bytes that this many entries take.
     fn bytes(self, entries: u64) -> u64 {
         match self {
             Self::Fat12 => (entries * 3).div_ceil(2),
@@ -124,14 +124,14 @@ fn damaged(what: impl Into<String>) -> Doubt {
     Doubt::new(what).helped_by("run fsck.fat, or chkdsk on Windows")
 }
 
-/// Where everything lies.
+/// Geometry of the volume: the location of its structures.
 struct Geometry {
     width: Width,
     /// The first byte of each table.
     tables: Vec<u64>,
-    /// Which of them counts.
+    /// Index of the active table.
     active: usize,
-    /// How many clusters the tables can name.
+    /// Number of clusters that the tables can name.
     clusters: u64,
     /// Bytes in a cluster.
     cluster: u64,
@@ -211,7 +211,7 @@ impl Geometry {
         })
     }
 
-    /// One entry of the active table.
+    /// Returns an entry of the active table.
     fn entry(&self, source: &dyn Source, entry: u64) -> Result<u32, Doubt> {
         let table = self.tables.get(self.active);
         let table =
@@ -326,8 +326,8 @@ impl Volume for FatMap {
     }
 }
 
-/// Whether the volume begins with a FAT boot sector whose geometry makes sense. BitLocker To Go has one as well: it is
-/// looked for first ([`probe`](crate::probe)).
+/// Returns `true` if the volume begins with a FAT boot sector whose geometry makes sense. BitLocker To Go has one as
+/// well, and is therefore checked first ([`probe`](crate::probe)).
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(source.has(0, 512) && Geometry::read(&source.array(0)?).is_some())
 }

@@ -39,13 +39,13 @@ pub struct PhysicalVolume {
 pub struct LogicalVolume {
     /// Its name.
     pub name: String,
-    /// Where it lies, in the order of its addresses.
+    /// Segments of the volume, in the order of its addresses.
     pub segments: Vec<Segment>,
     /// Why it is not looked into.
     pub refused: Option<&'static str>,
 }
 
-/// Whether a label of LVM2 lies in the first sectors.
+/// Returns `true` if a label of LVM2 lies in the first sectors.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(label::find(source)?.is_some())
 }

@@ -57,13 +57,13 @@ impl Section {
             .filter_map(|item| if let Item::Text(text) = item { Some(text.as_str()) } else { None })
     }
 
-    /// Whether a list has a string.
+    /// Returns `true` if a list has a string.
     pub(super) fn mentions(&self, key: &str, word: &str) -> bool {
         let is = |item: &Item| matches!(item, Item::Text(text) if text == word);
         matches!(self.get(key), Some(Item::List(list)) if list.iter().any(is))
     }
 
-    /// Whether a list has none but these strings; one that is not there has none.
+    /// Returns `true` if a list has only these strings; a list that is not there has none.
     pub(super) fn only(&self, key: &str, words: &[&str]) -> bool {
         let known = |item: &Item| matches!(item, Item::Text(text) if words.contains(&text.as_str()));
         match self.get(key) {
@@ -87,7 +87,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// What comes next, behind blanks and comments.
+    /// Returns the next byte, behind blanks and comments.
     fn next(&mut self) -> Option<u8> {
         loop {
             self.rest = self.rest.trim_ascii_start();

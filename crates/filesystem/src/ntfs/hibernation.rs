@@ -20,10 +20,10 @@ const INDEX: &str = "$I30";
 const INDEX_MAX: u64 = 64 << 20;
 /// Flag of an index entry: the last of its node, without a name.
 const LAST: u16 = 2;
-/// Where a node's entries begin: in INDEX_ROOT, in a block of INDEX_ALLOCATION.
+/// Offset of a node's entries: in INDEX_ROOT, in a block of INDEX_ALLOCATION.
 const ROOT_NODE: usize = 16;
 const BLOCK_NODE: usize = 24;
-/// Where in an entry the name's length and the name are: behind its header of 16 bytes, in a FILE_NAME.
+/// Offsets of the name's length and of the name in an entry: behind its header of 16 bytes, in a FILE_NAME.
 const NAME_LEN: usize = 16 + 64;
 const NAME: usize = 16 + 66;
 
@@ -101,7 +101,7 @@ fn node(bytes: Option<&[u8]>, found: &mut Vec<u64>) -> Option<()> {
     }
 }
 
-/// Whether the file of this reference is still that file, and begins as an image does.
+/// Returns `true` if the file of this reference is still that file, and begins as an image does.
 fn has_image(source: &dyn Source, mft: &Mft, reference: u64) -> Result<bool, Doubt> {
     let number = reference & RECORD_NUMBER;
     let record = mft.record(source, number)?;

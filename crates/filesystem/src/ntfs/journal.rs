@@ -11,21 +11,22 @@ use super::record::{DATA, Mft, fix_up};
 
 /// The record of $LogFile.
 const LOG_FILE: u64 = 2;
-/// How much of an emptied log is looked at. Whoever writes a log writes its two restart pages at its beginning first.
+/// Length of an emptied log that is examined, bytes. Whoever writes a log writes its two restart pages at its beginning
+/// first.
 const HEAD: u64 = 64 << 10;
-/// Where the second restart page is as long as the first does not say otherwise.
+/// Offset of the second restart page, unless the first says otherwise.
 const PAGE: usize = 4096;
 /// client_in_use_list without a client.
 const NO_CLIENT: u16 = 0xFFFF;
 /// Flag of a restart area: the volume was unmounted.
 const VOLUME_IS_CLEAN: u16 = 2;
 
-/// What would help against a log that is not clean.
+/// Remedy for a log that is not clean.
 const REMEDY: &str = "shut Windows down fully (shutdown /s /f /t 0, with Fast Startup off), or run chkdsk /f";
 
 /// A restart page.
 struct Restart {
-    /// Which of two pages is the newer one.
+    /// Log sequence number, which tells which of two pages is newer.
     lsn: u64,
     is_clean: bool,
     /// Major and minor.

@@ -35,7 +35,7 @@ mod field {
     pub(super) const NAME: usize = 3;
     pub(super) const SECTOR_SIZE: usize = 0x0B;
     pub(super) const CLUSTER_SECTORS: usize = 0x0D;
-    /// What FAT has in these is 0 here: reserved sectors to sectors, and the length of a table.
+    /// Fields of FAT that are 0 here: reserved sectors to sectors, and the length of a table.
     pub(super) const ZEROS: [std::ops::Range<usize>; 3] = [0x0E..0x15, 0x16..0x18, 0x20..0x24];
     pub(super) const SECTORS: usize = 0x28;
     pub(super) const MFT: usize = 0x30;
@@ -65,7 +65,7 @@ const SHADOW_GUID: [u8; 16] =
     [0x6B, 0x87, 0x08, 0x38, 0x76, 0xC1, 0x48, 0x4E, 0xB7, 0xAE, 0x04, 0x04, 0x6E, 0x6C, 0xC7, 0x52];
 const SHADOW_CATALOGUE: usize = 48;
 
-/// What the boot sector says.
+/// Geometry from the boot sector.
 struct Geometry {
     /// Bytes in a cluster.
     cluster: u64,
@@ -108,7 +108,7 @@ impl Geometry {
     }
 }
 
-/// Whether the volume begins with an NTFS boot sector.
+/// Returns `true` if the volume begins with an NTFS boot sector.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     if !source.has(0, 512) {
         return Ok(false);

@@ -13,7 +13,7 @@ pub(super) const VOLUME_INFORMATION: u32 = 0x70;
 pub(super) const DATA: u32 = 0x80;
 pub(super) const INDEX_ROOT: u32 = 0x90;
 pub(super) const INDEX_ALLOCATION: u32 = 0xA0;
-/// Which blocks of an index are in use.
+/// Bitmap of the blocks of an index that are in use.
 pub(super) const INDEX_BITMAP: u32 = 0xB0;
 const END_OF_ATTRIBUTES: u32 = 0xFFFF_FFFF;
 
@@ -22,7 +22,8 @@ pub(super) const SYSTEM_RECORDS: Range<u64> = 0..12;
 /// The record of the table itself.
 const MFT: u64 = 0;
 
-/// What is protected by an update sequence is cut into strides of this size, on disks with larger sectors as well.
+/// Stride of the update sequence: what it protects is cut into pieces of this size, on disks with larger sectors as
+/// well.
 const STRIDE: usize = 512;
 /// An attribute list has at most 256 KiB (Windows' own limit).
 const ATTRIBUTE_LIST_MAX: u64 = 256 << 10;
@@ -32,7 +33,7 @@ const RECORDS_MAX: usize = 1024;
 /// Runs of one file, 24 bytes each: a quarter of the memory that a volume may take.
 const RUNS_MAX: usize = 1 << 19;
 
-/// What would help against damage.
+/// Remedy for damage.
 pub(super) const CHKDSK: &str = "run chkdsk /f on Windows";
 
 /// Puts the words back that the update sequence replaced, after checking that no stride is of another write.
@@ -58,9 +59,9 @@ pub(super) fn fix_up(bytes: &mut [u8]) -> Option<()> {
 pub(super) struct Run {
     /// The first of them, counted in the attribute.
     vcn: u64,
-    /// Where they are on the volume; `None` is a hole.
+    /// First cluster on the volume; `None` is a hole.
     pub(super) lcn: Option<u64>,
-    /// How many.
+    /// Number of clusters.
     pub(super) len: u64,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Attribute<'a> {
         self.bytes[8] == 0
     }
 
-    /// Whether this is its name, ASCII.
+    /// Returns `true` if this is its name, ASCII.
     fn is_called(self, name: &str) -> bool {
         let (len, at) = (usize::from(self.bytes[9]), usize::from(le16(self.bytes, 10)));
         let units = self.bytes.get(at..at + 2 * len).unwrap_or_default().chunks_exact(2);
@@ -188,7 +189,7 @@ impl Record {
         le16(&self.bytes, 22) & 1 != 0
     }
 
-    /// How often the record was used for another file: a reference has it in its upper 16 bits.
+    /// Number of times that the record was used for another file: a reference has it in its upper 16 bits.
     pub(super) fn sequence(&self) -> u16 {
         le16(&self.bytes, 16)
     }
@@ -228,15 +229,15 @@ pub(super) enum Stream {
     Clusters {
         /// All of them, from the first on, without gaps in their numbers.
         runs: Vec<Run>,
-        /// How many bytes it has.
+        /// Size, bytes.
         size: u64,
-        /// How many of them were ever written; the others are zeros.
+        /// Number of bytes that were ever written; the others are zeros.
         initialised: u64,
     },
 }
 
 impl Stream {
-    /// Where the bytes lie that were written, for a stream without holes.
+    /// Returns the segments of the bytes that were written, for a stream without holes.
     pub(super) fn segments(&self, cluster: u64) -> Result<Vec<Segment>, Doubt> {
         let Self::Clusters { runs, size, initialised } = self else {
             return Err(Doubt::new("a system file has no clusters").helped_by(CHKDSK));
@@ -325,7 +326,7 @@ impl Mft {
         Record::new(bytes).ok_or_else(damaged)
     }
 
-    /// How many records were ever written.
+    /// Returns the number of records that were ever written.
     pub(super) fn written(&self, source: &dyn Source) -> Result<u64, Doubt> {
         match self.stream(source, MFT, DATA, "")? {
             Some(Stream::Clusters { size, initialised, .. }) => Ok(size.min(initialised) / self.record),

@@ -1,4 +1,4 @@
-//! One copy of a GPT (UEFI 2.10, 5.3): a header with its entries, both checked.
+//! Copy of a GPT (UEFI 2.10, 5.3): a header with its entries, both checked.
 
 use super::{crc32, field, u32_at, u64_at};
 use crate::source::{LARGEST, Source, Unreadable};
@@ -85,7 +85,7 @@ impl Copy {
         })
     }
 
-    /// Where the other copy is.
+    /// LBA of the other copy.
     pub(super) fn alternate(&self) -> u64 {
         u64_at(&self.header, field::ALTERNATE_LBA).unwrap_or(0)
     }

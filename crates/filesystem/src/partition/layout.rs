@@ -1,4 +1,4 @@
-//! What a partition table says of a whole disk: partitions, and the sectors that the table itself takes. For disks of
+//! Layout of a whole disk by its partition table: partitions, and the sectors that the table itself takes. For disks of
 //! any content: GPT with both copies, hybrid ones, MBR with extended partitions.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::map::{Ranges, clip};
 use crate::source::{Source, Unreadable};
 use crate::volume::Doubt;
 
-/// One partition.
+/// Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its bytes; they lie inside of the disk.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub name: Option<String>,
     /// Why what is in it is not looked at: its type, or a contradiction.
     pub refused: Option<&'static str>,
-    /// What its type says that it is, if not a file system whose free map is read here.
+    /// Content declared by its type, if that is not a file system whose free map is read here.
     pub declared: Option<&'static Declared>,
 }
 
@@ -31,9 +31,9 @@ pub struct Layout {
     pub kind: &'static str,
     /// The partitions, sorted and disjoint.
     pub partitions: Vec<Entry>,
-    /// What the table itself takes.
+    /// Ranges of the table itself.
     pub table: Ranges,
-    /// What people should know.
+    /// Notes for people.
     pub notes: Vec<String>,
 }
 
@@ -87,8 +87,8 @@ fn slots(source: &dyn Source, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> 
     Ok((sector[510..] == [0x55, 0xAA]).then(|| [0, 1, 2, 3].map(slot)))
 }
 
-/// Whether the disk begins with a partition table: with entries that can be some, and at least one. A boot sector of a
-/// file system ends like one, and has code or text where entries would be.
+/// Returns `true` if the disk begins with a partition table: its entries are plausible, and at least one is used. A
+/// boot sector of a file system ends like one, and has code or text where entries would be.
 pub fn recognised(source: &dyn Source, sector: u32) -> Result<bool, Unreadable> {
     let Some(slots) = slots(source, 0)? else { return Ok(false) };
     let sectors = source.len() / u64::from(sector.max(1));

@@ -9,8 +9,8 @@ use crc_fast::CrcAlgorithm;
 
 use gpt::Copy;
 
-/// How many bytes from the start of a disk hold any table that is read here: protective MBR, GPT header and 16 KiB of
-/// entries fit many times, with sectors of 4096 bytes too.
+/// Length of the start of a disk that holds any table that is read here, bytes: protective MBR, GPT header and 16 KiB
+/// of entries fit many times, with sectors of 4096 bytes too.
 pub const HEAD: usize = 1 << 20;
 
 /// The table of a disk.
@@ -54,9 +54,9 @@ pub struct Gpt {
 /// Bytes to write at an offset of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where.
+    /// Offset on the disk.
     pub offset: u64,
-    /// What.
+    /// Bytes to write.
     pub bytes: Vec<u8>,
 }
 
@@ -169,8 +169,8 @@ impl Gpt {
         (self.entries_sectors() + 1) * self.sector
     }
 
-    /// What to write so that the table is right on a disk of `size` bytes: first the copy at its end, then, when that
-    /// is durable, the primary header and the protective MBR. Entries at the start stay as they are.
+    /// Returns the writes that adapt the table to a disk of `size` bytes: first the copy at its end, then, when that is
+    /// durable, the primary header and the protective MBR. Entries at the start stay as they are.
     pub fn on_disk_of(&self, size: u64) -> [Vec<Write>; 2] {
         let last = size / self.sector - 1;
         let backup_entries = last - self.entries_sectors();

@@ -1,10 +1,10 @@
 //! Types of partitions that are not for a file system of which the free map is read here: arrays, encryption, boot
 //! code, file systems of other systems. Such a type and a file system that is read contradict each other.
 
-/// What a partition is by its type.
+/// Content of a partition, as its type declares it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// What the type is for.
+    /// Name of the content.
     pub name: &'static str,
     /// The kind that is found in such a partition and read here, if there is one.
     pub holds: Option<&'static str>,
@@ -107,7 +107,7 @@ pub(super) const fn guid(a: u32, b: u16, c: u16, d: u64) -> [u8; 16] {
     [a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]]
 }
 
-/// What a type of the GPT is for, if not for a file system that is read here.
+/// Returns the content declared by a type of the GPT, if that is not a file system that is read here.
 pub(super) fn of_guid(kind: &[u8; 16]) -> Option<&'static Declared> {
     let exact = GUIDS.iter().find(|(a, b, c, d, _)| guid(*a, *b, *c, *d) == *kind).map(|found| found.4);
     exact.or_else(|| NODES.iter().find(|(node, _)| kind.ends_with(node)).map(|found| found.1))

@@ -77,7 +77,7 @@ impl Group {
         })
     }
 
-    /// What the group adds to the superblock's count.
+    /// Number of blocks that the group adds to the superblock's count.
     pub(super) fn available(&self) -> u64 {
         u64::from(self.free) + u64::from(self.list_count) + u64::from(self.tree_blocks)
     }

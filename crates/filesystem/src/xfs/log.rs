@@ -1,4 +1,4 @@
-//! Whether the log is clean: whether its last record says that the volume was unmounted.
+//! State of the log: it is clean if its last record says that the volume was unmounted.
 //!
 //! The log is a ring of 512-byte blocks. Each begins with the number of the round in which it was written (its
 //! *cycle*); a record's header has a magic there, and the cycle behind it. The head is where the cycle changes. As in
@@ -29,7 +29,8 @@ const PER_HEADER: u32 = 32 << 10;
 /// Offset of the flags in the header of an operation, and the one of an unmount.
 const FLAGS: usize = 9;
 const UNMOUNT: u8 = 0x20;
-/// How far back blocks of another round may lie after a crash: eight buffers of 256 KiB (XLOG_TOTAL_REC_SHIFT).
+/// Distance from the head within which blocks of another round may lie after a crash: eight buffers of 256 KiB
+/// (XLOG_TOTAL_REC_SHIFT).
 const TORN: u64 = (8 * (256 << 10)) / BASIC_BLOCK;
 
 struct Log<'a> {

@@ -25,10 +25,10 @@ use crate::volume::{Doubt, Examined, Identity, Mounted, Volume, count_free};
 use group::Group;
 use superblock::Superblock;
 
-/// What helps a volume that contradicts itself.
+/// Remedy for a volume that contradicts itself.
 const REPAIR: &str = "run xfs_repair on it";
 
-/// Whether the volume begins with a superblock of XFS.
+/// Returns `true` if the volume begins with a superblock of XFS.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     Superblock::recognised(source)
 }

@@ -56,7 +56,7 @@ pub(super) struct Superblock {
     blocks: u64,
     /// Blocks in a group; the last may have fewer.
     pub(super) group_blocks: u64,
-    /// How many groups there are.
+    /// Number of groups.
     pub(super) groups: u32,
     /// Version 5: everything has checksums.
     pub(super) checked: bool,
@@ -124,7 +124,7 @@ impl Superblock {
         be64(&self.bytes, field::FREE_BLOCKS)
     }
 
-    /// How many blocks a group has.
+    /// Number of blocks in a group.
     pub(super) fn blocks_of(&self, group: u32) -> u64 {
         let start = u64::from(group) * self.group_blocks;
         self.group_blocks.min(self.blocks.saturating_sub(start))

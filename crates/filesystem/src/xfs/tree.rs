@@ -8,20 +8,20 @@ use crate::fields::{be16, be32, be64};
 use crate::source::Source;
 use crate::volume::Doubt;
 
-/// Which tree.
+/// Order of a tree: by start or by count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Start,
     Count,
 }
 
-/// Where a tree begins.
+/// Root of a tree.
 pub(super) struct Root {
     pub(super) block: u32,
     pub(super) levels: u32,
 }
 
-/// What a walk has met.
+/// Sums over the extents that a walk has met.
 #[derive(Default)]
 pub(super) struct Sums {
     pub(super) extents: u64,

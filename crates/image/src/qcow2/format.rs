@@ -55,7 +55,7 @@ pub(super) struct Header {
     pub(super) snapshots_offset: U64,
 }
 
-/// What version 3 has behind it.
+/// Fields that version 3 adds behind it.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct HeaderV3 {

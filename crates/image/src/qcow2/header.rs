@@ -20,7 +20,7 @@ pub enum BackingFormat {
     Vhd,
 }
 
-/// What is used of a header.
+/// Fields of a header that are used.
 pub(super) struct Parsed {
     pub(super) size: u64,
     pub(super) cluster_bits: u32,

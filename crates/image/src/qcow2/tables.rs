@@ -1,4 +1,4 @@
-//! What lies where on a qcow2 disk.
+//! Mapping of a qcow2 disk to its file.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,7 +91,7 @@ impl<S: Storage> Qcow2<S> {
         ))
     }
 
-    /// Where an L2 table is; `None`: there is none.
+    /// Returns the offset of an L2 table; `None`: there is none.
     fn l2_table(&self, index: u64) -> io::Result<Option<u64>> {
         let entry = self.pages.be64(&self.storage, self.header.l1_offset + index * 8)?;
         match entry & OFFSET {

@@ -60,7 +60,7 @@ pub struct Footer {
     pub features: U32,
     /// [`VERSION`].
     pub version: U32,
-    /// Where the dynamic disk header is; [`NOTHING`] for a fixed disk.
+    /// Offset of the dynamic disk header; [`NOTHING`] for a fixed disk.
     pub data_offset: U64,
     /// Seconds since [`EPOCH`].
     pub time_stamp: U32,
@@ -68,7 +68,7 @@ pub struct Footer {
     pub creator: [u8; 4],
     /// Its version.
     pub creator_version: U32,
-    /// Where it ran.
+    /// Host operating system of the creator.
     pub creator_host: [u8; 4],
     /// Bytes of the disk when it was made.
     pub original_size: U64,
@@ -76,7 +76,7 @@ pub struct Footer {
     pub current_size: U64,
     /// Cylinders, heads, sectors per track.
     pub geometry: Geometry,
-    /// What kind of disk.
+    /// Type of the disk.
     pub disk_type: DiskType,
     /// See [`checksum`].
     pub checksum: U32,
@@ -88,7 +88,7 @@ pub struct Footer {
     pub reserved: [u8; 427],
 }
 
-/// Where [`Footer::checksum`] is.
+/// Offset of [`Footer::checksum`].
 pub const FOOTER_CHECKSUM: usize = 64;
 
 /// `Disk Geometry`.
@@ -111,7 +111,7 @@ pub struct Header {
     pub cookie: [u8; 8],
     /// [`NOTHING`].
     pub data_offset: U64,
-    /// Where the block allocation table is.
+    /// Offset of the block allocation table.
     pub table_offset: U64,
     /// [`VERSION`].
     pub version: U32,
@@ -129,20 +129,20 @@ pub struct Header {
     pub reserved: U32,
     /// The parent's file name, in UTF-16BE.
     pub parent_name: [u8; 512],
-    /// Where the parent may be.
+    /// Possible locations of the parent.
     pub locators: [LocatorEntry; 8],
     /// Zeroes.
     pub reserved2: [u8; 256],
 }
 
-/// Where [`Header::checksum`] is.
+/// Offset of [`Header::checksum`].
 pub const HEADER_CHECKSUM: usize = 36;
 
 /// A parent locator.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LocatorEntry {
-    /// Whose path it is; zero: none.
+    /// Platform code of its path; zero: none.
     pub platform: [u8; 4],
     /// Space for it, sectors (of some writers: bytes). Not used.
     pub data_space: U32,
@@ -150,7 +150,7 @@ pub struct LocatorEntry {
     pub data_length: U32,
     /// Zero.
     pub reserved: U32,
-    /// Where in the file it is.
+    /// Offset in the file.
     pub data_offset: U64,
 }
 

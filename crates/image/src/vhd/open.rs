@@ -34,7 +34,7 @@ pub struct Vhd<S> {
     pages: Pages,
 }
 
-/// Where the blocks are.
+/// Block allocation table: the location of the blocks.
 struct Table {
     offset: u64,
     block_size: u32,
@@ -226,7 +226,7 @@ impl<S: Storage> Vhd<S> {
         self.pages.be32(&self.storage, table.offset + block * 4)
     }
 
-    /// Whether a block's bitmap marks a sector; the first one is the highest bit.
+    /// Tells whether a block's bitmap marks a sector; the first one is the highest bit.
     fn is_marked(&self, bitmap: u64, sector: u64) -> io::Result<bool> {
         let mut byte = [0];
         self.pages.read(&self.storage, bitmap + sector / 8, &mut byte)?;
@@ -244,7 +244,7 @@ impl<S: Storage> Vhd<S> {
 
 /// A block allocation table.
 pub(super) struct Entries {
-    /// Where it is.
+    /// Offset of the table.
     pub(super) offset: u64,
     /// Bytes of a block.
     pub(super) block_size: u32,

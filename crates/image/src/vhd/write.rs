@@ -19,12 +19,12 @@ use crate::error::OpenError;
 
 /// Blocks that Windows makes (New-VHD `-BlockSizeBytes`).
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = (512 << 10)..=(256 << 20);
-/// Where the dynamic disk header of a new file is: behind the copy of the footer.
+/// Offset of the dynamic disk header in a new file: behind the copy of the footer.
 const HEADER_OFFSET: u64 = SECTOR;
-/// Where the table of a new file is: behind the header.
+/// Offset of the table in a new file: behind the header.
 const TABLE_OFFSET: u64 = HEADER_OFFSET + size_of::<Header>() as u64;
 
-/// How a new file is laid out.
+/// Layout of a new file.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Bytes of the disk.
@@ -74,7 +74,7 @@ struct Blocks {
 struct State {
     /// First sectors of the blocks; durable after a flush.
     table: Vec<u32>,
-    /// Where the next block is put, and the footer until then.
+    /// Offset of the next block, and of the footer until then.
     end: u64,
 }
 

@@ -31,9 +31,9 @@ const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::fro
 /// takes to have room again, and short beside what a busy port costs who waits for it.
 const PUT_OFF_MAX: Duration = Duration::from_millis(100);
 
-/// What is wrong with the residual count of a READ: it must agree with the bytes that came (RFC 7143 §11.4.5.1), as
-/// there is no telling which of the two is right. One without a count that is short is found out by its length. `None`:
-/// nothing.
+/// Returns the contradiction in the residual count of a READ: it must agree with the bytes that came
+/// (RFC 7143 §11.4.5.1), as there is no telling which of the two is right. A READ that is short without a count is
+/// found out by its length. `None`: no contradiction.
 fn contradiction(residual: Residual, received: usize, expected: usize) -> Option<String> {
     let says = match residual {
         Residual::None | Residual::Over(0) | Residual::Under(0) => return None,
@@ -45,7 +45,7 @@ fn contradiction(residual: Residual, received: usize, expected: usize) -> Option
     Some(format!("the target sent {received} of {expected} bytes and says that {says}"))
 }
 
-/// What a residual count says of a write (RFC 7143 §11.4.5.1).
+/// Describes the residual count of a write (RFC 7143 §11.4.5.1).
 fn in_words(residual: Residual) -> String {
     match residual {
         Residual::None => "that it took all of it".to_owned(),
@@ -162,7 +162,7 @@ impl State {
         true
     }
 
-    /// Whether a status other than GOOD is the last word.
+    /// Tells whether a status other than GOOD is final.
     fn second_thoughts(&mut self, token: u64, status: Status, sense: &[u8]) -> Verdict {
         let Some(entry) = self.slots.get_mut(token) else { return Verdict::Final };
         // Once it is being aborted for being late, what comes is final.
@@ -234,8 +234,8 @@ impl State {
         verdict
     }
 
-    /// Whether a command that may go elsewhere would be put off for too long if it waited once more. What asks after
-    /// this very session waits.
+    /// Returns `true` if a command that may go elsewhere would be put off for too long if it waited once more. A
+    /// command that asks about this very session waits.
     fn is_put_off_too_long(&mut self, token: u64, now: Instant, wait: Duration) -> bool {
         let fails_fast = self.fails_fast;
         let Some(entry) = self.slots.get_mut(token) else { return false };

@@ -11,16 +11,16 @@ use crate::slots::{Effect, Entry, Slots, Stage};
 /// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
-/// Whether a unit attention leaves open which disk answers under the old address now: the target's units have been
-/// changed (3F/0E), the unit's INQUIRY data have (3F/03), the unit or the target begins anew (29h), or parameters of
-/// the unit were changed (2Ah).
+/// Returns `true` if a unit attention leaves open which disk answers under the old address now: the target's units have
+/// been changed (3F/0E), the unit's INQUIRY data have (3F/03), the unit or the target begins anew (29h), or parameters
+/// of the unit were changed (2Ah).
 pub(crate) fn is_doubtful(code: AdditionalSense) -> bool {
     matches!(code.0 >> 8, 0x29 | 0x2A) || matches!(code.0, 0x3F03 | 0x3F0E)
 }
 
-/// Whether an error says that what was opened is not there: no unit (25/00), or one that has no such block (21/00) or
-/// may not be written (27/00). The latter two are what LIO answers for LUN 0 where there is none: it puts a small
-/// read-only unit of its own in its place.
+/// Returns `true` if an error means that what was opened is not there: no unit (25/00), or one that has no such block
+/// (21/00) or may not be written (27/00). The latter two are LIO's answers for LUN 0 where there is none: it puts a
+/// small read-only unit of its own in its place.
 pub(crate) fn tells_of_no_disk(code: AdditionalSense) -> bool {
     use AdditionalSense as Code;
     matches!(code, Code::LOGICAL_UNIT_NOT_SUPPORTED | Code::LBA_OUT_OF_RANGE | Code::WRITE_PROTECTED)
@@ -43,7 +43,7 @@ pub(crate) struct Doubt {
     since: Option<Instant>,
     /// Counts the reasons.
     raised: u64,
-    /// What new commands are told, where there is no unit under the address.
+    /// Error for new commands, where there is no unit under the address.
     absent: Option<BlockError>,
     /// Why the disk must not be used any more.
     condemned: Option<String>,
@@ -59,12 +59,12 @@ impl Doubt {
         (self.since, self.absent) = (None, None);
     }
 
-    /// What a new command fails with at once.
+    /// Error with which a new command fails at once.
     pub(super) fn refuses(&self, effect: Effect) -> Option<BlockError> {
         self.absent.clone().filter(|_| effect != Effect::Inspect)
     }
 
-    /// Whether a command has to wait.
+    /// Returns `true` if a command has to wait.
     pub(super) fn holds(&self, slots: &mut Slots, token: u64) -> bool {
         self.is_there() && slots.get_mut(token).is_none_or(|entry| entry.effect != Effect::Inspect)
     }
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// Where another path may carry out what is held, does not hold it for long.
+    /// Fails held commands after a short time, where another path may carry them out.
     pub(super) fn release_held(&mut self, now: Instant) {
         if self.held_until().is_some_and(|until| until <= now) {
             let why = "the unit has changed, and has not said yet which disk it is".to_owned();
@@ -110,7 +110,7 @@ impl State {
         }
     }
 
-    /// When [`Self::release_held`] has something to do.
+    /// Time at which [`Self::release_held`] has something to do.
     pub(super) fn held_until(&self) -> Option<Instant> {
         let waits = !self.queue.is_empty() || !self.delayed.is_empty();
         self.doubt.since.filter(|_| self.fails_fast && waits).map(|since| since + HELD_MAX)
@@ -137,7 +137,7 @@ impl State {
 }
 
 impl Session {
-    /// How often there has been reason to ask which disk it is.
+    /// Number of times that there was reason to ask which disk it is.
     pub(crate) fn doubts(&self) -> u64 {
         self.lock().doubt.raised
     }

@@ -90,8 +90,8 @@ impl State {
         }
     }
 
-    /// What the target has and did not answer is unknown. What it has answered, and was to be sent again, is over, like
-    /// what was never sent.
+    /// Fails all commands. The outcome of those that the target has and did not answer is unknown. Those that it
+    /// answered, and that were to be sent again, are over, like those never sent.
     fn fail_all(&mut self, error: &BlockError) {
         let unknown =
             |stage: &Stage| matches!(stage, Stage::Sent | Stage::Aborting { .. } | Stage::Expired(_));
@@ -103,7 +103,7 @@ impl State {
         self.refuse(error);
     }
 
-    /// What is new fails at once.
+    /// Makes new commands fail at once.
     fn refuse(&mut self, error: &BlockError) {
         self.queue.clear();
         self.delayed.clear();
@@ -181,7 +181,7 @@ impl State {
         self.life = Life::Ended;
     }
 
-    /// Whether what is new fails at once.
+    /// Returns `true` if new commands fail at once.
     pub(crate) fn refuses(&self) -> bool {
         self.refusing.is_some()
     }

@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Whether attempts to connect are in vain.
+    /// Returns `true` if attempts to connect are in vain.
     pub(crate) fn is_port_down(&self) -> bool {
         self.port_down.load(Ordering::Acquire)
     }
@@ -169,13 +169,13 @@ impl Session {
         }
     }
 
-    /// Whether there is a connection that goes on.
+    /// Returns `true` if there is a connection that is not closing.
     pub(crate) fn is_up(&self) -> bool {
         let state = self.lock();
         state.core.is_some() && !state.is_closing()
     }
 
-    /// Whether there is an observer.
+    /// Returns `true` if there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         self.observer.is_some()
     }
@@ -328,7 +328,7 @@ pub(crate) struct State {
     pub(crate) driver: Option<Waker>,
     /// Something came in since the driver last looked.
     pub(crate) work: bool,
-    /// What every new command is answered with at once.
+    /// Error with which every new command is answered at once.
     refusing: Option<BlockError>,
     pub(crate) life: Life,
     logout: Logout,
@@ -346,20 +346,20 @@ pub(crate) struct State {
     pub(crate) probe: Option<Probe>,
     /// Of the connection, where silence is watched.
     pub(crate) watch: Option<Watch>,
-    /// How long the target takes to answer a ping.
+    /// Response times of the target to pings.
     pub(crate) pings: Pings,
     /// The session has carried out a command that reads, writes or flushes: a target that only says what it is has
     /// done nothing yet.
     pub(crate) carried_out: bool,
     /// Nothing waits for the next connection.
     fails_fast: bool,
-    /// What acknowledged writes have come to is the observer's business, not that of this device's flushes.
+    /// `true` if the fate of acknowledged writes concerns the observer, not this device's flushes.
     leaves_flushes: bool,
     /// Why the connection is to be dropped, where it is.
     pub(crate) severed: Option<String>,
-    /// Whether it is still the same disk.
+    /// Doubt whether it is still the same disk.
     pub(crate) doubt: Doubt,
-    /// What the driver is to tell the observer, once it has given back the lock.
+    /// Events that the driver is to tell the observer, once it has released the lock.
     pub(crate) events: Vec<SessionEvent>,
     /// As last read.
     pub(crate) access: Option<AccessState>,
@@ -367,7 +367,7 @@ pub(crate) struct State {
     pub(crate) stale_access: bool,
     /// The portal group that the session's connection reached.
     pub(crate) portal_group: Option<u16>,
-    /// What last happened to the connection or to a command that was not answered, for people.
+    /// Last event on the connection or of a command that was not answered, for people.
     last_event: Option<String>,
     /// The target knows READ (10) and WRITE (10) and not those of 16 bytes.
     short_transfers: bool,
@@ -535,7 +535,7 @@ impl State {
         }
     }
 
-    /// Whether it was asked to log out and end, and has not ended.
+    /// Returns `true` if it was asked to log out and end, and has not ended.
     pub(crate) fn is_closing(&self) -> bool {
         self.life == Life::Closing
     }
@@ -545,7 +545,7 @@ impl State {
         self.last_event = Some(event);
     }
 
-    /// What the session is as a path of that name.
+    /// Returns the session's sample as a path of that name.
     pub(crate) fn path(&self, name: String) -> PathSample {
         let Traffic { read_ios, read_bytes, write_ios, write_bytes, errors } = self.traffic;
         let state = match (&self.core, self.life) {

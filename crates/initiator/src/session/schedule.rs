@@ -105,7 +105,7 @@ impl State {
         Ok(())
     }
 
-    /// When [`Self::pass_time`] has something to do.
+    /// Time at which [`Self::pass_time`] has something to do.
     pub(crate) fn next_time(&self) -> Option<Instant> {
         let tick = (self.slots.unanswered() > 0).then(|| self.clock.next());
         let delayed = self.delayed.iter().map(|(at, _)| *at);
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// Whether [`Self::log_out_when_due`] has anything to look at.
+    /// Returns `true` if [`Self::log_out_when_due`] has anything to look at.
     pub(crate) fn is_leaving(&self) -> bool {
         match self.logout {
             Logout::None => self.is_closing(),
@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// Whether the logout has gone unanswered for too long.
+    /// Returns `true` if the logout has gone unanswered for too long.
     pub(crate) fn logout_overdue(&self, now: Instant) -> bool {
         self.logout_deadline().is_some_and(|by| by <= now)
     }

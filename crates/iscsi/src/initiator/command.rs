@@ -27,7 +27,7 @@ pub(super) struct Task {
 }
 
 impl InitiatorConnection {
-    /// Whether the next [`submit`](Self::submit) will be taken.
+    /// Returns `true` if the next [`submit`](Self::submit) will be accepted.
     pub fn can_submit(&self) -> bool {
         matches!(self.phase, Phase::FullFeature(_))
             // RFC 7143 [11.14-1]
@@ -319,7 +319,7 @@ impl InitiatorConnection {
         Some(task)
     }
 
-    /// How many commands have no answer, also after the end.
+    /// Number of commands without an answer, also after the end.
     pub fn unanswered(&self) -> usize {
         self.tasks.len() - self.free.len()
     }

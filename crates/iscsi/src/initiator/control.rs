@@ -52,7 +52,7 @@ pub(super) struct Ping {
     next_cmd_sn: Serial,
 }
 
-/// What the rooms of this file keep between PDUs.
+/// State that the functions of this file keep between PDUs.
 #[derive(Default)]
 pub(super) struct Control {
     next_tag: u32,
@@ -67,16 +67,16 @@ pub(super) struct Control {
     /// Text Responses, and bytes, that the answer has had.
     rounds: u32,
     answer_len: usize,
-    /// Those in a row in which no pair ended.
+    /// Number of rounds in a row in which no pair ended.
     empty_rounds: u32,
     targets: Vec<TargetRecord>,
     /// For each request that the target has given rise to and that is not sent, where it ends in all that is.
     answers: VecDeque<u64>,
-    /// What has been told of, by [`Oddity`].
+    /// Deviations that have been reported, by [`Oddity`].
     tolerated: [bool; Oddity::COUNT],
 }
 
-/// What the R2Ts of some targets have that does no harm; each kind is told of once.
+/// Harmless deviation in the R2Ts of some targets; each kind is reported once.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Oddity {
     /// Not the LUN of their command.
@@ -214,10 +214,10 @@ impl InitiatorConnection {
         }
     }
 
-    /// What was sent before a ping has arrived before it, as a connection keeps the order of its bytes, and a target
-    /// counts what arrives (RFC 7143 §4.2.2.1). One that answers the ping and does not count a command from before it
-    /// never got that: it holds back all later ones and answers pings for ever. Something between here and there has
-    /// acknowledged bytes and lost them.
+    /// Checks that the target counts the commands sent before a ping. They have arrived before it, as a connection
+    /// keeps the order of its bytes, and a target counts what arrives (RFC 7143 §4.2.2.1). One that answers the ping
+    /// and does not count a command from before it never got that: it holds back all later ones and answers pings for
+    /// ever. Something between here and there has acknowledged bytes and lost them.
     fn count_commands(&mut self, ping: Ping, expected: Serial) {
         if expected < ping.next_cmd_sn {
             let (expected, next) = (expected.0, ping.next_cmd_sn.0);

@@ -33,7 +33,7 @@ use crate::transmit::Transmitter;
 use command::Task;
 use status::StatusNumbers;
 
-/// What a connection asks for.
+/// Configuration of a connection.
 #[derive(Clone, Debug)]
 pub struct InitiatorConnectionConfig {
     /// Names, authentication, parameters.
@@ -42,7 +42,7 @@ pub struct InitiatorConnectionConfig {
     pub login_timeout: Duration,
     /// Silence after which the target is pinged; zero: never.
     pub nop_interval: Duration,
-    /// How long it may take to answer.
+    /// Time limit for its answer.
     pub nop_timeout: Duration,
 }
 
@@ -55,15 +55,15 @@ pub struct Submission {
     pub lun: [u8; 8],
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// What to write; empty for none.
+    /// Data to write; empty for none.
     pub data_out: SharedBuf,
-    /// Where read data goes; its length is the Expected Data Transfer Length. Empty for none.
+    /// Buffer for read data; its length is the Expected Data Transfer Length. Empty for none.
     pub data_in: Buf,
     /// Simple, ordered and so on.
     pub attribute: TaskAttribute,
 }
 
-/// What was expected and not transferred, or not expected (RFC 7143 §11.4.5).
+/// Residual count: bytes expected and not transferred, or not expected (RFC 7143 §11.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
     /// As expected.
@@ -81,7 +81,7 @@ pub enum Residual {
 pub struct Completed {
     /// The submission's.
     pub token: u64,
-    /// Whether the target executed it at all.
+    /// Service response: whether the target executed it at all.
     pub response: ServiceResponse,
     /// SCSI status.
     pub status: u8,
@@ -93,14 +93,14 @@ pub struct Completed {
     pub data_in_len: usize,
     /// Bytes of `data_out` that were sent: what was immediate, unsolicited, or asked for by R2Ts.
     pub data_out_len: usize,
-    /// What was expected and not transferred.
+    /// Residual count of the transfer.
     pub residual: Residual,
 }
 
 /// An asynchronous message of the target (RFC 7143 §11.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsyncMessageInfo {
-    /// What it is about.
+    /// Event that it reports.
     pub event: AsyncEvent,
     /// Parameter1 to Parameter3; their meaning depends on the event.
     pub parameters: [u16; 3],
@@ -110,7 +110,7 @@ pub struct AsyncMessageInfo {
     pub sense: Vec<u8>,
 }
 
-/// What happened.
+/// Event of a connection.
 #[derive(Debug)]
 pub enum InitiatorEvent {
     /// Commands can be submitted.
@@ -132,7 +132,7 @@ pub enum InitiatorEvent {
     TaskManagementDone {
         /// The request's.
         token: u64,
-        /// How it went.
+        /// Result of the request.
         response: TaskManagementResult,
     },
     /// The answer to `send_targets`.
@@ -152,7 +152,7 @@ enum Phase {
     Closing,
 }
 
-/// One connection, seen from the initiator: a session of its own, as MaxConnections=1 is what it offers.
+/// Initiator's side of a connection: a session of its own, as MaxConnections=1 is what it offers.
 ///
 /// Owns everything between commands and the byte stream: login, numbering, the command window, immediate, unsolicited
 /// and solicited write data, placing of read data, digests, pings. Knows no socket, no clock, and no meaning of a CDB.
@@ -211,7 +211,7 @@ impl InitiatorConnection {
         connection
     }
 
-    /// Where the next bytes from the socket go, in order; the first is never empty.
+    /// Returns the space for the next bytes from the socket, in order; the first slice is never empty.
     pub fn receive_space(&mut self) -> [IoSliceMut<'_>; 2] {
         self.receiver.space()
     }
@@ -223,7 +223,7 @@ impl InitiatorConnection {
         self.take_pdus();
     }
 
-    /// What happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<InitiatorEvent> {
         self.events.pop_front()
     }
@@ -243,7 +243,7 @@ impl InitiatorConnection {
         self.transmitter.unsent()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout).
+    /// Time at which to call [`handle_timeout`](Self::handle_timeout).
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing => None,
@@ -265,17 +265,17 @@ impl InitiatorConnection {
         }
     }
 
-    /// Whether the target was pinged for its silence and nothing has come since.
+    /// Returns `true` if the target was pinged for its silence and nothing has come since.
     pub fn awaits_ping(&self) -> bool {
         matches!(self.phase, Phase::FullFeature(_)) && self.liveness.awaits()
     }
 
-    /// Which ping is out and not answered: another number for each.
+    /// Number of the ping that is out and not answered: another one for each.
     pub fn unanswered_ping(&self) -> Option<u32> {
         self.control.ping.map(|ping| ping.tag)
     }
 
-    /// What was agreed on, once logged in.
+    /// Parameters that were agreed on, once logged in.
     pub fn logged_in(&self) -> Option<&LoggedIn> {
         match &self.phase {
             Phase::FullFeature(logged_in) => Some(logged_in),
@@ -322,7 +322,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// Where the data segment of `head` goes: a task's buffer, or one of its own.
+    /// Returns the destination of the data segment of `head`: a task's buffer, or one of its own.
     fn destination(&mut self, head: &Head) -> (Buf, usize, Option<usize>) {
         if BasicHeader::of(&head.bhs).opcode.opcode() == Opcode::DATA_IN
             && let Some((slot, buf, at)) = self.place_data_in(head)

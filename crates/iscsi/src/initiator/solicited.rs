@@ -5,21 +5,21 @@ use std::ops::Range;
 
 use crate::pdu::RESERVED_TAG;
 
-/// How many times MaxOutstandingR2T may be unfinished. Linux has room for twice as many and ends the session beyond
+/// Multiple of MaxOutstandingR2T that may be unfinished. Linux has room for twice as many and ends the session beyond
 /// (`iscsi_tcp.c`), so that targets which count an R2T as finished a little early work everywhere.
 const OUTSTANDING_FACTOR: usize = 2;
 /// Ranges of a command's data with gaps between them. In order, as targets send them, it is one; a transfer of 8 MiB in
 /// bursts of 8 KiB has as many.
 const RANGES_MAX: usize = 1024;
 
-/// What an R2T asks for.
+/// Request of an R2T.
 pub(super) struct Request {
     pub(super) r2t_sn: u32,
     pub(super) target_transfer_tag: u32,
     pub(super) range: Range<usize>,
 }
 
-/// What R2Ts have asked for of one command's data.
+/// Data of one command that R2Ts have solicited.
 ///
 /// Every R2T has the next number, asks for bytes that no R2T before it has asked for, and comes when no more than a few
 /// are unfinished: so what they cost is bounded by the data, and a target that asks for ever breaks the protocol. At
@@ -29,7 +29,7 @@ pub(super) struct Solicited {
     next_r2t_sn: u32,
     /// Bytes at the beginning that are sent without being asked for.
     unsolicited: usize,
-    /// What was asked for, in order, without neighbours that touch.
+    /// Ranges that were solicited, in order, without neighbours that touch.
     ranges: Vec<Range<usize>>,
     /// Bytes of the command's data that were queued to be sent; each counts once.
     sent: usize,
@@ -37,7 +37,7 @@ pub(super) struct Solicited {
     unfinished: VecDeque<u64>,
 }
 
-/// What is done for a target that nearly keeps to the rules.
+/// Leniency towards a target that nearly keeps to the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leniency {
     /// More R2Ts than agreed on are unfinished: this many.

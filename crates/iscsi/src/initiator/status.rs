@@ -2,9 +2,10 @@
 
 use crate::serial::Serial;
 
-/// How many numbers in a row must have been in step before one ahead of its turn is taken for a loss. Targets whose
-/// numbering is sloppy (that count their own pings, say, or number from several threads) are common enough, and work;
-/// no initiator of the field checks the numbers. With these such a target shows itself within what opening a disk asks.
+/// Number of consecutive numbers that must have been in step before one ahead of its turn is taken for a loss. Targets
+/// whose numbering is sloppy (that count their own pings, say, or number from several threads) are common enough, and
+/// work; no initiator of the field checks the numbers. With these such a target shows itself within what opening a disk
+/// asks.
 const IN_STEP_MIN: u8 = 16;
 
 /// The numbers of a connection's statuses (StatSN, RFC 7143 §4.2.2.2), as the target counts them.

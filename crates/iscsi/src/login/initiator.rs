@@ -7,7 +7,7 @@ use crate::negotiation::{Negotiation, Parameters};
 use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage};
 use crate::text::{self, Assembler, Builder, LOGIN_SEGMENT_LEN_MAX, Segments, answer};
 
-/// What an initiator brings to a login.
+/// Configuration of an initiator's login.
 #[derive(Debug, Clone)]
 pub struct InitiatorLoginConfig {
     /// InitiatorName.
@@ -22,21 +22,21 @@ pub struct InitiatorLoginConfig {
     pub tsih: u16,
     /// The connection within the session.
     pub cid: u16,
-    /// What this side wants.
+    /// Parameters that this side wants.
     pub parameters: Parameters,
-    /// How to prove who we are, if there is a secret.
+    /// CHAP configuration that proves who we are, if there is a secret.
     pub chap: Option<InitiatorChap>,
 }
 
-/// What an initiator brings to CHAP.
+/// CHAP configuration of an initiator.
 #[derive(Debug, Clone)]
 // RFC 7143 [4.2.4-1]
 pub struct InitiatorChap {
-    /// What the initiator proves.
+    /// Account that the initiator proves.
     pub account: ChapAccount,
     /// Algorithms to offer, best first; see [`ChapAlgorithm::OFFER`].
     pub algorithms: Vec<ChapAlgorithm>,
-    /// What the target must prove (mutual CHAP).
+    /// Account that the target must prove (mutual CHAP).
     pub mutual: Option<ChapAccount>,
 }
 
@@ -69,12 +69,12 @@ pub struct InitiatorLogin {
     target_portal_group_tag: Option<u16>,
     /// The name under which we answered a challenge.
     user: Option<String>,
-    /// What the target did that the standard forbids and that does no harm, each kind once.
+    /// Deviations of the target that the standard forbids and that do no harm, each kind once.
     tolerated: Vec<String>,
     other_isid: bool,
 }
 
-/// What the next response should bring.
+/// Progress of a login: what the next response should bring.
 #[derive(Debug)]
 enum Progress {
     /// The choice of an authentication method.
@@ -122,7 +122,7 @@ pub struct LoginMessage {
     pub data: Vec<u8>,
 }
 
-/// What to do next.
+/// Next step of a login.
 #[derive(Debug)]
 pub enum InitiatorStep {
     /// Send this.
@@ -141,7 +141,7 @@ pub enum LoginError {
     Redirected {
         /// `host[:port][,portal group]`.
         address: String,
-        /// Whether to remember it.
+        /// `true` if the new address is to be remembered.
         permanent: bool,
     },
     /// Wrong name or secret, or the target requires an authentication we did not offer.
@@ -209,7 +209,7 @@ impl InitiatorLogin {
         }
     }
 
-    /// What the target did since the last call that the standard forbids and that does no harm, for people.
+    /// Takes the target's deviations since the last call that the standard forbids and that do no harm, for people.
     pub(crate) fn take_tolerated(&mut self) -> Vec<String> {
         std::mem::take(&mut self.tolerated)
     }
@@ -500,7 +500,7 @@ impl InitiatorLogin {
         LoginMessage { header, data }
     }
 
-    /// What a status other than success means.
+    /// Converts a status other than success to an error.
     // RFC 7143 [11.13.5-2, 11.13.5-3]
     fn refusal(&mut self, status: LoginStatus, data: &[u8]) -> LoginError {
         match status {
@@ -573,7 +573,7 @@ impl<'a> Security<'a> {
         }
     }
 
-    /// Whether the target proved to know the mutual secret.
+    /// Checks that the target proved to know the mutual secret.
     fn prove(&self, algorithm: ChapAlgorithm, ours: &Challenge, account: &ChapAccount) -> Outcome<()> {
         let (Some(name), Some(response)) = (self.name, self.response) else {
             return Err(LoginError::TargetNotAuthenticated("it did not answer our challenge"));

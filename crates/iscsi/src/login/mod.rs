@@ -29,7 +29,7 @@ use crate::pdu::Isid;
 // RFC 7143 [6.2-13, 10.3-1]
 pub const LOGIN_PDUS_MAX: u32 = 32;
 
-/// What a session is for (RFC 7143 §13.21).
+/// Type of a session (RFC 7143 §13.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionType {
     /// Asks for the names and addresses of targets and does no I/O.
@@ -45,15 +45,15 @@ pub struct LoggedIn {
     pub negotiated: Negotiated,
     /// The initiator's iSCSI name.
     pub initiator_name: String,
-    /// What people call the initiator.
+    /// Alias of the initiator, for people.
     pub initiator_alias: Option<String>,
     /// The target's iSCSI name; none in a discovery session.
     pub target_name: Option<String>,
-    /// What people call the target.
+    /// Alias of the target, for people.
     pub target_alias: Option<String>,
     /// The portal group this connection reached.
     pub target_portal_group_tag: Option<u16>,
-    /// What the session is for.
+    /// Type of the session.
     pub session_type: SessionType,
     /// The initiator's part of the session's identity.
     pub isid: Isid,

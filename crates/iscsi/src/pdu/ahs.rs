@@ -3,19 +3,19 @@
 use super::padding;
 
 codes! {
-    /// What an additional header segment holds (RFC 7143 §11.2.2.1).
+    /// Type of an additional header segment (RFC 7143 §11.2.2.1).
     pub struct AhsType {
         /// The bytes of a CDB after its first 16 (§11.2.2.3).
         EXTENDED_CDB = 1, "extended CDB";
-        /// How many bytes a bidirectional command is expected to read (§11.2.2.4).
+        /// Number of bytes that a bidirectional command is expected to read (§11.2.2.4).
         BIDIRECTIONAL_READ_LENGTH = 2, "bidirectional expected read data length";
     }
 }
 
-/// One additional header segment (RFC 7143 §11.2.2).
+/// Additional header segment (RFC 7143 §11.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahs<'a> {
-    /// What it holds.
+    /// Type of its content.
     pub ahs_type: AhsType,
     /// Its content, without the type-specific byte before and the padding after.
     pub data: &'a [u8],

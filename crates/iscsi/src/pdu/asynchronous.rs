@@ -5,7 +5,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
-    /// What the target tells unasked (RFC 7143 §11.9.1).
+    /// Event that the target reports unasked (RFC 7143 §11.9.1).
     pub struct AsyncEvent {
         /// A SCSI event; the data segment holds sense data.
         SCSI = 0, "SCSI asynchronous event";
@@ -19,7 +19,7 @@ codes! {
         NEGOTIATION_REQUEST = 4, "target requests parameter negotiation";
         /// The tasks of the logical unit are being ended.
         TASKS_TERMINATED = 5, "tasks of the logical unit are being terminated";
-        /// Whatever the vendor means.
+        /// Vendor-specific event.
         VENDOR = 255, "vendor specific";
     }
 }
@@ -50,7 +50,7 @@ pub struct AsyncMessage {
     pub exp_cmd_sn: U32,
     /// Last command the target will accept.
     pub max_cmd_sn: U32,
-    /// What happened.
+    /// Event reported.
     pub event: AsyncEvent,
     /// The vendor's code for a vendor event.
     pub vendor_code: u8,

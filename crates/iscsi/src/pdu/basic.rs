@@ -1,4 +1,4 @@
-//! What every header has in common.
+//! Fields that every header has in common.
 
 use super::{FINAL, Header, OpcodeByte, padding};
 use zerocopy::big_endian::{U32, U64};
@@ -100,7 +100,7 @@ impl BasicHeader {
         zerocopy::transmute_ref!(header)
     }
 
-    /// Whether the final bit is set.
+    /// Returns `true` if the final bit is set.
     pub const fn is_final(&self) -> bool {
         self.flags & FINAL != 0
     }

@@ -5,7 +5,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
-    /// How a task is ordered among others (RFC 7143 §11.3.1; SAM-5 task attributes).
+    /// Task attribute: the order of a task among others (RFC 7143 §11.3.1; SAM-5 task attributes).
     pub struct TaskAttribute {
         /// No attribute given; treated as simple.
         UNTAGGED = 0, "untagged";
@@ -21,7 +21,7 @@ codes! {
 }
 
 codes! {
-    /// Whether the target could execute the command at all (RFC 7143 §11.4.3).
+    /// Service response: whether the target could execute the command at all (RFC 7143 §11.4.3).
     pub struct ServiceResponse {
         /// The command was executed; the SCSI status tells how it went.
         COMPLETED = 0x00, "command completed at target";
@@ -50,7 +50,7 @@ pub struct ScsiCommand {
     pub lun: U64,
     /// The initiator's name for the task.
     pub initiator_task_tag: U32,
-    /// How many bytes the initiator expects to move (§11.3.4).
+    /// Number of bytes that the initiator expects to move (§11.3.4).
     pub expected_data_transfer_length: U32,
     /// Place in the command order (§4.2.2.1).
     pub cmd_sn: U32,
@@ -74,12 +74,12 @@ impl ScsiCommand {
         self.flags & FINAL != 0
     }
 
-    /// Whether data is expected to come.
+    /// Returns `true` if data is expected to come.
     pub const fn is_read(&self) -> bool {
         self.flags & Self::READ != 0
     }
 
-    /// Whether data is to be sent.
+    /// Returns `true` if data is to be sent.
     pub const fn is_write(&self) -> bool {
         self.flags & Self::WRITE != 0
     }
@@ -98,7 +98,7 @@ pub struct ScsiResponse {
     pub opcode: OpcodeByte,
     /// [`FINAL`] and the residual flags.
     pub flags: u8,
-    /// Whether the target could execute the command.
+    /// Service response: whether the target could execute the command.
     pub response: ServiceResponse,
     /// The SCSI status, meaningful if the response is [`ServiceResponse::COMPLETED`].
     pub status: u8,
@@ -141,12 +141,12 @@ impl ScsiResponse {
     /// The command had less data than expected.
     pub const UNDERFLOW: u8 = 0x02;
 
-    /// Whether `residual_count` counts bytes that were not moved because too few were expected.
+    /// Returns `true` if `residual_count` counts bytes that were not moved because too few were expected.
     pub const fn is_overflow(&self) -> bool {
         self.flags & Self::OVERFLOW != 0
     }
 
-    /// Whether `residual_count` counts bytes that were expected and not moved.
+    /// Returns `true` if `residual_count` counts bytes that were expected and not moved.
     pub const fn is_underflow(&self) -> bool {
         self.flags & Self::UNDERFLOW != 0
     }

@@ -32,7 +32,7 @@ pub struct DataOut {
     pub reserved_window: [u8; 4],
     /// Number within the sequence, from 0.
     pub data_sn: U32,
-    /// Where in the transfer the data belongs, bytes.
+    /// Offset of the data in the transfer, bytes.
     pub buffer_offset: U32,
     /// Reserved.
     pub reserved_tail: [u8; 4],
@@ -41,7 +41,7 @@ pub struct DataOut {
 pdu!(DataOut, Opcode::DATA_OUT, target_transfer_tag = RESERVED_TAG);
 
 impl DataOut {
-    /// Whether this ends the sequence.
+    /// Returns `true` if this ends the sequence.
     pub const fn is_final(&self) -> bool {
         self.flags & FINAL != 0
     }
@@ -77,7 +77,7 @@ pub struct DataIn {
     pub max_cmd_sn: U32,
     /// Number among the command's Data-In and R2T PDUs, from 0.
     pub data_sn: U32,
-    /// Where in the transfer the data belongs, bytes.
+    /// Offset of the data in the transfer, bytes.
     pub buffer_offset: U32,
     /// Residual, if a status and a residual flag are set.
     pub residual_count: U32,
@@ -98,27 +98,27 @@ impl DataIn {
     /// This PDU carries the status and ends the command.
     pub const STATUS: u8 = 0x01;
 
-    /// Whether this ends the sequence.
+    /// Returns `true` if this ends the sequence.
     pub const fn is_final(&self) -> bool {
         self.flags & FINAL != 0
     }
 
-    /// Whether this carries the status and ends the command.
+    /// Returns `true` if this carries the status and ends the command.
     pub const fn has_status(&self) -> bool {
         self.flags & Self::STATUS != 0
     }
 
-    /// Whether `residual_count` counts bytes that were not moved because too few were expected.
+    /// Returns `true` if `residual_count` counts bytes that were not moved because too few were expected.
     pub const fn is_overflow(&self) -> bool {
         self.flags & Self::OVERFLOW != 0
     }
 
-    /// Whether `residual_count` counts bytes that were expected and not moved.
+    /// Returns `true` if `residual_count` counts bytes that were expected and not moved.
     pub const fn is_underflow(&self) -> bool {
         self.flags & Self::UNDERFLOW != 0
     }
 
-    /// Whether the target wants the data acknowledged.
+    /// Returns `true` if the target wants the data acknowledged.
     pub const fn wants_acknowledgement(&self) -> bool {
         self.flags & Self::ACKNOWLEDGE != 0
     }

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 codes! {
     /// A stage of the login phase (RFC 7143 §11.12.3).
     pub struct Stage {
-        /// Who is it?
+        /// Security negotiation: who is it?
         SECURITY = 0, "security negotiation";
         /// Under which parameters?
         OPERATIONAL = 1, "login operational negotiation";
@@ -19,7 +19,7 @@ codes! {
 /// The initiator's part of a session's identity (RFC 7143 §11.12.5).
 pub type Isid = [u8; 6];
 
-/// How a login stands: status class in the high, status detail in the low byte (RFC 7143 §11.13.5).
+/// Status of a login: status class in the high, status detail in the low byte (RFC 7143 §11.13.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoginStatus(pub u16);
 
@@ -48,12 +48,12 @@ macro_rules! login_flags {
             /// The text goes on in the next PDU.
             pub const CONTINUE: u8 = 0x40;
 
-            /// Whether the sender is ready to leave the stage.
+            /// Returns `true` if the sender is ready to leave the stage.
             pub const fn transits(&self) -> bool {
                 self.flags & Self::TRANSIT != 0
             }
 
-            /// Whether the text goes on in the next PDU.
+            /// Returns `true` if the text continues in the next PDU.
             pub const fn continues(&self) -> bool {
                 self.flags & Self::CONTINUE != 0
             }
@@ -145,7 +145,7 @@ impl std::fmt::Debug for LoginStatus {
     }
 }
 
-/// One request of a login (RFC 7143 §11.12).
+/// Login Request (RFC 7143 §11.12).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LoginRequest {
@@ -182,7 +182,7 @@ pub struct LoginRequest {
 pdu!(LoginRequest, Opcode::LOGIN_REQUEST);
 login_flags!(LoginRequest);
 
-/// One response of a login (RFC 7143 §11.13).
+/// Login Response (RFC 7143 §11.13).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LoginResponse {

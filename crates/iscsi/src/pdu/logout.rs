@@ -5,7 +5,7 @@ use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
-    /// What is to be closed (RFC 7143 §11.14.1).
+    /// Reason of a logout: what is to be closed (RFC 7143 §11.14.1).
     pub struct LogoutReason {
         /// The session with all its connections.
         CLOSE_SESSION = 0, "close the session";
@@ -17,7 +17,7 @@ codes! {
 }
 
 codes! {
-    /// What became of a logout (RFC 7143 §11.15.1).
+    /// Result of a logout (RFC 7143 §11.15.1).
     pub struct LogoutResult {
         /// Closed.
         CLOSED = 0, "closed successfully";
@@ -63,7 +63,7 @@ pub struct LogoutRequest {
 pdu!(LogoutRequest, Opcode::LOGOUT_REQUEST, flags = FINAL);
 
 impl LogoutRequest {
-    /// What is to be closed.
+    /// Reason of the logout: what is to be closed.
     pub const fn reason(&self) -> LogoutReason {
         LogoutReason(self.flags & 0x7f)
     }
@@ -82,7 +82,7 @@ pub struct LogoutResponse {
     pub opcode: OpcodeByte,
     /// Constant [`FINAL`].
     pub flags: u8,
-    /// What became of it.
+    /// Result of the logout.
     pub response: LogoutResult,
     /// Reserved.
     pub reserved: [u8; 1],

@@ -1,4 +1,4 @@
-//! What kind of PDU a header is.
+//! Opcode of a PDU: the kind of PDU that a header begins.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -45,7 +45,7 @@ codes! {
 }
 
 impl Opcode {
-    /// Whether initiators send this opcode, known or not.
+    /// Returns `true` if initiators send this opcode, known or not.
     // RFC 7143 [11.2.1.2-1]
     pub const fn is_from_initiator(self) -> bool {
         self.0 & 0x20 == 0
@@ -73,7 +73,7 @@ impl OpcodeByte {
         Opcode(self.0 & 0x3f)
     }
 
-    /// Whether the request asks for immediate delivery.
+    /// Returns `true` if the request asks for immediate delivery.
     pub const fn is_immediate(self) -> bool {
         self.0 & Self::IMMEDIATE != 0
     }

@@ -9,7 +9,7 @@ codes! {
     pub struct RejectReason {
         /// The data digest was wrong; the initiator may send the data again.
         DATA_DIGEST_ERROR = 0x02, "data digest error";
-        /// What a SNACK asked for is not there.
+        /// The PDUs that a SNACK asked for are not there.
         SNACK_REJECT = 0x03, "SNACK reject";
         /// The PDU breaks the protocol.
         PROTOCOL_ERROR = 0x04, "protocol error";

@@ -5,7 +5,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
-    /// What is asked for again, or acknowledged (RFC 7143 §11.16.1).
+    /// Type of a SNACK: what is asked for again, or acknowledged (RFC 7143 §11.16.1).
     pub struct SnackType {
         /// Data-In or R2T PDUs.
         DATA_OR_R2T = 0, "Data/R2T SNACK";
@@ -46,14 +46,14 @@ pub struct Snack {
     pub reserved_window: [u8; 8],
     /// First number missing, or first not acknowledged.
     pub beg_run: U32,
-    /// How many are missing; 0 means all that follow.
+    /// Number of missing ones; 0 means all that follow.
     pub run_length: U32,
 }
 
 pdu!(Snack, Opcode::SNACK, flags = FINAL, tag = RESERVED_TAG);
 
 impl Snack {
-    /// What is asked for.
+    /// Type of the SNACK: what is asked for.
     pub const fn snack_type(&self) -> SnackType {
         SnackType(self.flags & 0x0f)
     }

@@ -5,7 +5,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
-    /// What the initiator asks the task manager to do (RFC 7143 §11.5.1; RFC 7144 for 9 to 12).
+    /// Task management function that the initiator requests (RFC 7143 §11.5.1; RFC 7144 for 9 to 12).
     pub struct TaskManagementFunction {
         /// Aborts one task.
         ABORT_TASK = 1, "ABORT TASK";
@@ -35,7 +35,7 @@ codes! {
 }
 
 codes! {
-    /// What became of a task management request (RFC 7143 §11.6.1).
+    /// Result of a task management request (RFC 7143 §11.6.1).
     pub struct TaskManagementResult {
         /// Done.
         COMPLETE = 0, "function complete";
@@ -117,7 +117,7 @@ pub struct TaskManagementResponse {
     pub opcode: OpcodeByte,
     /// Constant [`FINAL`].
     pub flags: u8,
-    /// What became of the request.
+    /// Result of the request.
     pub response: TaskManagementResult,
     /// Reserved.
     pub reserved: [u8; 1],

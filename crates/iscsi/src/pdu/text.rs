@@ -38,12 +38,12 @@ impl TextRequest {
     /// The text goes on in the next PDU.
     pub const CONTINUE: u8 = 0x40;
 
-    /// Whether the sender has no more to negotiate.
+    /// Returns `true` if the sender has no more to negotiate.
     pub const fn is_final(&self) -> bool {
         self.flags & FINAL != 0
     }
 
-    /// Whether the text goes on in the next PDU.
+    /// Returns `true` if the text continues in the next PDU.
     pub const fn continues(&self) -> bool {
         self.flags & Self::CONTINUE != 0
     }
@@ -85,12 +85,12 @@ impl TextResponse {
     /// The text goes on in the next PDU.
     pub const CONTINUE: u8 = 0x40;
 
-    /// Whether the sender has no more to negotiate.
+    /// Returns `true` if the sender has no more to negotiate.
     pub const fn is_final(&self) -> bool {
         self.flags & FINAL != 0
     }
 
-    /// Whether the text goes on in the next PDU.
+    /// Returns `true` if the text continues in the next PDU.
     pub const fn continues(&self) -> bool {
         self.flags & Self::CONTINUE != 0
     }

@@ -12,7 +12,7 @@ const GOOD: u8 = 0x00;
 /// SAM-5 CHECK CONDITION.
 const CHECK_CONDITION: u8 = 0x02;
 
-/// How a command went.
+/// Completion of a command.
 #[derive(Clone, Debug, Default)]
 pub struct Completion {
     /// SCSI status (SAM-5 §5.3).
@@ -58,7 +58,7 @@ impl IscsiSense {
     }
 }
 
-/// What was expected and not transferred, or would have been and was not expected.
+/// Residual count: bytes expected and not transferred, or bytes that would have been transferred and were not expected.
 #[derive(Default)]
 struct Residual {
     flags: u8,

@@ -16,8 +16,8 @@ use crate::pdu::{
 use crate::receive::{Data, Head};
 use crate::serial::Serial;
 
-/// How often data of one command may come with a wrong digest before the command fails. A network that breaks more than
-/// one PDU in a command has the checksums of TCP and of every link against it.
+/// Number of times that data of one command may come with a wrong digest before the command fails. A network that
+/// breaks more than one PDU in a command has the checksums of TCP and of every link against it.
 const RECOVERIES_MAX: u32 = 8;
 
 /// Why a Data-Out cannot be taken.
@@ -37,7 +37,7 @@ impl TargetConnection {
         }
     }
 
-    /// Where immediate data goes: into the buffer for all of the command's data if the budget has room for it, so that
+    /// Returns the buffer for immediate data: that for all of the command's data if the budget has room for it, so that
     /// it need not be copied when the rest comes.
     pub(super) fn immediate_data_buffer(&self, head: &Head) -> Buf {
         let command: &ScsiCommand = pdu::view(&head.bhs);
@@ -307,7 +307,7 @@ impl TargetConnection {
         true
     }
 
-    /// Whether the budget has room for `bytes` more. On its own a command always has.
+    /// Returns `true` if the budget has room for `bytes` more. For a command on its own it always has.
     fn has_room_for(&self, bytes: usize) -> bool {
         bytes == 0 || self.reserved == 0 || self.reserved + bytes <= self.data_out_budget()
     }
@@ -392,7 +392,7 @@ impl TargetConnection {
         }
     }
 
-    /// Whether an ORDERED task, this one or an older one, keeps the task from the driver.
+    /// Returns `true` if an ORDERED task, this one or an older one, keeps the task from the driver.
     fn has_to_wait(&self, id: TaskId) -> bool {
         let Some(task) = self.tasks.get(id) else { return false };
         self.barriers > 0 && self.tasks.iter().any(|older| task.comes_after(older))

@@ -51,10 +51,10 @@ pub(super) const MANAGEMENT_MAX: usize = 32;
 /// The tag of our pings. One ping is out at a time.
 const PING_TAG: u32 = 1;
 
-/// What the rooms of this file keep between PDUs.
+/// State that the functions of this file keep between PDUs.
 #[derive(Default)]
 pub(super) struct Control {
-    /// When the initiator must have logged out, once it has been asked to.
+    /// Deadline for the initiator to have logged out, once it has been asked to.
     pub(super) logout_by: Option<Instant>,
     /// Tags of task management requests in the driver's hands.
     management: Vec<u32>,
@@ -69,7 +69,7 @@ pub(super) struct Control {
 struct TextOut {
     initiator_task_tag: u32,
     target_transfer_tag: u32,
-    /// Whether the initiator has nothing more to say: only then the answer may be the last (§11.11.1).
+    /// `true` if the initiator has nothing more to say: only then the answer may be the last (§11.11.1).
     is_final: bool,
     /// `None` while the driver has not answered yet.
     rest: Option<text::Segments>,
@@ -560,8 +560,8 @@ impl TargetConnection {
     }
 }
 
-/// Whether this is a task management function that is about all tasks sent before it, which thus waits for those that
-/// have not come yet (RFC 7143 §4.2.3.2). Functions about the whole target may go ahead of them.
+/// Returns `true` if this is a task management function that is about all tasks sent before it, which thus waits for
+/// those that have not come yet (RFC 7143 §4.2.3.2). Functions about the whole target may go ahead of them.
 pub(super) fn is_about_many_tasks(head: &Head) -> bool {
     let request: &TaskManagementRequest = pdu::view(&head.bhs);
     request.opcode.opcode() == Opcode::TASK_MANAGEMENT_REQUEST

@@ -65,10 +65,10 @@ const IMMEDIATE_MAX: usize = 32;
 /// no limit of their own: the window has one place for each.
 const HELD_IMMEDIATE_MAX: usize = control::MANAGEMENT_MAX;
 
-/// What a connection may use, and what it offers at login.
+/// Configuration of a connection: the resources it may use, and the parameters it offers at login.
 #[derive(Clone, Debug)]
 pub struct TargetConnectionConfig {
-    /// What is declared and offered at login.
+    /// Parameters declared and offered at login.
     pub parameters: Parameters,
     /// Commands in flight in the session.
     pub command_window: u16,
@@ -82,7 +82,7 @@ pub struct TargetConnectionConfig {
     pub login_timeout: Duration,
     /// Silence after which the initiator is pinged; zero: never.
     pub nop_interval: Duration,
-    /// How long it may take to answer.
+    /// Time limit for its answer.
     pub nop_timeout: Duration,
 }
 
@@ -125,7 +125,7 @@ pub struct Command {
     pub data_in_max: u32,
 }
 
-/// What the driver must know or decide.
+/// Event that the driver must know of or decide on.
 #[derive(Debug)]
 pub enum TargetEvent {
     /// Someone wants to log in: answer with `grant_login` or `refuse_login`. Until then nothing else happens.
@@ -146,7 +146,7 @@ pub enum TargetEvent {
     TaskManagement {
         /// To answer it with.
         request: TaskManagementId,
-        /// What to do.
+        /// Function to carry out.
         function: TaskManagementFunction,
         /// The logical unit, for functions that are about one.
         lun: [u8; 8],
@@ -157,7 +157,7 @@ pub enum TargetEvent {
     CloseConnection {
         /// To answer it with.
         request: LogoutId,
-        /// Which one.
+        /// CID of the connection.
         cid: u16,
     },
     /// Another connection of the session holds requests whose turn it is now: let it
@@ -167,14 +167,14 @@ pub enum TargetEvent {
     SendTargets {
         /// To answer it with.
         request: TextId,
-        /// Which ones.
+        /// Targets asked for.
         which: SendTargets,
     },
     /// The end. Send what is still queued, then close the socket. No event comes after it.
     Closing(CloseReason),
 }
 
-/// What became of the task that ABORT TASK names.
+/// Fate of the task that ABORT TASK names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aborted {
     /// There is no such task, or not any more.
@@ -203,18 +203,18 @@ struct Held {
     data: Option<Data>,
 }
 
-/// Which tasks a task management function is about: not those that were sent after it (RFC 7143 §4.2.3.2).
+/// Tasks that a task management function is about: not those that were sent after it (RFC 7143 §4.2.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     /// All there are.
     Everything,
-    /// Those that arrived before this request of the same connection.
+    /// Tasks that arrived before this request of the same connection.
     Request(TaskManagementId),
-    /// Those with a lower CmdSN than a request of another connection.
+    /// Tasks with a lower CmdSN than a request of another connection.
     Number(u32),
 }
 
-/// One connection, seen from the target; with MaxConnections=1 it is the session as well.
+/// Target's side of a connection; with MaxConnections=1 it is the session as well.
 ///
 /// Owns everything between the byte stream and the SCSI commands: login, numbering, the collection of write data, the
 /// cutting of read data, digests, pings. Knows no socket, no clock, and no meaning of a CDB.
@@ -240,7 +240,8 @@ pub enum Before {
 ///
 /// Whatever the peer sends, memory stays below `data_out_budget` + window × the longer of FirstBurstLength and
 /// MaxRecvDataSegmentLength + one receive buffer, not counting what is queued for sending: the driver stops reading
-/// while [`unsent_memory`](Self::unsent_memory) is large. Data of aborted commands counts until the driver has completed them.
+/// while [`unsent_memory`](Self::unsent_memory) is large. Data of aborted commands counts until the driver has
+/// completed them.
 // RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,
@@ -312,7 +313,7 @@ impl TargetConnection {
         }
     }
 
-    /// Where the next bytes from the socket go, in order; the first is never empty.
+    /// Returns the space for the next bytes from the socket, in order; the first slice is never empty.
     pub fn receive_space(&mut self) -> [IoSliceMut<'_>; 2] {
         self.receiver.space()
     }
@@ -337,7 +338,7 @@ impl TargetConnection {
         self.holds_back
     }
 
-    /// What happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
@@ -350,8 +351,8 @@ impl TargetConnection {
         }
     }
 
-    /// What happened next, commands aside: they stay in their order. With a full window the search passes all of it,
-    /// which costs less than a PDU does.
+    /// Returns the next event other than a command; commands stay in their order. With a full window the search passes
+    /// all of them, which costs less than a PDU does.
     pub fn poll_urgent_event(&mut self) -> Option<TargetEvent> {
         let at = self.events.iter().position(|event| !matches!(event, TargetEvent::Command(_)))?;
         self.events.remove(at)
@@ -382,7 +383,7 @@ impl TargetConnection {
         self.transmitter.memory()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout).
+    /// Deadline at which to call [`handle_timeout`](Self::handle_timeout).
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing => None,
@@ -412,7 +413,7 @@ impl TargetConnection {
         }
     }
 
-    /// Who is logged in, once someone is.
+    /// The logged-in initiator; `None` before login completes.
     pub fn logged_in(&self) -> Option<&LoggedIn> {
         match &self.phase {
             Phase::FullFeature(logged_in) => Some(logged_in),
@@ -420,7 +421,8 @@ impl TargetConnection {
         }
     }
 
-    /// What further connections need to join the session; none where MaxConnections is 1, and in discovery.
+    /// Shared state that further connections need to join the session; `None` where MaxConnections is 1, and in
+    /// discovery sessions.
     pub fn session(&self) -> Option<&SharedSession> {
         self.numbering.session()
     }
@@ -483,7 +485,7 @@ impl TargetConnection {
         }
     }
 
-    /// Where the data segment of `head` goes: a task's buffer, or one of its own.
+    /// Returns the destination of the data segment of `head`: a task's buffer, or a buffer of its own.
     fn destination(&mut self, head: &Head) -> (Buf, usize, Option<TaskId>) {
         if let Phase::FullFeature(_) = self.phase {
             match BasicHeader::of(&head.bhs).opcode.opcode() {

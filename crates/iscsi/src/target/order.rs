@@ -36,7 +36,7 @@ impl TaskOrder {
         self.last
     }
 
-    /// Whether a task has to wait for one of another connection; its own is noted then, to be woken.
+    /// Returns `true` if a task has to wait for one of another connection; then notes its own connection, to be woken.
     pub(super) fn has_to_wait(&mut self, number: u64) -> bool {
         let own = self.places.partition_point(|place| place.number < number);
         let Some(task) = self.places.get(own).filter(|task| task.number == number && self.barriers > 0)
@@ -84,8 +84,8 @@ impl Place {
     }
 }
 
-/// Whether two LUNs are one, by whichever addressing method (SAM-5 §4.7.7). Where units are taken for one that are not,
-/// one task waits for the other in vain.
+/// Returns `true` if two LUNs address the same logical unit, by whichever addressing method (SAM-5 §4.7.7). A false
+/// match only makes one task wait for the other in vain.
 pub(super) fn is_same_unit(one: [u8; 8], other: [u8; 8]) -> bool {
     const METHOD: u8 = 0xc0;
     let ([one, ones @ ..], [two, twos @ ..]) = (one, other);

@@ -1,4 +1,4 @@
-//! What was sent and may be asked for again: error recovery level 1 (RFC 7143 §7.1.4, §11.16).
+//! PDUs kept for retransmission at error recovery level 1 (RFC 7143 §7.1.4, §11.16).
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,9 @@ use crate::pdu::{
 use crate::receive::Head;
 use crate::serial::Serial;
 
-/// Bytes of buffers that are kept until the initiator says that it has their data. From half of it on, it is asked to say so at
-/// once (A bit). Above it the oldest are forgotten, and a SNACK for them is rejected: the initiator then repeats the
-/// command.
+/// Bytes of buffers that are kept until the initiator says that it has their data. From half of it on, it is asked to
+/// say so at once (A bit). Above it the oldest are forgotten, and a SNACK for them is rejected: the initiator then
+/// repeats the command.
 const BYTES_MAX: usize = 16 << 20;
 /// Answers that are kept: eight full windows of the usual size.
 const ANSWERS_MAX: usize = 1024;
@@ -25,7 +25,7 @@ const UNSENT_MAX: usize = 1 << 20;
 /// Data-In PDUs of one command, in the form in which they can be cut again exactly as they were.
 #[derive(Clone, Debug)]
 pub(super) struct DataInSequence {
-    /// What all PDUs have in common; flags, residual and StatSN are those of the last one.
+    /// Fields that all PDUs of the sequence share; flags, residual and StatSN are those of the last one.
     pub(super) last: DataIn,
     pub(super) data: SharedBuf,
     /// Longest segment, bytes.
@@ -131,7 +131,7 @@ impl Retention {
         self.keep(sequence.last.stat_sn.get(), Answer::DataIn(sequence));
     }
 
-    /// Whether the next data should ask for an acknowledgement.
+    /// Returns `true` if the next data should request an acknowledgement.
     pub(super) fn is_crowded(&self) -> bool {
         self.bytes > BYTES_MAX / 2
     }
@@ -152,7 +152,7 @@ impl Retention {
     }
 }
 
-/// Whether `number` is in a run; a length of 0 means all that follow (RFC 7143 §11.16.6).
+/// Returns `true` if `number` is in the run of a SNACK; a run length of 0 means all that follow (RFC 7143 §11.16.6).
 pub(super) fn in_run(snack: &Snack, number: u32) -> bool {
     let distance = number.wrapping_sub(snack.beg_run.get());
     match snack.run_length.get() {

@@ -1,4 +1,4 @@
-//! What the connections of one session share: its parameters and its command numbering (RFC 7143 §4.2.2.1, §6.3).
+//! State shared by the connections of one session: its parameters and its command numbering (RFC 7143 §4.2.2.1, §6.3).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -149,8 +149,8 @@ impl Numbering {
         }
     }
 
-    /// Whether a request has to wait until all numbers before `cmd_sn` have come; notes that it does. One that is
-    /// further ahead than the window reaches would wait for ever, and does not.
+    /// Returns `true` if a request has to wait until all numbers before `cmd_sn` have arrived, and notes that it does.
+    /// A request beyond the window would wait forever, so it does not wait.
     pub(super) fn waits_for(&mut self, cmd_sn: u32) -> bool {
         match self {
             Self::Own(window) => window.judge(cmd_sn) == Order::Later,
@@ -204,7 +204,7 @@ impl Numbering {
         taken.or_else(|| Some(member.session.lock().order.enter(member.number, command)))
     }
 
-    /// Whether a task of another connection has to be with the device server before the one at this place.
+    /// Returns `true` if a task of another connection has to reach the device server before the one at this place.
     pub(super) fn has_to_wait(&self, place: u64) -> bool {
         match self {
             Self::Own(_) => false,

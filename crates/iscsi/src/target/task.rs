@@ -22,7 +22,7 @@ pub(super) struct Solicited {
     pub(super) target_transfer_tag: u32,
     pub(super) r2t_sn: u32,
     pub(super) start: usize,
-    /// Where the next PDU goes (DataPDUInOrder is always Yes here).
+    /// Buffer offset of the next PDU (DataPDUInOrder is always Yes here).
     pub(super) at: usize,
     pub(super) end: usize,
     pub(super) next_data_sn: u32,
@@ -46,9 +46,9 @@ pub(super) struct Collection {
     pub(super) solicited: VecDeque<Solicited>,
     /// Bytes that have been asked for or came unasked.
     pub(super) requested: usize,
-    /// What came with a wrong digest and is to be asked for again.
+    /// Ranges that arrived with a digest error and are to be requested again.
     pub(super) lost: VecDeque<Range<usize>>,
-    /// How often something was.
+    /// Number of ranges requested again after a digest error.
     pub(super) recoveries: u32,
     /// The command fails, once all that was asked for has come.
     pub(super) doomed: bool,
@@ -122,7 +122,7 @@ impl Task {
     }
 }
 
-/// What an aborted task still occupies while the driver has it.
+/// Resources that an aborted task still occupies while the driver has it.
 #[derive(Debug)]
 pub(super) struct AbortedTask {
     pub(super) id: TaskId,

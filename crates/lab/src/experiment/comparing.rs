@@ -14,12 +14,12 @@ use super::run_error::RunError;
 use super::storage::{FILLS_LINK, ServedNetwork, open};
 use crate::cpu::CpuWatch;
 
-/// How long each run warms up, as a share of its time.
+/// Warm-up of each run, as the divisor of its time.
 const RAMP: u32 = 10;
 /// From this share of a row's runs on the processor limits the row.
 const LIMITED_RUNS: f64 = 0.5;
 
-/// How many runs of a row there were, and in how many of them the processor was the limit.
+/// Number of a row's runs, and of those that the processor limited.
 #[derive(Clone, Copy, Default)]
 struct Busy {
     runs: u32,

@@ -1,4 +1,4 @@
-//! What happened while rows were measured, and what came of it, for eyes on a terminal.
+//! Events during the measurement of rows and their effect, as shown on a terminal.
 
 use lunway_report::chart::{Event, Line};
 use lunway_report::{Strips, figure};

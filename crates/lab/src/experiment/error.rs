@@ -13,9 +13,9 @@ pub enum ExperimentError {
     /// Neither shipped nor a file.
     #[error("there is no experiment `{name}`: shipped are {shipped}; a file's name ends with .toml")]
     Unknown {
-        /// What was asked for.
+        /// The name requested.
         name: String,
-        /// What there is.
+        /// The experiments shipped.
         shipped: String,
     },
     /// The file could not be read.
@@ -23,7 +23,7 @@ pub enum ExperimentError {
     Read {
         /// The file.
         file: String,
-        /// What the operating system said.
+        /// Error that the operating system returned.
         source: io::Error,
     },
     /// Longer than any experiment.
@@ -39,11 +39,11 @@ pub enum ExperimentError {
     Syntax {
         /// The file.
         file: String,
-        /// Where.
+        /// Line number of the error.
         line: usize,
         /// `, in [[run]]`, or nothing above the first table.
         table: String,
-        /// What is wrong.
+        /// The parser's message.
         message: String,
     },
     /// The network cannot be built.
@@ -59,16 +59,16 @@ pub enum ExperimentError {
     Meaning {
         /// The file.
         file: String,
-        /// Which table: `[[run]] D`.
+        /// The table: `[[run]] D`.
         table: String,
-        /// Which key of it.
+        /// The key in that table.
         key: &'static str,
-        /// What is wrong with it.
+        /// The problem with the key.
         problem: Box<Problem>,
     },
 }
 
-/// What is wrong with a key.
+/// Kind of problem with a key.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// It must be there.
@@ -82,9 +82,9 @@ pub enum Problem {
     NoSuch {
         /// A host, a cable …
         what: &'static str,
-        /// What was written.
+        /// The name as written.
         name: String,
-        /// Those that there are.
+        /// The known names.
         known: String,
     },
     /// Used before.
@@ -96,9 +96,9 @@ pub enum Problem {
     /// Not between its limits.
     #[error("{value} is out of range: {limits}")]
     Range {
-        /// What was written.
+        /// The value as written.
         value: String,
-        /// What may be.
+        /// The limits allowed.
         limits: String,
     },
     /// A path that does not lead there.
@@ -106,11 +106,11 @@ pub enum Problem {
     Path {
         /// The path.
         path: String,
-        /// Where it should start.
+        /// Start that the path should have.
         from: String,
-        /// Where it should end.
+        /// End that the path should have.
         to: String,
-        /// What it does.
+        /// Reason why the path does not lead there.
         why: &'static str,
     },
     /// Something behind a path that is no option.
@@ -121,7 +121,7 @@ pub enum Problem {
         "an event is one of pull, plug, black_hole, clear, slow, delay, loss, flap, stop, start; this one is {0}"
     )]
     Event(&'static str),
-    /// What happens to a cable must be possible there.
+    /// An event that is not possible on its cable.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
     /// Two controls.
@@ -133,7 +133,7 @@ pub enum Problem {
     /// A name in an expression that nothing has.
     #[error("unknown name `{name}`: {known}")]
     NoValue {
-        /// What was written.
+        /// The name as written.
         name: String,
         /// Some that there are.
         known: String,

@@ -32,7 +32,7 @@ enum Node {
     BestOther(String),
 }
 
-/// What stands beside a name: its column of the other policies.
+/// Others beside a name: its column of the other policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Others {
     /// Their names.
@@ -49,7 +49,7 @@ enum Operator {
     Over,
 }
 
-/// What an expression could not be evaluated for.
+/// Reason why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoValue {
     /// It has no value.
@@ -113,7 +113,7 @@ impl Expression {
         self.root.look_up(others);
     }
 
-    /// What it comes to, with `value` for each name.
+    /// Evaluates the expression, with `value` for each name.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ fn tokens(text: &str) -> Result<Vec<&str>, String> {
     Ok(tokens)
 }
 
-/// How long the name is that a text begins with.
+/// Returns the length of the name at the start of a text.
 fn name_len(text: &str) -> Result<usize, String> {
     let mut in_brackets = false;
     for (at, c) in text.char_indices() {
@@ -356,7 +356,7 @@ impl Condition {
         self.right.look_up(others);
     }
 
-    /// Whether it holds, with `value` for each name.
+    /// Returns `true` if the condition holds, with `value` for each name.
     ///
     /// # Errors
     ///

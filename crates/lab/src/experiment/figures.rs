@@ -5,13 +5,13 @@ use super::expression::{Condition, Expression, ExpressionError, NoValue, Others}
 /// A headline number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// What programs call it.
+    /// Identifier for programs.
     pub name: String,
-    /// How it comes about.
+    /// Expression that yields the figure.
     pub value: Expression,
 }
 
-/// What is said of an experiment when it is done.
+/// Verdict on an experiment, given when it is done.
 ///
 /// One sentence of two: `good` if all conditions hold, else `bad`. If a figure in them was not measured, or does not
 /// count, neither can be said.
@@ -20,9 +20,9 @@ pub struct Figure {
 /// the file has `[*]` and `{*}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Which `[[verdict]]` of the file it comes from, from 0.
+    /// Index of its `[[verdict]]` table in the file, from 0.
     pub table: usize,
-    /// What must hold.
+    /// Conditions that must all hold.
     pub when: Vec<Condition>,
     /// Then.
     pub good: Template,

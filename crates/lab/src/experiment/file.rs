@@ -47,7 +47,7 @@ fn repeat_default() -> u32 {
     3
 }
 
-/// One `[[run]]`. Which keys belong to which measure, the check says.
+/// One `[[run]]` table. The check decides which keys belong to which measure.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunTable {
@@ -113,7 +113,7 @@ pub(super) struct RunTable {
     pub(super) margin: Option<f64>,
 }
 
-/// What a run measures.
+/// Kind of measurement of a run.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum MeasureName {
@@ -126,7 +126,7 @@ pub(super) enum MeasureName {
     Compare,
 }
 
-/// One `[[run.event]]`.
+/// One `[[run.event]]` table.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventTable {
@@ -153,7 +153,7 @@ pub(super) struct EventTable {
     pub(super) start: Option<String>,
 }
 
-/// One `[[figure]]`.
+/// One `[[figure]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FigureTable {
@@ -161,7 +161,7 @@ pub(super) struct FigureTable {
     pub(super) value: String,
 }
 
-/// One `[[verdict]]`.
+/// One `[[verdict]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VerdictTable {

@@ -1,4 +1,4 @@
-//! What happens while something is measured.
+//! Events during a measurement.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -10,7 +10,7 @@ use super::run::{Incident, Storage};
 use super::storage::ServedNetwork;
 use crate::timeline::{self, Timeline};
 
-/// What is to happen in one measurement.
+/// Events planned for one measurement.
 pub(super) struct Incidents<'a> {
     served: &'a ServedNetwork<'a>,
     cables: Timeline,
@@ -108,12 +108,12 @@ impl<'a> Incidents<'a> {
     }
 }
 
-/// What happened in one measurement.
+/// Events that occurred in one measurement.
 #[derive(Default)]
 pub(super) struct Had {
     /// In order of time.
     pub(super) events: Vec<Happened>,
-    /// When targets were back: ready, and not yet reached by anybody.
+    /// Times at which targets were back: ready, and not yet reached by any initiator.
     pub(super) back: Vec<Duration>,
 }
 

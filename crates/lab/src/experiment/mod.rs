@@ -57,21 +57,21 @@ use crate::topology::Topology;
 /// that what drifts drifts for all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
-    /// What the command line calls it.
+    /// Name on the command line.
     pub name: String,
-    /// What people call it.
+    /// Title for people.
     pub title: String,
-    /// What it is for.
+    /// Purpose of the experiment.
     pub about: String,
-    /// How often everything is measured.
+    /// Number of repeats of each measurement.
     pub repeat: u32,
     /// The network.
     pub topology: Topology,
-    /// What is measured, in the order of the tables.
+    /// The measurements, in the order of the tables.
     pub runs: Vec<Run>,
     /// Headline numbers.
     pub figures: Vec<Figure>,
-    /// What is said of them.
+    /// Verdicts on the figures.
     pub verdicts: Vec<Verdict>,
     /// The file, as it was read.
     pub text: String,

@@ -1,11 +1,11 @@
-//! How far an experiment is.
+//! Progress of an experiment.
 
 use std::time::{Duration, Instant};
 
-/// How far an experiment is, for people who wait.
+/// Progress of an experiment, for people who wait.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
-    /// What is done now: `D read (2/3)`.
+    /// The current step: `D read (2/3)`.
     pub doing: &'a str,
     /// Part of all, 0 to 1.
     pub fraction: f64,
@@ -15,7 +15,7 @@ pub struct Progress<'a> {
     pub rates: Option<(f64, f64)>,
 }
 
-/// Who is told.
+/// Callback that receives the progress.
 pub type Watcher<'a> = &'a mut (dyn FnMut(&Progress<'_>) + Send);
 
 /// Adds up what steps take, and tells how far they are.

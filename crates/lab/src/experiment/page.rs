@@ -144,7 +144,7 @@ impl Results {
         }
     }
 
-    /// What each path of a row carries alone, where that is the same for all.
+    /// Returns the throughput that each path of a row carries alone, if it is the same for all.
     fn level(&self, row: &Row) -> Option<(f64, &'static str)> {
         let run = self.experiment.runs.iter().find(|run| run.test == row.test)?;
         let of = |path: &super::Path| self.links.iter().find(|link| link.name == path.leaves);

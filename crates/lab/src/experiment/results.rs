@@ -1,4 +1,4 @@
-//! What came of an experiment.
+//! Results of an experiment.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use crate::cpu::CpuUse;
 use crate::rate::Rate;
 use crate::topology::Topology;
 
-/// What came of an experiment: complete and valid for what was done, also when it was interrupted.
+/// Results of an experiment: complete and valid for the part that ran, even if it was interrupted.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// What was asked, as it was run: repeats and times that the command line changed are changed here.
+    /// The experiment as it was run: with the repeats and times that the command line changed.
     pub experiment: Experiment,
     /// The network as it was built: rates may have been changed.
     pub topology: Topology,
-    /// What the cables carry, in the order of the file. A cable that was built in several shapes is here once for each.
+    /// Throughput of the cables, in the order of the file. A cable that was built in several shapes is listed once for
+    /// each.
     pub links: Vec<Link>,
     /// I/O, a row for each run, policy and direction.
     pub rows: Vec<Row>,
@@ -28,30 +29,30 @@ pub struct Results {
     pub comparisons: Vec<Compared>,
     /// Headline numbers, those that could be had.
     pub figures: Vec<(String, f64)>,
-    /// What is said of them: one for each of the experiment's.
+    /// Verdicts: one for each `[[verdict]]` of the experiment.
     pub verdicts: Vec<Verdict>,
-    /// What a reader must know.
+    /// Notes that a reader must know.
     pub notes: Vec<String>,
-    /// What TCP used.
+    /// Congestion control algorithm of TCP.
     pub congestion_control: &'static str,
     /// It was asked to end before it was done.
     pub interrupted: bool,
 }
 
-/// What a cable carries.
+/// Throughput of a cable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// The cable.
     pub name: String,
-    /// What it was built for; `None`: as fast as the machine is.
+    /// Nominal rate; `None`: as fast as the machine is.
     pub rate: Option<Rate>,
     /// Its MTU, bytes.
     pub mtu: u32,
     /// Its delay, per direction.
     pub delay: Duration,
-    /// What bare TCP moves over it in the slower direction, MB/s.
+    /// Throughput of bare TCP in the slower direction, MB/s.
     pub calibrated_mb_s: f64,
-    /// What it should move by its rate and MTU, MB/s.
+    /// Throughput expected from its rate and MTU, MB/s.
     pub expected_mb_s: Option<f64>,
 }
 
@@ -60,11 +61,11 @@ pub struct Link {
 pub struct Row {
     /// The run.
     pub test: String,
-    /// What people call its shape.
+    /// Name of the topology, for people.
     pub topology: String,
     /// The policy.
     pub policy: String,
-    /// What was done: `read`, `randwrite`, `randrw-read` …
+    /// I/O pattern: `read`, `randwrite`, `randrw-read` …
     pub rw: &'static str,
     /// It is the control.
     pub is_control: bool,
@@ -78,7 +79,7 @@ pub struct Row {
 /// One measurement of a [`Row`].
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Which repeat, from 0.
+    /// Index of the repeat, from 0.
     pub repeat: u32,
     /// Mean response time.
     pub response_ms: f64,
@@ -90,9 +91,9 @@ pub struct Sample {
     pub longest_ms: f64,
     /// The longest time in which nothing succeeded: how long all callers waited at most. Of both directions.
     pub silence_ms: f64,
-    /// How long after a killed target was back something succeeded; `None` where none came back.
+    /// Time from a killed target's return to the first success; `None` if none came back.
     pub resumed_ms: Option<f64>,
-    /// How often a path was lost. Of both directions.
+    /// Number of path losses, in both directions.
     pub lanes_lost: u64,
     /// Moved, millions of bytes.
     pub mb: f64,
@@ -104,11 +105,11 @@ pub struct Sample {
     pub mb_s_after: Option<f64>,
     /// I/Os that failed.
     pub errors: u64,
-    /// What the first of them said.
+    /// Message of the first of them.
     pub first_error: Option<String>,
     /// Blocks that were checked, and those of them that did not hold what was written.
     pub verified: Option<(u64, u64)>,
-    /// How busy the machine was.
+    /// CPU usage of the machine.
     pub cpu: CpuUse,
     /// The processor limited it, not the network: it does not count.
     pub limited: bool,
@@ -132,18 +133,18 @@ pub struct Timeline {
     pub interval: Duration,
     /// For each path its name and MB/s.
     pub paths: Vec<(String, Vec<f64>)>,
-    /// When what happened, as it did: since the start of the measurement.
+    /// Events as they occurred, with times since the start of the measurement.
     pub events: Vec<Happened>,
 }
 
 /// An event, as it happened.
 #[derive(Clone, Debug)]
 pub struct Happened {
-    /// When it should have.
+    /// Time at which the event was due.
     pub asked: Duration,
-    /// When it was done.
+    /// Time at which it was done.
     pub at: Duration,
-    /// What.
+    /// Description of the event.
     pub what: String,
 }
 
@@ -152,7 +153,7 @@ pub struct Happened {
 pub struct Cell {
     /// The run.
     pub test: String,
-    /// What people call its shape.
+    /// Name of the topology, for people.
     pub topology: String,
     /// The TCP window.
     pub window: Window,
@@ -189,8 +190,8 @@ impl Cell {
         median(self.samples.iter().copied())
     }
 
-    /// What one window per round trip would be, MB/s; the wire may carry less. `None` where the system chooses the
-    /// window.
+    /// Returns the throughput at one window per round trip, MB/s; the wire may carry less. `None` where the system
+    /// chooses the window.
     pub fn bound_mb_s(&self) -> Option<f64> {
         let window = self.window.bytes?;
         Some(f64::from(window) / (self.rtt_least_ms / 1000.0) / 1e6).filter(|bound| bound.is_finite())
@@ -202,9 +203,9 @@ impl Cell {
 pub struct Compared {
     /// The run.
     pub test: String,
-    /// What people call its shape.
+    /// Name of the topology, for people.
     pub topology: String,
-    /// What came of it.
+    /// Result of the comparison.
     pub comparison: Comparison,
     /// For each row of it, whether the processor limited it: then it does not count.
     pub limited: Vec<bool>,
@@ -244,7 +245,7 @@ impl Row {
         self.samples.iter().filter_map(figure).reduce(f64::max)
     }
 
-    /// How often a path was lost, in all samples.
+    /// Returns the number of path losses in all samples.
     pub fn lanes_lost(&self) -> u64 {
         self.samples.iter().map(|sample| sample.lanes_lost).sum()
     }

@@ -1,4 +1,4 @@
-//! One thing that an experiment measures.
+//! Run: one measurement of an experiment.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use serde::Deserialize;
 
 use crate::timeline::Action;
 
-/// What stands for a policy where there is nothing to choose.
+/// Placeholder for a policy where there is nothing to choose.
 pub(super) const NO_POLICY: &str = "-";
 /// The policies; the first is that of several paths where none is said.
 pub(super) const POLICIES: [&str; Policy::NAMES.len()] = Policy::NAMES;
 
-/// One thing that is measured: who reaches which storage over which paths, and what is done there.
+/// One measurement: which host reaches which storage over which paths, and what it does there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// Its name in tables, and in figures.
     pub test: String,
-    /// What people call this shape of network.
+    /// Name of the topology, for people.
     pub topology: String,
     /// The host that reads and writes.
     pub from: String,
@@ -28,7 +28,7 @@ pub struct Run {
     pub target: String,
     /// The ways from one to the other.
     pub paths: Vec<Path>,
-    /// How paths are made of what `paths` names; `None`: they are named one by one.
+    /// Rule that makes paths of what `paths` names; `None`: they are named one by one.
     pub plan: Option<Plan>,
     /// Policies, each of which is measured; `-` where there is nothing to choose.
     pub policies: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Run {
     pub team: Option<u16>,
     /// The others are compared with this one.
     pub is_control: bool,
-    /// What is done.
+    /// The measurement.
     pub measure: Measure,
 }
 
@@ -54,9 +54,9 @@ pub struct Path {
     pub enters: String,
     /// Used only when no other is left.
     pub reserve: bool,
-    /// What `weighted` goes by: the least is taken.
+    /// Weight for `weighted`: the path with the least is taken.
     pub weight: Option<u32>,
-    /// What `service-time` goes by: how fast it is beside the others.
+    /// Weight for `service-time`: throughput relative to the other paths.
     pub throughput: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ impl Path {
         Ok(path)
     }
 
-    /// What the lane's `weight` of the device grammar is under a policy: two policies read it in opposite senses.
+    /// Returns the lane's `weight` in the device grammar under a policy: two policies read it in opposite senses.
     pub(super) fn weight_for(&self, policy: &str) -> Option<u32> {
         if policy == "service-time" { self.throughput } else { self.weight }
     }
@@ -115,7 +115,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// How paths are made of cards that can reach each other.
+/// Rule that makes paths of cards that can reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Plan {
@@ -140,7 +140,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What is done over the paths of a [`Run`].
+/// Work done over the paths of a [`Run`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
     /// I/O on a logical unit.
@@ -154,17 +154,17 @@ pub enum Measure {
 /// I/O on a logical unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Storage {
-    /// Which one.
+    /// Number of the unit.
     pub lun: u16,
-    /// What is done, one after the other; each is a row.
+    /// Access patterns, measured one after the other; each is a row.
     pub accesses: Vec<Access>,
     /// Bytes per I/O.
     pub block_size: u32,
     /// I/Os in flight.
     pub queue_depth: u32,
-    /// How long each is measured.
+    /// Duration of each measurement.
     pub time: Duration,
-    /// How long the same is done before that, on the same sessions.
+    /// Ramp time: how long the same runs before the measurement, on the same sessions.
     pub ramp: Duration,
     /// The part of the unit that is used, bytes from its start. It is written before anything is measured.
     pub size: u64,
@@ -172,7 +172,7 @@ pub struct Storage {
     pub mix: u8,
     /// Blocks are stamped when written and checked when read.
     pub verify: bool,
-    /// What happens to the network meanwhile, in order of time.
+    /// Events on the network during the measurement, in order of time.
     pub events: Vec<Event>,
 }
 
@@ -180,8 +180,8 @@ pub struct Storage {
 const SMALL: u32 = 16 << 10;
 
 impl Storage {
-    /// Whether it measures how long one request takes. The processor's part in that is a part of it: one core is always
-    /// at it, and a network of any rate would not change that.
+    /// Returns `true` if the run measures the latency of a single request. Processor time is part of that latency: one
+    /// core is always busy with it, and a network of any rate would not change that.
     pub(super) fn is_latency(&self) -> bool {
         self.queue_depth == 1 && self.block_size <= SMALL
     }
@@ -202,9 +202,9 @@ pub(super) fn rows(access: Access) -> &'static [&'static str] {
 /// Something happens to the network, or to a target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub at: Moment,
-    /// What.
+    /// The incident.
     pub incident: Incident,
 }
 
@@ -229,7 +229,7 @@ impl Moment {
     }
 }
 
-/// What happens.
+/// Kind of incident.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incident {
     /// To a cable.
@@ -263,7 +263,7 @@ pub struct Wire {
     pub streams: u32,
     /// `read` (towards the host `from`), `write`, or both.
     pub directions: Vec<Access>,
-    /// How long each cell is measured.
+    /// Duration of each cell's measurement.
     pub time: Duration,
 }
 
@@ -291,19 +291,19 @@ impl fmt::Display for Window {
 pub struct Comparing {
     /// The two.
     pub arms: [Arm; 2],
-    /// How often each row is measured on each of them, before it is looked whether that tells.
+    /// Measurements of each row on each arm before the first test whether they decide.
     pub pairs: u32,
-    /// How often so many pairs are measured for rows that it does not tell.
+    /// Further rounds of as many pairs, for rows that are not decided.
     pub rounds: u32,
-    /// Which differences are of no importance, per cent.
+    /// Margin of differences of no importance, per cent.
     pub margin: f64,
-    /// How long each is measured.
+    /// Duration of each measurement.
     pub time: Duration,
     /// The part of the units that is used, bytes from their start.
     pub size: u64,
 }
 
-/// One side of a [`Comparing`].
+/// One arm of a [`Comparing`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arm {

@@ -19,7 +19,7 @@ pub enum RunError {
     Target {
         /// The host.
         host: String,
-        /// What it said, or what was wrong with it.
+        /// Output of the target, or the fault in it.
         said: String,
     },
     /// A scratch file could not be made.
@@ -27,9 +27,9 @@ pub enum RunError {
     Scratch {
         /// Its size.
         size: u64,
-        /// Where.
+        /// Folder of the file.
         folder: String,
-        /// What the operating system said.
+        /// Error that the operating system returned.
         source: io::Error,
     },
     /// A unit could not be reached.
@@ -69,7 +69,7 @@ pub enum RunError {
     Fill {
         /// The run.
         test: String,
-        /// What the first failed I/O said.
+        /// Message of the first failed I/O.
         said: String,
     },
     /// A thread or a runtime could not be started.

@@ -23,32 +23,32 @@ use crate::network::{Calibration, Network};
 use crate::rate::Rate;
 use crate::topology::Topology;
 
-/// What calibrating one direction of a cable takes.
+/// Time to calibrate one direction of a cable.
 const CALIBRATING: Duration = Duration::from_millis(2000);
-/// What building a network and starting its targets takes.
+/// Time to build a network and start its targets.
 const BUILDING: Duration = Duration::from_millis(700);
-/// What filling a unit takes, for each 256 MiB.
+/// Time to fill a unit, per 256 MiB.
 const FILLING: Duration = Duration::from_millis(800);
-/// How long the control is tried before anything is measured, to see whether the processor carries the network.
+/// Duration of the trial run of the control before any measurement, to see whether the processor carries the network.
 const PROBE: Duration = Duration::from_millis(1000);
-/// What is asked for where it does not, of what was asked before.
+/// Factor by which the rates are scaled down if it does not.
 const STEP_DOWN: f64 = 0.6;
-/// How often less is asked for before it is taken as it is.
+/// Maximum number of reductions before the network is taken as it is.
 const STEPS_DOWN: u32 = 5;
 
 /// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and
 /// does not send the last of them at once.
 const FILLS_WINDOW: f64 = 0.7;
 
-/// How an experiment is run.
+/// Options for running an experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The rate of the fastest cable, in place of the file's; the others keep their proportion to it. Where none is
     /// given and the processor does not carry the file's rates, lower ones are taken, and a note says so.
     pub rate: Option<Rate>,
-    /// How long each measurement takes, in place of the file's.
+    /// Duration of each measurement, in place of the file's.
     pub time: Option<Duration>,
-    /// How often everything is measured, in place of the file's.
+    /// Number of repeats of each measurement, in place of the file's.
     pub repeat: Option<u32>,
     /// The program that serves: `lunway`.
     pub program: PathBuf,
@@ -215,7 +215,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Whether the processor carries the control, and the run over most cables, as far as a short try can tell.
+    /// Returns `true` if the processor carries the control, and the run over most cables, as far as a short trial can
+    /// tell.
     fn carries(
         &mut self,
         experiment: &Experiment,
@@ -354,8 +355,8 @@ fn teams(experiment: &Experiment, network: &Network) -> Result<Vec<Team>, RunErr
     teams.filter_map(|(number, run)| Team::build(network, run, number).transpose()).collect()
 }
 
-/// What a run's cables carry together, MB/s: of each path the slower end, of several paths over one cable that cable
-/// once.
+/// Returns the combined throughput of a run's cables, MB/s: the slower end of each path; a cable shared by several
+/// paths counts once.
 fn capacity(run: &Run, links: &[Link]) -> f64 {
     let of = |cable: &str| {
         links.iter().find(|link| link.name == cable).map_or(f64::INFINITY, |link| link.calibrated_mb_s)
@@ -370,7 +371,7 @@ fn capacity(run: &Run, links: &[Link]) -> f64 {
     leaves.min(enters)
 }
 
-/// What the cables carry, in the slower direction.
+/// Returns the throughput of the cables, in the slower direction.
 fn links(topology: &Topology, calibrations: &[Calibration]) -> Vec<Link> {
     let link = |cable: &crate::topology::Cable| {
         let directions = calibrations.iter().filter(|calibration| calibration.cable == cable.name);
@@ -444,7 +445,8 @@ impl Experiment {
         runs + if targets { BUILDING * 2 + calibrating + probes } else { Duration::ZERO }
     }
 
-    /// What shows whether the processor carries the network: the control, and the run that may use most cables at once.
+    /// Returns the runs that show whether the processor carries the network: the control, and the run that may use most
+    /// cables at once.
     fn tried(&self) -> Vec<&Run> {
         let cables = |run: &Run| {
             let side = |cable: fn(&super::Path) -> &String| {
@@ -459,7 +461,7 @@ impl Experiment {
         control.into_iter().chain(widest.filter(|run| !run.is_control)).collect()
     }
 
-    /// What the command line makes of it.
+    /// Returns the experiment with the options of the command line applied.
     ///
     /// # Errors
     ///
@@ -560,7 +562,7 @@ impl Cell {
             == (&other.test, &other.window, other.mtu, other.delay, other.rw)
     }
 
-    /// One more measurement of the same cell.
+    /// Merges another measurement of the same cell.
     fn merge(&mut self, other: Self) {
         self.rtt_ms = median([self.rtt_ms, other.rtt_ms].into_iter());
         self.rtt_least_ms = self.rtt_least_ms.min(other.rtt_least_ms);

@@ -1,4 +1,4 @@
-//! What goes over the paths while something is measured, and which of them are lost.
+//! Sampler of the throughput and the losses of paths during a measurement.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::results::Happened;
 /// Spacing of the values of a chart. Longer than a large request takes on a cable of 250 Mbit, or the chart would show
 /// requests, not throughput.
 pub const SAMPLING: Duration = Duration::from_millis(200);
-/// How often the states of paths are looked at: what the chart's marks are exact to.
+/// Polling interval of path states: the resolution of the chart's marks.
 const LOOKING: Duration = Duration::from_millis(20);
 /// [`LOOKING`] in a [`SAMPLING`].
 const LOOKS: u32 = 10;
 /// More marks than these would hide the chart.
 const MARKS_MAX: usize = 60;
-/// What things take to settle after the last of what happened, before throughput after it is counted.
+/// Settling time after the last event, before throughput after it is counted.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// What the paths of a run are called in its charts.
+/// Name of a path in the charts of a run.
 #[derive(Clone, Debug)]
 pub struct Label {
     /// From where to where.
@@ -42,18 +42,18 @@ pub struct Sampler {
 struct Looked {
     /// Every [`SAMPLING`].
     samples: Vec<Vec<PathSample>>,
-    /// Which path changed to which state, and when.
+    /// State changes of paths: time, path, new state.
     changes: Vec<(Duration, usize, PathState)>,
 }
 
-/// What came of looking.
+/// Results of the sampling.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// For each path and direction its name, and MB/s.
     pub lines: Vec<(String, Vec<f64>)>,
     /// Paths that were lost, and came back.
     pub marks: Vec<Happened>,
-    /// How often one was lost.
+    /// Number of path losses.
     pub lost: u64,
     /// MB/s read and written after the last of what happened.
     pub after: Option<(f64, f64)>,
@@ -93,8 +93,8 @@ impl Sampler {
         Self { stop, thread, labels }
     }
 
-    /// What was seen over `time`. What comes after that time, as reading back for verification does, is left out.
-    /// `last` is when the last thing happened.
+    /// Ends the sampling and returns its results over `time`. Anything after that time, such as reading back for
+    /// verification, is left out. `last` is the time of the last event.
     pub fn end(self, time: Duration, last: Option<Duration>) -> Seen {
         drop(self.stop);
         let mut looked = self.thread.join().unwrap_or_default();
@@ -167,7 +167,7 @@ impl Looked {
     }
 }
 
-/// What a path is called: by its ends where it says them, as `FROM > PORTAL`; else by its place.
+/// Returns the name of a path: by its ends if the sample gives them, as `FROM > PORTAL`; otherwise by its place.
 fn name(labels: &[Label], index: usize, sample: Option<&PathSample>) -> String {
     let said = sample.and_then(|sample| {
         let (from, to) = sample.name.split_once('>')?;

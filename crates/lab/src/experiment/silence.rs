@@ -1,4 +1,4 @@
-//! When nothing was completed.
+//! Silences: times in which no I/O completed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 
 /// Times without a completed I/O that are kept: shorter ones are between any two large requests on a slow cable.
 const KEPT_MIN: Duration = Duration::from_millis(10);
-/// How many of them are kept.
+/// Maximum number of silences kept.
 const KEPT_MAX: usize = 100_000;
 
 /// A device that notes when its reads and writes succeed: an I/O's own time says how long one caller waited, this how
@@ -64,7 +64,7 @@ impl Silences {
         }
     }
 
-    /// Those that began within `time`, the last of them with the end that it had, or has by now if it has none.
+    /// Returns the silences that began within `time`. The last keeps its own end, or ends now if it is still open.
     fn within(&self, time: Duration) -> Vec<Silence> {
         let last = Duration::from_nanos(self.last.load(Ordering::Relaxed));
         let open = (last < time).then(|| Silence { from: last, to: self.origin.elapsed().max(time) });
@@ -78,7 +78,7 @@ impl Silences {
         silences.map(|silence| silence.to.saturating_sub(silence.from)).max().unwrap_or_default()
     }
 
-    /// How long after `at` something succeeded again.
+    /// Returns the time from `at` until something succeeded again.
     pub(super) fn left_at(&self, at: Duration, time: Duration) -> Duration {
         let silences = self.within(time).into_iter();
         let around = silences.filter(|silence| (silence.from..silence.to).contains(&at));

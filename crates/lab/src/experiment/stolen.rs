@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::run_error::RunError;
 use super::storage::Measured;
 
-/// How often one is made at most.
+/// Maximum number of attempts per measurement.
 const TRIES: u32 = 4;
 
 /// Makes measurements again that a neighbour on the same hardware [disturbed](crate::CpuUse::is_disturbed), and keeps
 /// the one of which least was taken.
 #[derive(Debug)]
 pub(super) struct Retakes {
-    /// What they may take together.
+    /// Time left for all retakes together.
     left: Duration,
     measured: u32,
     /// Of these so much was taken in spite of all.
@@ -49,7 +49,7 @@ impl Retakes {
         Ok(best)
     }
 
-    /// What a reader must know of it.
+    /// Returns the note that a reader must know.
     pub(super) fn note(&self) -> Option<String> {
         (self.disturbed > 0).then(|| {
             format!(

@@ -29,12 +29,12 @@ use crate::rate::Rate;
 /// Bytes of each I/O that fills a unit, and how many are under way.
 const FILL_BLOCK: u32 = 1 << 20;
 const FILL_DEPTH: u32 = 8;
-/// What fills a unit need not wait for its cable.
+/// Rate of the cables while a unit is filled, so that filling need not wait for them.
 const FILL_RATE: u64 = 40_000_000_000;
 /// From this share of its cables on, a row is limited by them, however busy the processor is.
 pub(super) const FILLS_LINK: f64 = 0.93;
 
-/// One access, measured: a sample for each direction, with its name.
+/// Result of one access: a sample for each direction, with its name.
 pub(super) type Measured = Vec<(&'static str, Sample)>;
 
 /// A network with its targets, ready for I/O.
@@ -46,19 +46,19 @@ pub(super) struct ServedNetwork<'a> {
     pub(super) cancel: &'a Cancel,
 }
 
-/// One measurement.
+/// Parameters of one measurement.
 pub(super) struct Step<'a> {
     pub(super) access: Access,
     pub(super) policy: &'a str,
     pub(super) repeat: u32,
-    /// What the run's cables carry, MB/s.
+    /// Combined throughput of the run's cables, MB/s.
     pub(super) capacity: f64,
 }
 
-/// Where a session of a run goes.
+/// Endpoints of a session of a run.
 struct Way {
     label: Label,
-    /// What a policy goes by, as the device grammar has it.
+    /// Options of the path that a policy uses, in the device grammar.
     options: String,
 }
 
@@ -254,7 +254,7 @@ pub(super) async fn open(run: &Run, url: &str) -> Result<Opened, RunError> {
     lunway_device::open(&spec, &options).await.map_err(failed)
 }
 
-/// How many sessions the lanes have had.
+/// Returns the number of sessions that the lanes have had.
 fn sessions(opened: &Opened) -> u64 {
     let lanes = opened.multipath().map(|multipath| multipath.device().lanes());
     lanes.into_iter().flatten().map(|lane| lane.epoch).sum()
@@ -284,9 +284,9 @@ fn job(storage: &Storage, access: Access) -> Job {
     }
 }
 
-/// What is done before a job is measured, on the same sessions. A job of its own, not the ramp of the job: of requests
-/// that take a good part of the time, those that were begun in a ramp and end behind it would count as if they had
-/// taken nothing.
+/// Returns the warm-up before a job, on the same sessions. It is a job of its own, not the ramp of the job: where
+/// requests take a good part of the time, those that begin in a ramp and end after it would count as if they had taken
+/// no time.
 fn warming_up(storage: &Storage, job: &Job) -> Option<Job> {
     let job = Job { limit: Limit::Time(storage.ramp), verify: false, ..job.clone() };
     (!storage.ramp.is_zero()).then_some(job)

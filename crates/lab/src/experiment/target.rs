@@ -23,11 +23,11 @@ use crate::network::Network;
 pub(super) const IQN: &str = "iqn.2026-11.com.example:storage";
 /// IANA's port for iSCSI.
 pub(super) const PORT: u16 = 3260;
-/// What starting may take on a busy machine.
+/// Start timeout of a target, on a busy machine.
 const READY: Duration = Duration::from_secs(30);
-/// What ending may take before it is forced.
+/// Stop timeout of a target, after which it is killed.
 const ENDING: Duration = Duration::from_secs(7);
-/// How much of what a target said is shown.
+/// Maximum length of a target's output that is shown, bytes.
 const SAID_MAX: u64 = 4096;
 
 /// A target on a host: `serve` with the host's units, listening on all of its cards and for its teams.
@@ -41,7 +41,7 @@ pub(super) struct Target {
     arguments: Vec<String>,
     /// Open here as long as the target may want them.
     _scratch: Vec<File>,
-    /// What it says on standard error.
+    /// Standard error of the target.
     log: File,
     child: Mutex<Option<Child>>,
 }
@@ -120,7 +120,7 @@ impl Target {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it said last.
+    /// Returns the last output of the target.
     fn said(&self) -> String {
         let read = || -> io::Result<String> {
             let mut log = self.log.try_clone()?;

@@ -53,7 +53,7 @@ impl Team {
         self.test == run.test
     }
 
-    /// Where the target of a host must listen for it.
+    /// Returns the portals on which the target of a host must listen for the team.
     pub(super) fn portals(&self, host: &str) -> impl Iterator<Item = SocketAddr> {
         let ports = if self.target == host { self.sessions } else { 0 };
         (0..ports).map(|port| SocketAddr::new(self.far.into(), PORT + port))

@@ -8,7 +8,7 @@ use lunway_report::{figure, response_time};
 
 use super::results::{Cell, Compared, Link, Results, Row};
 
-/// Where a window allows so much more than was moved, the window is not the limit.
+/// Ratio from which the window is not the limit: it would allow so much more than was moved.
 const BEYOND_LINK: f64 = 3.0;
 
 impl fmt::Display for Results {
@@ -114,7 +114,7 @@ impl Row {
         }
     }
 
-    /// What a reader must know of it, in a word or two.
+    /// Returns a remark that a reader must know, in a word or two.
     pub(super) fn remark(&self) -> String {
         let mut remarks = Vec::new();
         if self.limited() {
@@ -139,7 +139,7 @@ impl Row {
         remarks.join(", ")
     }
 
-    /// What failed first, and how busy the machine was where that mattered.
+    /// Returns the first error, and the CPU usage where it mattered.
     fn details(&self) -> String {
         let mut text = String::new();
         if let Some(error) = self.samples.iter().find_map(|sample| sample.first_error.as_ref()) {
@@ -156,7 +156,7 @@ impl Row {
 }
 
 impl Cell {
-    /// Where in the matrix: `10 kB × 1500, 1ms`.
+    /// Returns the place in the matrix: `10 kB × 1500, 1ms`.
     pub(super) fn name(&self) -> String {
         format!("{} × {}, {}", self.window, self.mtu, ExactDuration(self.delay))
     }
@@ -185,7 +185,7 @@ impl<'a> Matrix<'a> {
         self.cells.push(cell);
     }
 
-    /// Which run, direction and delay, and the round trip that comes of it.
+    /// Returns run, direction, delay and the resulting round trip.
     pub(super) fn title(&self) -> String {
         let first = self.cells[0];
         let rtt = self.cells.iter().map(|cell| cell.rtt_least_ms).fold(f64::INFINITY, f64::min);

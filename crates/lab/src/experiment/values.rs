@@ -1,4 +1,4 @@
-//! What figures can be made of: the names of everything that an experiment measures.
+//! Values that figures are made of: the names of everything that an experiment measures.
 
 use lunway_bench::{Job, profile};
 use lunway_block::Geometry;
@@ -8,7 +8,7 @@ use super::Experiment;
 use super::expression::Others;
 use super::run::{Comparing, Measure, NO_POLICY, Run, Window, rows};
 
-/// What each row of I/O gives.
+/// Values of each row of I/O.
 pub(super) const ROW: [&str; 15] = [
     "mb_s",
     "mb",
@@ -26,13 +26,13 @@ pub(super) const ROW: [&str; 15] = [
     "io_errors",
     "wrong_blocks",
 ];
-/// Those of which more is better; of all others less is.
+/// Values of which more is better; of all others less is.
 const MORE_IS_BETTER: [&str; 5] = ["mb_s", "mb", "iops", "deviance_pct", "mb_s_after"];
-/// What each cell of a matrix gives.
+/// Values of each cell of a matrix.
 pub(super) const CELL: [&str; 4] = ["mb_s", "rtt_ms", "bound_mb_s", "retransmits"];
-/// What each row of a comparison gives.
+/// Values of each row of a comparison.
 pub(super) const COMPARED: [&str; 5] = ["a", "b", "diff_pct", "ci_low_pct", "ci_high_pct"];
-/// What each comparison gives, over its rows: how many came out how.
+/// Values of each comparison, over its rows: the number of rows per outcome.
 pub(super) const COUNTED: [&str; 4] = ["faster", "slower", "no_meaningful_difference", "cannot_tell"];
 
 /// Names of values. They are written in one place, so that what a file may name is what a run gives.
@@ -99,7 +99,7 @@ impl Run {
     }
 }
 
-/// Where in a matrix.
+/// Place of a cell in a matrix.
 pub(super) struct CellName<'a> {
     pub(super) window: &'a Window,
     pub(super) mtu: u32,

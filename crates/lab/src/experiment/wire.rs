@@ -14,7 +14,7 @@ use crate::cpu::{CpuUse, CpuWatch};
 use crate::network::Network;
 use crate::topology::Topology;
 
-/// How often a measurement is looked after.
+/// Polling interval of a measurement.
 const STEP: Duration = Duration::from_millis(100);
 
 /// The network of a run with another MTU and delay. The delay is that of the first cable alone.
@@ -37,7 +37,7 @@ pub(super) struct Answering<'a> {
     stop: Stop,
 }
 
-/// What a cell is made of.
+/// Raw measurement of a cell.
 pub(super) struct Measured {
     pub(super) throughput: Throughput,
     pub(super) cpu: CpuUse,

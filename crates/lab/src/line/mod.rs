@@ -44,7 +44,7 @@ pub(crate) struct Line {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What holds for both directions, as it is changed.
+/// Settings shared by both directions; they can change.
 #[derive(Debug)]
 struct Settings {
     delay_ns: AtomicU64,

@@ -1,4 +1,4 @@
-//! Which frames get lost.
+//! Random choice of the frames that get lost.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, even, and the same for the same seed.
 pub(super) struct Random(u64);

@@ -62,7 +62,7 @@ impl Tap {
         Ok(())
     }
 
-    /// One frame that the host has sent; an error of the kind `WouldBlock` where there is none.
+    /// Receives one frame that the host has sent; an error of the kind `WouldBlock` if there is none.
     pub(crate) fn receive(&self, frame: &mut [u8]) -> io::Result<usize> {
         (&self.0).read(frame)
     }

@@ -19,7 +19,7 @@ pub struct LiveCable {
     fabric: Namespace,
     shaped: [Shaped; 2],
     line: Option<Line>,
-    /// What the cable is in now. Held while it is changed, so that two changes do not mix.
+    /// Current state of the cable. Locked during a change, so that two changes do not mix.
     state: Mutex<State>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Shaped {
 #[derive(Debug)]
 struct State {
     rate: Option<Rate>,
-    /// What each direction's shaper is set to, as a multiple of the rate, so that the rate is what comes out.
+    /// Correction of each direction's shaper, as a multiple of the rate, so that the actual rate is as configured.
     correction: [f64; 2],
     delay: Duration,
     loss: Loss,
@@ -61,7 +61,7 @@ impl LiveCable {
         &self.description.name
     }
 
-    /// What it was built from.
+    /// The description that the cable was built from.
     pub fn description(&self) -> &Cable {
         &self.description
     }
@@ -127,12 +127,12 @@ impl LiveCable {
         Ok(())
     }
 
-    /// How long a frame is under way now, one way.
+    /// Current one-way delay of a frame.
     pub fn delay(&self) -> Duration {
         self.state().delay
     }
 
-    /// Which share of frames gets lost now, one way.
+    /// Current share of frames that get lost, one way.
     pub fn loss(&self) -> Loss {
         self.state().loss
     }
@@ -188,7 +188,7 @@ impl LiveCable {
         &self.fabric
     }
 
-    /// What a direction's shaper is set to, as a multiple of the rate.
+    /// Correction of a direction's shaper, as a multiple of the rate.
     pub(super) fn correction(&self, direction: usize) -> f64 {
         self.state().correction[direction]
     }
@@ -241,7 +241,7 @@ impl LiveCable {
         (0..2).filter(there).map(|end| plan::port(&self.description, end)).collect()
     }
 
-    /// One process for both ends, so that they lose it within microseconds.
+    /// Sets the carrier at both ends from one process, so that they lose it within microseconds.
     fn set_carrier(&self, carrier: bool) -> Result<(), LabError> {
         if let Some(line) = &self.line {
             return line.set_pulled(!carrier).map_err(|source| LabError::Kernel {

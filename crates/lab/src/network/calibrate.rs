@@ -1,4 +1,4 @@
-//! Whether cables carry what they are said to.
+//! Calibration: verifies that cables carry their rates.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::ControlFlow;
@@ -15,47 +15,47 @@ use crate::topology::End;
 
 use super::{LiveCable, Network, plan, set};
 
-/// How long one direction is measured, without its beginning.
+/// Duration of one direction's measurement, without its warm-up.
 const TIME: Duration = Duration::from_secs(1);
-/// What is left out at the beginning, while TCP finds its window.
+/// Warm-up that is left out, while TCP finds its window.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// TCP's window, as time at the cable's rate: it fills the queue at the cable's end several times. The kernel's own
 /// choice would take seconds to drain from a slow cable when the measurement is over.
 const WINDOW_TIME: Duration = Duration::from_millis(20);
 /// The smallest window.
 const WINDOW_MIN: u32 = 256 << 10;
-/// How far a cable may be off.
+/// Tolerance of a cable's rate.
 const TOLERANCE: f64 = 0.02;
-/// What is not worth a correction: as much as two measurements of the same differ.
+/// Deviation below which no correction is made: the difference between two measurements of the same cable.
 const CLOSE: f64 = 0.004;
-/// How often a direction is measured at most.
+/// Maximum number of measurements of a direction.
 const ATTEMPTS: usize = 6;
-/// How often besides, where the hypervisor took part of the processor meanwhile.
+/// Maximum number of further measurements where the hypervisor took part of the processor.
 const DISTURBED_ATTEMPTS: usize = 12;
-/// How many measurements that are off make a correction.
+/// Number of deviating measurements that make a correction.
 const MEASUREMENTS: usize = 2;
-/// What a correction may be at most: where more is needed, something else is wrong.
+/// Range of a correction: where more is needed, something else is wrong.
 const CORRECTION: std::ops::RangeInclusive<f64> = 0.97..=1.03;
-/// What is asked for where the processor cannot carry a rate, of what it carried: some of it must be left for what is
-/// measured.
+/// Share of the carried rate that is proposed where the processor cannot carry the full rate: the rest must be left for
+/// what is measured.
 const HONEST: f64 = 0.9;
 
-/// One direction of a cable, measured. Rates are payload, 10⁶ bytes per second; what is asked for is on the wire.
+/// Calibration of one direction of a cable. Rates are payload, 10⁶ bytes per second; the requested rate is on the wire.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     /// The cable.
     pub cable: String,
-    /// Where the data came from.
+    /// End that sent the data.
     pub from: End,
-    /// Where it went.
+    /// End that received the data.
     pub to: End,
     /// The cable's rate; none where it has none, and nothing is expected of it.
     pub asked_mb_s: Option<f64>,
-    /// What TCP moves over a cable of this rate and MTU by theory.
+    /// Theoretical TCP throughput of a cable of this rate and MTU.
     pub expected_mb_s: Option<f64>,
-    /// What it moved.
+    /// Measured throughput.
     pub measured_mb_s: f64,
-    /// What the shaper is set to, as a multiple of the rate, so that the rate is what comes out.
+    /// Correction of the shaper, as a multiple of the rate, so that the actual rate is as configured.
     pub correction: f64,
 }
 
@@ -68,31 +68,31 @@ pub struct Calibration {
 pub struct Shortfall {
     /// The cable.
     pub cable: String,
-    /// Where the data came from.
+    /// End that sent the data.
     pub from: End,
-    /// Where it went.
+    /// End that received the data.
     pub to: End,
     /// The rate.
     pub asked: Rate,
     /// The payload that belongs to it, 10⁶ bytes per second.
     pub expected_mb_s: f64,
-    /// What came.
+    /// Measured throughput.
     pub measured_mb_s: f64,
     /// The rate that this machine can be expected to carry, with something left for what is to be measured.
     pub carried: Rate,
-    /// How busy the machine was.
+    /// CPU usage of the machine.
     pub busy: CpuUse,
 }
 
 impl Shortfall {
-    /// What [`Topology::scaled`](crate::Topology::scaled) is to be given for a network that this machine can be
-    /// expected to carry.
+    /// Returns the factor to give to [`Topology::scaled`](crate::Topology::scaled) for a network that this machine can
+    /// be expected to carry.
     pub fn scale(&self) -> f64 {
         self.carried.bits_per_second() as f64 / self.asked.bits_per_second() as f64
     }
 }
 
-/// How far a calibration is.
+/// Progress of a calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibrating<'a> {
     /// Directions done.

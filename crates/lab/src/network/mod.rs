@@ -22,9 +22,9 @@ pub use host::LiveHost;
 
 use plan::{Place, Step};
 
-/// What TCP is to use, best first. The first is what most systems use; inside of a namespace the kernel gives it only
-/// to systems whose own it is. The second it gives to everybody. Never BBR, which paces itself and would be measured
-/// instead of the network.
+/// TCP congestion control algorithms, best first. The first is what most systems use; inside a namespace the kernel
+/// grants it only if it is the system's own. The second it grants to all. Never BBR, which paces itself and would be
+/// measured instead of the network.
 const CONGESTION_CONTROL: [&str; 2] = ["cubic", "reno"];
 
 /// A network that was built: a namespace for every host, one for the fabric, and the cables between them.
@@ -87,7 +87,7 @@ impl Network {
         Ok(Self(Arc::new(Inner { topology: topology.clone(), hosts, cables, congestion_control })))
     }
 
-    /// What [`build`](Self::build) does, as a shell script that does the same.
+    /// Returns a shell script that does the same as [`build`](Self::build).
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Network {
         Ok(plan::Script { topology, steps: &plan::steps(topology) }.to_string())
     }
 
-    /// What it was built from.
+    /// The description that the network was built from.
     pub fn topology(&self) -> &Topology {
         &self.0.topology
     }

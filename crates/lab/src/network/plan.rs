@@ -1,4 +1,4 @@
-//! What is done to build a network, step by step, to be carried out or printed.
+//! Steps that build a network, to be carried out or printed.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::rate::Rate;
 use crate::tool::Tool;
 use crate::topology::{Cable, End, Topology};
 
-/// Where a step is taken.
+/// Namespace in which a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// The namespace of switches and of the middle of cables.
@@ -15,7 +15,7 @@ pub(crate) enum Place {
     Host(usize),
 }
 
-/// What is done.
+/// Step in building a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A namespace is made.
@@ -47,10 +47,9 @@ pub(crate) const SETTINGS: [(&str, &str); 9] = [
     ("net/bridge/bridge-nf-call-arptables", "0"),
 ];
 
-/// How a switch behaves: forwards at once, knows no spanning tree, sends groups everywhere, and forgets a card after 5
-/// minutes.
+/// Settings of a switch: forwards at once, no spanning tree, floods multicast, and forgets a card after 5 minutes.
 const SWITCH: &str = "stp_state 0 forward_delay 0 mcast_snooping 0 ageing_time 30000";
-/// How the middle of a cable behaves: as a switch that learns nothing, since what comes in at one end goes out at the
+/// Settings of the middle of a cable: a switch that learns nothing, since whatever enters at one end leaves at the
 /// other.
 const MIDDLE: &str = "stp_state 0 forward_delay 0 mcast_snooping 0 ageing_time 0";
 

@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// How a child starts.
+/// Isolation in which a child starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// Outside of this process's user, network and mount namespace, and of its process group.
@@ -88,7 +88,7 @@ pub(super) fn end_with_parent() -> Option<()> {
     Some(())
 }
 
-/// What shells say of a process that was killed.
+/// Exit code that shells report for a killed process.
 const KILLED: i32 = 137;
 
 /// This user as root of the new namespace: the texts of the kernel's files.

@@ -50,7 +50,7 @@ static ENTERED: OnceLock<()> = OnceLock::new();
 #[derive(Debug)]
 pub struct Sandbox(());
 
-/// Where this process is after [`Sandbox::enter`].
+/// Side of the sandbox that this process is on after [`Sandbox::enter`].
 #[derive(Debug)]
 pub enum Side {
     /// Inside: go on with the work.
@@ -65,9 +65,9 @@ pub enum SandboxError {
     /// The kernel, or who runs it, forbids it.
     #[error("networks are built in a user namespace, which is not available here: {reason} ({source})")]
     Forbidden {
-        /// What forbids it and what to do.
+        /// The restriction and its remedy.
         reason: &'static str,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// The program could not be started again.
@@ -111,7 +111,7 @@ impl Sandbox {
         }
     }
 
-    /// Whether this process is inside.
+    /// Returns `true` if this process is inside.
     pub fn is_entered() -> bool {
         ENTERED.get().is_some()
     }
@@ -146,7 +146,7 @@ impl SandboxError {
     }
 }
 
-/// What forbids user namespaces on a machine, by its settings.
+/// Returns the setting of this machine that forbids user namespaces.
 fn who_forbids(setting: impl Fn(&str) -> Option<String>) -> &'static str {
     let is = |name: &str, value: &str| setting(name).as_deref() == Some(value);
     if is("user/max_user_namespaces", "0") {

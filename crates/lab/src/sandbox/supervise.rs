@@ -1,4 +1,4 @@
-//! One process that stands for another: passes signals in, and the exit code out.
+//! Supervisor: a process that stands for another, passes signals in, and the exit code out.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::SandboxError;
 use super::apart::Start;
 
-/// What shells add to the number of the signal that ended a process.
+/// Offset that shells add to the number of the signal that ended a process.
 const KILLED: i32 = 128;
 
 /// Starts a child and waits for its end.
@@ -49,7 +49,7 @@ pub(super) fn run(start: Start, command: Command) -> Result<u8, SandboxError> {
     })
 }
 
-/// What the thread tells that starts a child and waits for it: the child, then how it ended.
+/// Messages of the thread that starts a child and waits for it: the child, then its exit status.
 type Told = (oneshot::Receiver<io::Result<Pid>>, oneshot::Receiver<io::Result<ExitStatus>>);
 
 /// On a thread of its own, with whose end the child would end.

@@ -1,4 +1,4 @@
-//! Whether a network can be built, and which cards and switches make one subnet.
+//! Validation of a topology, and its subnets: which cards and switches belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -7,7 +7,7 @@ use super::{Cable, End, Topology};
 
 /// The longest name: the kernel's devices have 15 characters, of which ends of cables need two.
 const NAME_MAX: usize = 12;
-/// What the kernel calls something else.
+/// Names that the kernel uses for something else.
 const RESERVED: [&str; 3] = ["lo", "all", "default"];
 /// The most hosts, switches, cables: what one machine can hold with sense.
 const COUNT_MAX: usize = 64;
@@ -50,7 +50,7 @@ pub enum TopologyError {
         /// The name.
         name: String,
     },
-    /// One card, two cables.
+    /// Two cables at one card.
     #[error("two cables end at the card {end}: a card takes one")]
     CardTwice {
         /// The card.
@@ -61,7 +61,7 @@ pub enum TopologyError {
     NoSuchEnd {
         /// The cable.
         cable: String,
-        /// Where it ends.
+        /// End of the cable.
         end: End,
         /// Host or switch.
         what: &'static str,
@@ -87,9 +87,9 @@ pub enum TopologyError {
     Range {
         /// The cable.
         cable: String,
-        /// Which figure.
+        /// Property that is out of range.
         what: &'static str,
-        /// What it may be.
+        /// Range allowed.
         limits: &'static str,
     },
     /// A shaper that could pass nothing.
@@ -105,7 +105,7 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// Whether it can be built.
+    /// Checks that the network can be built.
     ///
     /// # Errors
     ///
@@ -268,7 +268,7 @@ impl<'a> Domains<'a> {
         name
     }
 
-    /// What the subnet of a cable is known by: the first switch of its group, or itself.
+    /// Returns the name of a cable's subnet: the first switch of its group, or the cable itself.
     fn of<'b>(&'b self, cable: &'b Cable) -> &'b str {
         let switch = cable.ends.iter().find_map(|end| match end {
             End::Switch(name) => Some(name),

@@ -1,4 +1,4 @@
-//! What a network is to be: hosts, switches, and the cables between them.
+//! Topology of a network: hosts, switches, and the cables between them.
 
 mod check;
 mod notation;
@@ -40,9 +40,9 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// What ends of cables and runs call it.
+    /// Name that ends of cables and runs use.
     pub name: String,
-    /// What a target on it serves, as `serve --lun` takes it; none where no target runs.
+    /// Units that a target on it serves, as `serve --lun` takes them; none where no target runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub luns: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
-    /// What ends of cables call it.
+    /// Name that ends of cables use.
     pub name: String,
 }
 
@@ -59,27 +59,27 @@ pub struct Switch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cable {
-    /// What runs, events and reports call it.
+    /// Name that runs, events and reports use.
     pub name: String,
     /// `HOST.CARD` or `SWITCH`. A card is where its cable is; it need not be named anywhere else.
     pub ends: [End; 2],
-    /// What it carries; as fast as the machine is where none is given.
+    /// Rate of the cable; without one it is as fast as the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// The largest packet, bytes, on every device of the cable.
     #[serde(default = "mtu_default")]
     pub mtu: u32,
-    /// What may be sent at once after a pause, bytes; see [`burst`](Self::burst_bytes).
+    /// Burst that may be sent at once after a pause, bytes; see [`burst`](Self::burst_bytes).
     #[serde(default, with = "notation::size", skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
-    /// What waits at an end for its turn before frames are dropped, bytes; see [`queue`](Self::queue_bytes).
+    /// Queue at an end before frames are dropped, bytes; see [`queue`](Self::queue_bytes).
     #[serde(default, with = "notation::size", skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
-    /// How long a frame is under way, in each direction: a round trip takes twice this. With a delay or a loss, be it
-    /// `0s`, the cable is a line on which both can be changed while it runs.
+    /// One-way delay of a frame, in each direction: a round trip takes twice this. With a delay or a loss, be it `0s`,
+    /// the cable is a line on which both can be changed while it runs.
     #[serde(default, with = "notation::duration", skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
-    /// Which share of the frames gets lost, in each direction.
+    /// Share of the frames that get lost, in each direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
 }
@@ -97,14 +97,14 @@ const BURST_FRAMES: u64 = 2;
 const QUEUE_TIME: Duration = Duration::from_millis(4);
 /// The smallest queue, frames: fewer would not let TCP open its window.
 const QUEUE_FRAMES: u64 = 32;
-/// What a frame has on the wire beside its packet, bytes: header, checksum, preamble and gap.
+/// Framing overhead of a packet on the wire, bytes: header, checksum, preamble and gap.
 const FRAMING: u32 = lunway_net::theory::ETHERNET_OVERHEAD;
 /// The part of [`FRAMING`] that the kernel sees, bytes: the header.
 const HEADER: u32 = 14;
 
 impl Cable {
-    /// What may be sent at once after a pause, bytes: as asked for, or two frames or 200 µs of the rate, whichever is
-    /// more.
+    /// Returns the burst that may be sent at once after a pause, bytes: as requested, or two frames or 200 µs of the
+    /// rate, whichever is more.
     pub fn burst_bytes(&self, rate: Rate) -> u64 {
         self.burst.unwrap_or_else(|| {
             let frames = BURST_FRAMES * u64::from(self.mtu + FRAMING);
@@ -112,8 +112,8 @@ impl Cable {
         })
     }
 
-    /// What waits for its turn at an end of the cable, bytes: as asked for, or 32 frames or 4 ms of the rate, whichever
-    /// is more.
+    /// Returns the queue at an end of the cable, bytes: as requested, or 32 frames or 4 ms of the rate, whichever is
+    /// more.
     pub fn queue_bytes(&self, rate: Rate) -> u64 {
         self.queue.unwrap_or_else(|| {
             let frames = QUEUE_FRAMES * u64::from(self.mtu + FRAMING);
@@ -121,21 +121,22 @@ impl Cable {
         })
     }
 
-    /// What a long TCP transfer moves over a cable of this MTU at `rate`, payload bytes per second, by theory.
+    /// Returns the theoretical throughput of a long TCP transfer over a cable of this MTU at `rate`, payload bytes per
+    /// second.
     pub fn payload_bytes_per_second(&self, rate: Rate) -> f64 {
         lunway_net::theory::goodput(self.mtu, rate.bits_per_second() as f64, true) / 8.0
     }
 
-    /// Whether delay and loss can be changed: see [`delay`](Self::delay).
+    /// Returns `true` if delay and loss can be changed: see [`delay`](Self::delay).
     pub fn is_line(&self) -> bool {
         self.delay.is_some() || self.loss.is_some()
     }
 
-    /// What the kernel's shaper must add to the length that it sees for what a frame takes on the wire, bytes.
+    /// Bytes that the kernel's shaper must add to the length it sees, to get a frame's length on the wire.
     pub(crate) const OVERHEAD: u32 = FRAMING - HEADER;
 }
 
-/// Where a cable ends: `HOST.CARD`, or `SWITCH`.
+/// End of a cable: `HOST.CARD`, or `SWITCH`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
     /// A card of a host.
@@ -185,7 +186,7 @@ impl Topology {
         self.cables.iter().find(|cable| cable.name == name)
     }
 
-    /// Where a cable ends on a host.
+    /// Returns the end of a cable on a host.
     pub fn end_on(&self, cable: &str, host: &str) -> Option<&End> {
         let Cable { ends, .. } = self.cable(cable)?;
         ends.iter().find(|end| matches!(end, End::Card { host: name, .. } if name == host))

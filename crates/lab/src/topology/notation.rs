@@ -1,4 +1,4 @@
-//! How ends, shares, sizes and times are written in a file: as everywhere on the command line.
+//! Notation of ends, shares, sizes and times in a file: the same as on the command line.
 
 use std::fmt;
 use std::str::FromStr;

@@ -10,10 +10,10 @@ const DEEP: u32 = 4;
 /// Operations of this length are measured each: they are few, and they teach rates.
 const LONG: u64 = 64 << 10;
 
-/// Where calls follow each other within this time on average, some of them take the time of the one before.
+/// Average interval between calls below which several of them share a reading of the clock.
 const FAST: Duration = Duration::from_micros(4);
 
-/// One call in so many reads the clock then.
+/// Number of calls that then share a reading.
 const CALLS_PER_READING: u32 = 8;
 
 /// Clock of the data path: cheap, and at most some microseconds behind.

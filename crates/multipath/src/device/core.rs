@@ -54,13 +54,13 @@ pub(super) struct Core {
     pub(super) late: LateChanges,
     changes: Changes,
     pub(super) counts: Vec<Counts>,
-    /// What the scheduler was told of each lane.
+    /// State of each lane as last reported to the scheduler.
     told: Vec<(Use, AluaState, bool)>,
-    /// Where the scheduler puts its answer, kept for its memory.
+    /// Buffer for the scheduler's answer, kept to reuse its memory.
     pieces: Pieces,
     /// Bytes of operations that wait.
     pub(super) waiting: u64,
-    /// Whether acknowledged writes may be in a cache.
+    /// `true` if acknowledged writes may be in a cache.
     pub(super) volatile: bool,
     block: u32,
     cut: Boundaries,
@@ -109,7 +109,7 @@ pub(super) struct Flight {
     pub(super) piece: Piece,
     /// The session it was meant for. It went into this one or a later one.
     pub(super) epoch: u64,
-    /// When, for [`Unflushed`].
+    /// Time stamp for [`Unflushed`].
     pub(super) stamp: u64,
 }
 
@@ -126,7 +126,7 @@ pub(super) enum Obstacle {
     NoLane,
     /// An older change may still happen where this one wants to write.
     LateChange,
-    /// Whether this node may still write is being asked.
+    /// This node's permission to write is being verified.
     InDoubt,
     /// This node may write no more.
     Fenced,
@@ -333,7 +333,7 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// When a moment of [`now`](Self::now) is.
+    /// Converts a moment of [`now`](Self::now) to an instant.
     pub(super) fn at(&self, moment: Duration) -> Instant {
         self.started + moment
     }
@@ -461,7 +461,7 @@ impl Shared {
         lost.max(flight.epoch)
     }
 
-    /// Whether waiting for a lane is in vain.
+    /// Returns `true` if waiting for a lane is in vain.
     pub(super) fn is_hopeless(&self, core: &Core) -> bool {
         self.when_none == WhenNone::Fail || (0..self.lanes.len()).all(|lane| core.health.is_closed(lane))
     }

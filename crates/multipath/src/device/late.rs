@@ -67,7 +67,7 @@ impl LateChanges {
         self.list.is_empty()
     }
 
-    /// Whether something may still happen in `range`.
+    /// Returns `true` if a late change may still happen in `range`.
     pub(super) fn touches(&self, range: &Range<u64>) -> bool {
         self.list.iter().any(|(late, _)| late.start < range.end && range.start < late.end)
     }

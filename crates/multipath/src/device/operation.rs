@@ -16,18 +16,18 @@ pub(super) struct Origin {
 
 /// An operation: how to send it over a lane, as often as it takes.
 pub(super) trait Operation: Send + Sync + Unpin + Sized + 'static {
-    /// What a lane answers.
+    /// Answer of a lane.
     type Answer: Send + 'static;
-    /// What the caller gets.
+    /// Result for the caller.
     type Output: Send + 'static;
 
-    /// Whether it changes data: then it must not be under way twice.
+    /// `true` if it changes data: then it must not be in flight twice.
     const CHANGES: bool;
 
     /// Direction of its data.
     const DIRECTION: Direction;
 
-    /// What it changes or reads.
+    /// Range that it changes or reads.
     fn range(&self) -> Range<u64>;
 
     /// Bytes that travel.
@@ -36,12 +36,12 @@ pub(super) trait Operation: Send + Sync + Unpin + Sized + 'static {
     /// Sends it. May be called again once the last time has failed.
     fn issue(&mut self, device: &dyn BlockDevice) -> Io<Result<Self::Answer, BlockError>>;
 
-    /// Whether its success is only the cache's.
+    /// Returns `true` if its success may mean only that the data is in the cache.
     fn leaves_unflushed(&self) -> bool {
         false
     }
 
-    /// What the answer is for the caller.
+    /// Converts a lane's answer to the caller's result.
     fn output(answer: Self::Answer, origin: Origin) -> Self::Output;
 }
 
@@ -97,7 +97,8 @@ impl Divisible for Read {
         Self { offset: self.offset + at, len: len as usize, buf: None }
     }
 
-    /// One copy of all bytes: a buffer has one owner. It costs a hundredth of what a gigabit link takes for them.
+    /// Joins the parts by one copy of all bytes: a buffer has one owner. It costs a hundredth of the time that a
+    /// gigabit link takes for them.
     fn join(self, parts: Vec<Buf>) -> Buf {
         let mut all = self.buf.unwrap_or_else(|| Buf::for_overwrite(self.len));
         let mut rest = &mut all[..];

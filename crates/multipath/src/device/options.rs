@@ -31,22 +31,22 @@ pub const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// Options of a multipath device. The defaults suit a disk that a file system is on.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which lane an operation takes.
+    /// Policy that chooses the lane of an operation.
     pub policy: Policy,
-    /// What happens to operations when no lane is left.
+    /// Treatment of operations when no lane is left.
     pub when_none: WhenNone,
-    /// How long an operation that the disk is too busy for is tried at least, over whichever lanes.
+    /// Minimum time for which an operation is retried on a busy disk, over whichever lanes.
     pub busy: Duration,
-    /// How long a change of unknown outcome waits for the proof that its lost session is dead, counted from the loss.
+    /// Time that a change of unknown outcome waits for the proof that its lost session is dead, counted from the loss.
     pub settle: Duration,
-    /// What happens to it when no proof has come by then.
+    /// Treatment of such a change when no proof has come by then.
     pub unproven: Unproven,
     /// Return to a better lane.
     pub failback: Failback,
     /// Patience with lanes that come and go.
     pub flap: Flap,
-    /// Whether the storage is trusted to keep what it acknowledged without a flush when it reports that its power was
-    /// off. Normally not: see [`MultipathDevice`](crate::MultipathDevice).
+    /// `true` if the storage is trusted to keep what it acknowledged without a flush when it reports a power-on.
+    /// Normally `false`: see [`MultipathDevice`](crate::MultipathDevice).
     pub cache_survives_power_on: bool,
 }
 
@@ -99,7 +99,7 @@ pub enum Unproven {
 }
 
 impl WhenNone {
-    /// How long an operation that ran into trouble may wait in all, the time to settle aside. Without a queue that is
+    /// Returns the total time that an operation in trouble may wait, the settle time aside. Without a queue that is
     /// only the wait for a barrier to be answered.
     pub(super) fn patience(self) -> Duration {
         match self {
@@ -108,7 +108,7 @@ impl WhenNone {
         }
     }
 
-    /// How much may wait.
+    /// Returns the limit of the bytes that wait.
     pub(super) fn bytes_max(self) -> u64 {
         match self {
             Self::Fail => QUEUE_BYTES,

@@ -228,7 +228,7 @@ impl Retry {
         Ok(Queued { shared: &self.shared, bytes })
     }
 
-    /// What the caller is told.
+    /// Returns the error for the caller.
     fn give_up(&self, obstacle: Obstacle) -> BlockError {
         match obstacle {
             Obstacle::Fenced => BlockError::ReservationConflict,

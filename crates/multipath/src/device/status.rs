@@ -13,7 +13,7 @@ use crate::{AluaState, Lane, LaneState};
 pub struct LaneStatus {
     /// From where to where.
     pub name: String,
-    /// What it is good for.
+    /// State of the lane.
     pub state: LaneState,
     /// Access state that the storage tells of it.
     pub access: AluaState,
@@ -23,17 +23,17 @@ pub struct LaneStatus {
     pub read_rate: Option<u64>,
     /// Bytes a second that it can write.
     pub write_rate: Option<u64>,
-    /// How long a small operation takes on it when it is idle.
+    /// Latency of a small operation on it when it is idle.
     pub latency: Option<Duration>,
     /// Operations under way.
     pub in_flight: u32,
     /// Their bytes.
     pub in_flight_bytes: u64,
-    /// What has gone over it.
+    /// Counters of its path.
     pub path: PathSample,
-    /// What happened to it last: how long ago, and what.
+    /// Last event of the lane: how long ago, and its description.
     pub last_event: Option<(Duration, String)>,
-    /// How many sessions it has had.
+    /// Number of sessions that it has had.
     pub epoch: u64,
 }
 

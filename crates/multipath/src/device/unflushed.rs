@@ -20,7 +20,7 @@ impl Dirty {
 
 #[derive(Clone, Debug, Default)]
 struct Session {
-    /// When it began; `None` while there is none.
+    /// Moment at which it began; `None` while there is none.
     born: Option<u64>,
     dirty: Option<Dirty>,
 }
@@ -77,7 +77,7 @@ pub(super) struct Unflushed {
     sessions: Vec<Session>,
     /// Of sessions that have ended.
     ended: Option<Dirty>,
-    /// When writes last came into doubt: a power-on was reported, or a session began.
+    /// Moment at which writes last came into doubt: a power-on was reported, or a session began.
     doubted: u64,
     /// Writes that were sent since then may be lost.
     doubt: Option<u64>,
@@ -85,9 +85,9 @@ pub(super) struct Unflushed {
     power_was_off: bool,
     /// A lane has said that acknowledged writes are lost.
     spoiled: Option<String>,
-    /// When a flush failed for one or the other, and why.
+    /// Moment at which a flush failed for one or the other, and the reason.
     reported: (u64, Why),
-    /// What was in doubt has been given up since this was last asked for, and whether a power-on was reported.
+    /// `Some` if a doubt has been given up since this was last taken: `true` if a power-on was reported.
     given_up: Option<bool>,
 }
 
@@ -205,7 +205,7 @@ impl Unflushed {
         self.sessions[lane].born.is_some_and(|born| born <= since)
     }
 
-    /// Whether acknowledged writes may be lost.
+    /// Returns `true` if acknowledged writes may be lost.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
@@ -245,7 +245,8 @@ impl Unflushed {
         self.power_was_off = false;
     }
 
-    /// Whether a doubt has ended with a flush that failed, whatever it failed for; and whether a power-on was reported.
+    /// Takes the note that a doubt has ended with a failed flush, whatever it failed for: `true` if a power-on was
+    /// reported.
     pub(super) fn take_given_up(&mut self) -> Option<bool> {
         self.given_up.take()
     }

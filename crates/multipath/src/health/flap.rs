@@ -57,7 +57,7 @@ impl Record {
         }
     }
 
-    /// How long it must hold now that it is back.
+    /// Returns the time for which it must hold now that it is back.
     pub(super) fn patience(&self, flap: &Flap) -> Duration {
         match self.losses {
             0 | 1 => Duration::ZERO,

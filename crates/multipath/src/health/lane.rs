@@ -66,13 +66,13 @@ pub(super) struct Hold {
 pub(super) struct LaneHealth {
     pub(super) reserve: bool,
     pub(super) link: Link,
-    /// Whether it ever was up: the first time it need not prove anything.
+    /// `true` if it ever was up: the first time it need not prove anything.
     pub(super) known: bool,
     /// The session there is, or the last one there was.
     pub(super) epoch: u64,
     /// The last one of which the loss was told.
     pub(super) lost: u64,
-    /// When that was.
+    /// Time of that loss.
     pub(super) lost_at: Duration,
     /// Nothing of it or of those before can reach the disk any more.
     pub(super) settled: u64,
@@ -113,7 +113,7 @@ impl LaneHealth {
         matches!(self.link, Link::Up { .. })
     }
 
-    /// Whether I/O could go there.
+    /// Returns `true` if I/O could go there.
     pub(super) fn is_usable(&self) -> bool {
         self.is_up() && !self.disabled && self.access.is_active()
     }

@@ -169,13 +169,13 @@ impl Health {
         Some(said)
     }
 
-    /// How good a lane is to have, the least the best.
+    /// Returns the rank of a lane, the least the best.
     fn rank(&self, id: LaneId) -> (bool, AluaState, bool) {
         let lane = &self.lanes[id];
         (lane.reserve, lane.access, self.preferred.is_some_and(|preferred| preferred != id))
     }
 
-    /// Whether a lane that comes back is better than all that are in use.
+    /// Returns `true` if a lane that comes back is better than all that are in use.
     fn is_way_back(&self, id: LaneId) -> bool {
         let used = |&other: &LaneId| other != id && self.use_of(other) != Use::Out;
         let best = (0..self.lanes.len()).filter(used).map(|other| self.rank(other)).min();
@@ -224,7 +224,7 @@ impl Health {
         self.decide(now);
     }
 
-    /// When to [`tick`](Self::tick) next.
+    /// Time of the next [`tick`](Self::tick).
     pub(crate) fn next_tick(&self) -> Option<Duration> {
         let holds = self.lanes.iter().filter_map(|lane| lane.hold.and_then(|hold| hold.until));
         holds.chain(self.lanes.iter().filter_map(|lane| lane.complaint)).min()
@@ -242,7 +242,7 @@ impl Health {
         }
     }
 
-    /// What the scheduler may do with a lane.
+    /// Returns the use that the scheduler may make of a lane.
     pub(crate) fn use_of(&self, id: LaneId) -> Use {
         let lane = &self.lanes[id];
         match lane.is_usable() && lane.hold.is_none() {
@@ -291,7 +291,7 @@ impl Health {
         self.lanes[id].settled
     }
 
-    /// Whether nothing of that session can reach the disk any more.
+    /// Returns `true` if nothing of that session can reach the disk any more.
     pub(crate) fn is_settled(&self, id: LaneId, epoch: u64) -> bool {
         self.lanes[id].settled >= epoch
     }
@@ -314,7 +314,7 @@ impl Health {
         self.lanes[id].presumed = epoch;
     }
 
-    /// When something last happened to a lane, and what.
+    /// Returns the time and the description of a lane's last event.
     pub(crate) fn last_event(&self, id: LaneId) -> Option<(Duration, String)> {
         let lane = &self.lanes[id];
         let (when, mut said) = lane.last_event.clone()?;

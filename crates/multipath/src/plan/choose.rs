@@ -38,7 +38,7 @@ pub(super) fn plan(wish: &Wish, inventory: &Inventory<'_>) -> Result<Plan, PlanE
     draft.finish(kind, reasons, wish, inventory)
 }
 
-/// Where subnets reach some portals, those that only a router reaches are no lanes (rule 7) unless the user wants them.
+/// Leaves out portals that only a router reaches if subnets reach others (rule 7), unless the user wants them.
 fn leave_out_routed(cells: &mut Vec<Cell>, reasons: &mut Vec<String>) {
     if !cells.iter().any(|cell| cell.network.is_some()) {
         return;

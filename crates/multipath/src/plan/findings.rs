@@ -178,7 +178,7 @@ fn routed(findings: &mut Findings, lanes: &[PlannedLane], inventory: &Inventory<
     }
 }
 
-/// Whether a fact that is known of several ports differs.
+/// Returns `true` if a fact that is known of several ports differs.
 fn differ<T: PartialEq>(ports: &[LocalPort], fact: impl Fn(&LocalPort) -> Option<T>) -> bool {
     let mut facts = ports.iter().filter_map(fact);
     facts.next().is_some_and(|first| facts.any(|other| other != first))
@@ -237,7 +237,7 @@ fn overlapping(findings: &mut Findings, ports: &[LocalPort]) {
     }
 }
 
-/// What one card or one portal for all lanes costs.
+/// Cost of one card or one portal for all lanes.
 const SHARED: &str = "they share its rate, and when it fails nothing is left";
 
 fn single_points(findings: &mut Findings, lanes: &[PlannedLane], ports: &[LocalPort]) {

@@ -16,7 +16,7 @@ pub struct LocalPort {
     pub interface: String,
     /// The card that carries it: the interface itself, or what that stands on.
     pub card: String,
-    /// What the card negotiated, bits per second.
+    /// Speed that the card negotiated, bits per second.
     pub speed: Option<u64>,
     /// Longest packet, bytes.
     pub mtu: Option<u32>,
@@ -94,12 +94,12 @@ impl Inventory<'_> {
 }
 
 impl LocalPort {
-    /// What tells it from others: the card, except on the loopback, whose addresses stand for ports.
+    /// Returns the key that tells it from others: the card, except on the loopback, whose addresses stand for ports.
     pub(super) fn key(&self) -> String {
         if self.loopback { self.ip.to_string() } else { self.card.clone() }
     }
 
-    /// How people know it.
+    /// Returns the name for people.
     pub(super) fn title(&self) -> String {
         if self.interface.is_empty() {
             self.ip.to_string()

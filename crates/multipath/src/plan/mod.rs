@@ -97,7 +97,7 @@ pub struct Wish {
 pub struct NamedLane {
     /// Local address.
     pub from: IpAddr,
-    /// Where it leads.
+    /// Portal that it leads to.
     pub portal: SocketAddr,
     /// The target's name there, where it is not the address's.
     pub target: Option<String>,
@@ -110,7 +110,7 @@ pub struct NamedLane {
 /// Lanes, why they are these, and what speaks against them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How they were chosen.
+    /// Kind of the plan: how the lanes were chosen.
     pub kind: PlanKind,
     /// In an order in which neighbours share as few ports as possible.
     pub lanes: Vec<PlannedLane>,
@@ -131,7 +131,7 @@ pub struct PlannedLane {
     pub interface: Option<String>,
     /// Number of the card behind it: lanes with the same one share its rate. Different for each loopback address.
     pub near_port: u32,
-    /// Where it leads.
+    /// Portal that it leads to.
     pub portal: SocketAddr,
     /// The target's name there, where it is not the address's.
     pub target: Option<String>,
@@ -141,9 +141,9 @@ pub struct PlannedLane {
     pub group: Option<u16>,
     /// Carries something only when no other is left.
     pub reserve: bool,
-    /// What policies that go by weights make of it.
+    /// Weight for policies that use weights.
     pub weight: u32,
-    /// What the card negotiated, bits per second.
+    /// Speed that the card negotiated, bits per second.
     pub speed: Option<u64>,
     /// Why there is this lane.
     pub reason: String,

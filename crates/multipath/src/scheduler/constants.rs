@@ -188,7 +188,7 @@ pub(super) const PORT_GAIN: f64 = 0.25;
 /// A free port that carries this part of its rate may carry more. The noise of a rate is 10 %. Sweep: 0.95: 1.0999;
 /// 0.8: 1.1017.
 pub(super) const PORT_USED: f64 = 0.9;
-/// What it is taken to carry then, times its rate. Half of the noise. Sweep: 1.025: 1.1004; 1.1: 1.1007.
+/// Factor on its rate that it is then taken to carry. Half of the noise. Sweep: 1.025: 1.1004; 1.1: 1.1007.
 pub(super) const PORT_GROWTH: f64 = 1.05;
 
 // Trust of a lane that is new or has returned.

@@ -22,7 +22,7 @@ pub(super) struct Estimate {
     pub(super) rate: f64,
     /// Nanoseconds per byte, the inverse.
     pub(super) pace: f64,
-    /// Whether the rate was measured.
+    /// `true` if the rate was measured.
     pub(super) known: bool,
     /// Windows since the lane was proven, without those that began idle and ended with more under way: they show too
     /// little.
@@ -34,7 +34,7 @@ pub(super) struct Estimate {
     pub(super) base: f64,
     pub(super) base_known: bool,
     pub(super) trial: LaneTrial,
-    /// When everything in flight should have arrived; `u64::MAX` when nothing is in flight.
+    /// Time at which everything in flight should have arrived; `u64::MAX` when nothing is in flight.
     due: u64,
     window: Window,
     /// Pieces of middle size that found the lane empty.
@@ -46,7 +46,8 @@ pub(super) struct Estimate {
 pub(super) struct Planned(f64);
 
 impl Planned {
-    /// Whether a rate differs by so much that plans have to be made anew; the next comparison is with this one then.
+    /// Returns `true` if a rate differs by so much that plans have to be made anew; the next comparison is then with
+    /// this one.
     pub(super) fn changes_to(&mut self, rate: f64) -> bool {
         let differs = (rate - self.0).abs() > self.0 / REPLAN_PART;
         if differs {
@@ -106,17 +107,17 @@ impl Estimate {
         line.estimate
     }
 
-    /// How long a piece takes if only the lane itself holds it up.
+    /// Returns the time that a piece takes if only the lane itself holds it up.
     pub(super) fn expects(&self, piece: &Piece) -> f64 {
         self.base + (piece.ahead + piece.len) as f64 * self.pace
     }
 
-    /// Whether its base is not even a guess.
+    /// Returns `true` if its base is not even a guess.
     pub(super) fn knows_no_base(&self) -> bool {
         !self.base_known && self.light.count == 0
     }
 
-    /// Whether its rate is more than a first impression.
+    /// Returns `true` if its rate is more than a first impression.
     pub(super) fn settled(&self) -> bool {
         self.trial.is_proven() && self.windows > 0
     }
@@ -299,7 +300,7 @@ mod tests {
     }
 
     impl Line {
-        /// One of which a rate is assumed.
+        /// Creates a line with an assumed rate.
         pub(super) fn new(rate: f64) -> Self {
             let port = || {
                 let mut port = PortEstimate::default();

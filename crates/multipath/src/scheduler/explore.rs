@@ -106,7 +106,7 @@ impl LaneTrial {
         }
     }
 
-    /// When the lane is due for a trial that costs `extra` nanoseconds.
+    /// Returns the time at which the lane is due for a trial that costs `extra` nanoseconds.
     pub(super) fn due_at(&self, extra: f64) -> u64 {
         match self.stage {
             Stage::Unseen => 0,
@@ -116,13 +116,14 @@ impl LaneTrial {
         }
     }
 
-    /// Whether enough of `placed` pieces went elsewhere since the lane was used. An unseen lane is needed sooner.
+    /// Returns `true` if enough of `placed` pieces went elsewhere since the lane was used. An unseen lane is needed
+    /// sooner.
     pub(super) fn has_rested(&self, placed: u64) -> bool {
         self.is_unseen() || placed - self.used_at >= TRIAL_REST
     }
 
-    /// Whether an idle lane gets a piece of a divided request to show itself, which costs `extra` nanoseconds. What an
-    /// unseen lane is trusted with shows it without that.
+    /// Returns `true` if an idle lane gets a piece of a divided request as a probe, which costs `extra` nanoseconds. An
+    /// unseen lane needs none: the pieces that it is trusted with show it.
     pub(super) fn wants_probe(&self, extra: f64, placed: u64, now: u64) -> bool {
         !self.is_unseen() && self.due_at(extra) <= now && self.has_rested(placed)
     }
@@ -180,14 +181,14 @@ pub(super) enum PortTrial {
 #[derive(Debug)]
 pub(super) struct Trial {
     lane: LaneId,
-    /// What the lane would add, bytes per nanosecond.
+    /// Rate that the lane would add, bytes per nanosecond.
     extra: f64,
     began: u64,
     /// Counts from the end of the lane's first request.
     tally: Option<Tally>,
 }
 
-/// What a port carried during a trial.
+/// Counters of a port during a trial.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     since: u64,
@@ -312,8 +313,8 @@ impl Tally {
         }
     }
 
-    /// Whether the port carried more than `rate`. A full port carries as much as before: what the lane brings the
-    /// others lose, and wait for.
+    /// Returns `true` if the port carried more than `rate`. A full port carries as much as before: what the lane adds,
+    /// the others lose and wait for.
     fn shows_more(&self, rate: f64, elapsed: u64) -> bool {
         let over = |bytes: u64| bytes as f64 / elapsed.max(1) as f64;
         let is_free = self.held_up * FREE_PART < self.bytes;

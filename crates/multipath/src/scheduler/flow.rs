@@ -65,7 +65,7 @@ impl Ends {
         [self.near, self.far]
     }
 
-    /// Whether the lane goes through a port.
+    /// Returns `true` if the lane goes through a port.
     pub(super) fn touch(self, port: usize) -> bool {
         self.near == port || self.far == port
     }

@@ -1,4 +1,4 @@
-//! One half of the policy `adaptive`: everything that concerns one direction.
+//! One direction of the policy `adaptive`, with everything that concerns it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) struct Half {
     pub(super) lanes: Vec<HalfLane>,
     ports: Vec<PortEstimate>,
     team: Team,
-    /// When the team has to be chosen again; 0: now.
+    /// Time at which the team has to be chosen again; 0: now.
     team_until: u64,
     search: Search,
     /// Pieces placed since the beginning.
@@ -177,8 +177,8 @@ impl Half {
         own.max(port(&self.ports[ends.near])).max(port(&self.ports[ends.far]))
     }
 
-    /// When `len` bytes should have arrived over a lane, nanoseconds from now. Of lanes behind a port that is full the
-    /// one with the shortest queue of its own seems a little better: the port may carry more than is known.
+    /// Returns the time until `len` bytes should have arrived over a lane, nanoseconds. Of lanes behind a full port,
+    /// the one with the shortest queue of its own seems a little better: the port may carry more than is known.
     fn end(&self, lane: LaneId, len: u64, at: u64) -> f64 {
         let estimate = &self.lanes[lane].estimate;
         let own = estimate.flow.in_flight as f64 * estimate.pace;

@@ -10,7 +10,7 @@ use super::{Direction, LaneId, Piece};
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) lanes: Vec<LaneLoad>,
-    /// When the next period of the lanes' shares begins.
+    /// Time at which the next period of the lanes' shares begins.
     period_until: u64,
 }
 

@@ -74,7 +74,7 @@ impl Msdsm {
         }
     }
 
-    /// Whether `least-blocks` takes the request for one that continues on the lane to be used.
+    /// Returns `true` if `least-blocks` takes the request for one that continues on the lane to be used.
     fn stays(&self, request: &Request, load: &Load) -> bool {
         let head = &load.lanes[self.head];
         // Its condition is: first block >= last block of what was placed there last. The last block itself counts.

@@ -23,7 +23,7 @@ pub(super) struct PortEstimate {
     pub(super) pace: f64,
     floor: f64,
     proven: f64,
-    /// What all its lanes carry together if nothing holds them up.
+    /// Combined rate of all its lanes if nothing holds them up.
     ceiling: f64,
     planned: Planned,
     window: Window,
@@ -39,7 +39,7 @@ struct Window {
     ios: u64,
     /// Bytes that took longer than their lane takes alone.
     held_up: u64,
-    /// One of the lanes that brought them, and its part.
+    /// One of the lanes that brought the bytes; `of_lane` is its part.
     lane: LaneId,
     of_lane: u64,
 }
@@ -51,7 +51,7 @@ impl PortEstimate {
         self.settle();
     }
 
-    /// One of its lanes carries this alone.
+    /// Raises the lower bound: one of its lanes carries this rate alone.
     pub(super) fn raise_floor(&mut self, rate: f64) {
         if rate > self.floor {
             self.set_bounds(rate, self.ceiling.max(rate));
@@ -146,7 +146,7 @@ impl PortEstimate {
 mod tests {
     use super::*;
 
-    /// What a lane carries, bytes per nanosecond.
+    /// Rate of a lane, bytes per nanosecond.
     const LANE: f64 = 0.1;
     const LEN: u64 = 256 << 10;
 

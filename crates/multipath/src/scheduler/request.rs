@@ -27,7 +27,7 @@ pub struct Request {
     pub offset: u64,
     /// Its length, bytes.
     pub len: u64,
-    /// Whether it may be cut into pieces that go over several lanes.
+    /// `true` if it may be cut into pieces that go over several lanes.
     pub divisible: bool,
     /// Block of the disk, bytes: `least-blocks` takes a request that begins with the last block of the one before for
     /// its sequel.
@@ -61,9 +61,9 @@ impl Boundaries {
         Self { step, first: 0 }
     }
 
-    /// Those of a disk: what it says of its transfers (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 §6.6.4), else its
-    /// physical blocks, and never less than 4 KiB; from the first aligned block on (LOWEST ALIGNED LOGICAL BLOCK
-    /// ADDRESS, SBC-4 §5.20.2).
+    /// Returns the boundaries of a disk: its transfer granularity (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 §6.6.4),
+    /// else its physical blocks, and never less than 4 KiB; from the first aligned block on (LOWEST ALIGNED LOGICAL
+    /// BLOCK ADDRESS, SBC-4 §5.20.2).
     pub fn of(geometry: &Geometry) -> Self {
         let least = geometry.physical_sector.max(geometry.logical_sector).max(STEP_MIN);
         let told = geometry.transfer_granularity;
@@ -95,7 +95,7 @@ pub struct Piece {
     pub(super) wait: f64,
     /// Bytes in flight on the lane before it.
     pub(super) ahead: u64,
-    /// Whether nothing else was on the lane's ports.
+    /// `true` if nothing else was on the lane's ports.
     pub(super) alone: bool,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Roster {
     pub(super) lanes: Vec<LaneState>,
     /// In the order of their numbers.
     pub(super) candidates: Vec<LaneId>,
-    /// Whether the candidates are optimized lanes.
+    /// `true` if the candidates are optimized lanes.
     pub(super) optimized: bool,
     best: u8,
 }

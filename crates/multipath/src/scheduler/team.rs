@@ -163,7 +163,7 @@ struct Addition {
 }
 
 impl Addition {
-    /// Whether it comes before another that came first in the list.
+    /// Returns `true` if it beats another that came first in the list.
     fn beats(&self, best: &Self) -> bool {
         if self.adds < best.adds * ALIKE {
             false

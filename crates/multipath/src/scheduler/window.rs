@@ -45,7 +45,7 @@ struct Mark {
     arrived: u64,
 }
 
-/// What a window shows of its lane.
+/// Result of a window for its lane.
 pub(super) struct Seen {
     /// Time in which data moved, nanoseconds.
     pub(super) moving: f64,
@@ -88,7 +88,7 @@ impl Window {
         self.least = self.least.min(in_flight + len);
     }
 
-    /// Whether it is enough to measure a lane that goes on.
+    /// Returns `true` if it is enough to measure a lane that goes on.
     ///
     /// It takes a round: as much as was in flight together. A target that asks for the data of several writes at once
     /// gets them side by side, and they end in lumps: the first to end shows less than the rate, the last more. A round
@@ -99,7 +99,7 @@ impl Window {
         enough && (round || elapsed as f64 > ROUND_LATE * self.round as f64 * pace + HICCUP)
     }
 
-    /// What it shows, if anything. `base`: the lane's latency, part of the window if it began idle.
+    /// Returns the result of the window, if any. `base`: the lane's latency, part of the window if it began idle.
     pub(super) fn seen(&self, elapsed: f64, base: f64, in_flight: u64) -> Option<Seen> {
         if self.spoilt || self.bytes < MEASURED_MIN {
             return None;
@@ -118,14 +118,14 @@ impl Window {
         })
     }
 
-    /// Whether the lane had enough to do to show all that it can: `product` bytes (its bandwidth-delay product) at any
-    /// time, or one piece from its beginning to its end.
+    /// Returns `true` if the lane had enough work to show its full rate: `product` bytes (its bandwidth-delay product)
+    /// at any time, or one piece from its beginning to its end.
     pub(super) fn was_busy(&self, product: f64) -> bool {
         self.from_idle && self.ios == 1 || self.least as f64 >= product
     }
 
-    /// Whether nothing but the lane itself held it up: other lanes placed next to nothing on its ports, or these had
-    /// room.
+    /// Returns `true` if nothing but the lane itself held it up: other lanes placed next to nothing on its ports, or
+    /// these had room.
     pub(super) fn was_alone(&self, elapsed: f64, lane: &Flow, around: Around<'_>) -> bool {
         let elsewhere =
             |port: &PortEstimate, mark: &Mark| port.flow.placed - lane.placed - mark.placed_elsewhere;

@@ -9,7 +9,7 @@ use super::{BROAD, both};
 /// A difference, per cent, with its interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate<'a> {
-    /// What differs: the row of the table.
+    /// Label of the difference: the row of the table.
     pub label: &'a str,
     /// The difference.
     pub percent: f64,
@@ -17,9 +17,9 @@ pub struct Estimate<'a> {
     pub low: f64,
     /// Upper end of its interval; may be infinite.
     pub high: f64,
-    /// What it means, in words: "faster".
+    /// Verdict, in words: "faster".
     pub verdict: &'a str,
-    /// How it is drawn.
+    /// Tone in which it is drawn.
     pub tone: VerdictTone,
 }
 
@@ -114,7 +114,7 @@ fn draw(what: &str, margin: f64, estimates: &[Estimate<'_>], width: f64) -> Svg 
     svg
 }
 
-/// Where an end that is no number is drawn: just beyond the edge.
+/// Returns the position of an end that is not a number: just beyond the edge.
 fn fallback(end: f64, edge: f64) -> f64 {
     if end.is_finite() { end } else { edge * 2.0 }
 }

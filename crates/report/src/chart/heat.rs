@@ -7,9 +7,9 @@ use super::{BROAD, both};
 /// A matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
-    /// What the rows are: "window".
+    /// Title of the rows: "window".
     pub row_title: &'a str,
-    /// What the columns are: "MTU".
+    /// Title of the columns: "MTU".
     pub column_title: &'a str,
     /// Unit of the values.
     pub unit: &'a str,

@@ -40,7 +40,7 @@ impl<'a> Legend<'a> {
         Self { places, height }
     }
 
-    /// How much room it takes at the top.
+    /// Height that it takes at the top.
     pub(super) fn height(&self) -> f64 {
         self.height
     }

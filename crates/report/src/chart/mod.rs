@@ -47,7 +47,7 @@ pub const BROAD: f64 = 800.0;
 /// Most lines of one chart: as many colours and dash patterns as can be told apart.
 pub const SERIES_MAX: usize = 8;
 
-/// Which direction something shows.
+/// Direction that an element shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// Reads.

@@ -12,9 +12,9 @@ use super::{BROAD, COLUMN, both};
 pub struct Rounds<'a> {
     /// Unit of the values.
     pub unit: &'a str,
-    /// One for each round, the first being round 1.
+    /// Values, one for each round from round 1 on.
     pub values: &'a [f64],
-    /// Which of them are the window; `None` where it never came to rest.
+    /// Rounds of the measurement window; `None` if no steady state was reached.
     pub window: Option<Range<usize>>,
     /// For the whole width of the page.
     pub wide: bool,

@@ -1,4 +1,4 @@
-//! What the addresses of a device are used for.
+//! Strip chart of the use of a device's addresses.
 
 use super::axis::{linear_ticks, short};
 use super::legend::{Entry, Legend};

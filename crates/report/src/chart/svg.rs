@@ -109,7 +109,7 @@ impl Svg {
     }
 }
 
-/// How wide `text` is at most, units.
+/// Returns the maximum width of `text`, units.
 pub(super) fn width_of(text: &str) -> f64 {
     text.chars().map(advance).sum::<f64>() * TEXT
 }

@@ -19,7 +19,7 @@ pub struct Timeline<'a> {
     pub lines: &'a [Line<'a>],
     /// So much at the beginning did not count.
     pub warm_up: Duration,
-    /// What happened meanwhile.
+    /// Events during the measurement.
     pub events: &'a [Event<'a>],
     /// A level to compare with, and its name: what the link carries.
     pub level: Option<(f64, &'a str)>,
@@ -34,16 +34,16 @@ pub struct Line<'a> {
     pub label: &'a str,
     /// Its colour, where it is a direction.
     pub tone: Option<Tone>,
-    /// One for each interval, each at the middle of it; what is no number is a gap.
+    /// Values, one for each interval, at its middle; a value that is not a number is a gap.
     pub values: &'a [f64],
 }
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// When.
+    /// Time of the event.
     pub at: Duration,
-    /// What.
+    /// Label of the event.
     pub label: &'a str,
 }
 
@@ -155,9 +155,9 @@ struct Place {
     label: String,
 }
 
-/// Where the names of events stand so that none touches another: each right of its own mark (at the right edge, as far
-/// right as it fits). Rows are counted from the plot upwards. A mark goes down from its name to the plot, so a name
-/// that reaches beyond a later event's mark stands above that event's name.
+/// Returns places for the names of events so that none touches another: each right of its own mark (at the right edge,
+/// as far right as it fits). Rows are counted from the plot upwards. A mark goes down from its name to the plot, so a
+/// name that reaches beyond a later event's mark stands above that event's name.
 fn lanes(events: &[Event<'_>], x: &impl Fn(f64) -> f64, right: f64) -> Vec<Option<Place>> {
     let mut places: Vec<Option<Place>> = events.iter().map(|_| None).collect();
     let mut order: Vec<usize> = (0..events.len()).collect();

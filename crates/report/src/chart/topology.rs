@@ -19,11 +19,11 @@ pub struct Topology {
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// What it is, or serves; may be empty.
+    /// Description of the host, or of its service; may be empty.
     pub detail: String,
     /// Its network cards, from top to bottom.
     pub ports: Vec<Port>,
-    /// Which side it is drawn on.
+    /// Side that it is drawn on.
     pub side: Side,
 }
 
@@ -39,9 +39,9 @@ pub struct Port {
 /// A side of the drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who asks: initiators.
+    /// Asking side: initiators.
     Left,
-    /// Who answers: targets.
+    /// Answering side: targets.
     Right,
 }
 
@@ -57,7 +57,7 @@ pub struct Switch {
 pub struct Cable {
     /// Its name.
     pub name: String,
-    /// What it joins. A cable with an end that is not there is listed and not drawn.
+    /// Ends that it joins. A cable with an end that does not exist is listed and not drawn.
     pub ends: [End; 2],
     /// Rate, MTU, delay, loss, and how much of it was used, as text; may be empty.
     pub detail: String,
@@ -74,7 +74,7 @@ pub enum End {
     Switch(usize),
 }
 
-/// How a [`Cable`] is.
+/// State of a [`Cable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Good.
@@ -116,11 +116,11 @@ pub fn topology(topology: &Topology) -> String {
 /// The way of a cable.
 struct Route {
     points: Vec<(f64, f64)>,
-    /// Where its number stands.
+    /// Position of its number.
     number: (f64, f64),
 }
 
-/// Where everything stands.
+/// Layout of the drawing.
 struct Plan<'a> {
     topology: &'a Topology,
     width: f64,
@@ -250,7 +250,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Where the cable of a card begins.
+    /// Returns the point at which the cable of a card begins.
     fn port(&self, host: usize, port: usize) -> (f64, f64) {
         let (x, y, height) = self.hosts[host];
         let ports = self.topology.hosts[host].ports.len() as f64;

@@ -1,4 +1,4 @@
-//! What changed from one document to another.
+//! Changes from one document to another.
 
 mod page;
 
@@ -12,8 +12,8 @@ const LEVEL: f64 = 0.05;
 /// Facts that differ between any two runs and explain nothing.
 const FLEETING: [&str; 1] = ["CPU stolen since boot"];
 
-/// What changed from an old document to a new one: each measure that both have, what only one has, and in what the
-/// places differ.
+/// Changes from an old document to a new one: each measure that both have, the measures that only one has, and the
+/// differences between the environments.
 ///
 /// Measures are the same if name and unit are. Where both sides have samples enough, the difference is the
 /// Hodges–Lehmann estimate of the ratio, with its 95 % interval, held against a margin; verdicts of a change need
@@ -27,7 +27,7 @@ pub struct Difference {
     pub only_old: Vec<Measure>,
     /// Measures that only the new document has.
     pub only_new: Vec<Measure>,
-    /// What differs between the systems: name, and the value of each.
+    /// Differences between the systems: name, and the value of each.
     pub environment: Vec<(String, Option<String>, Option<String>)>,
     /// Changes within this are none that matter, per cent.
     pub margin_percent: f64,
@@ -36,27 +36,27 @@ pub struct Difference {
 /// A measure in both documents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What was measured.
+    /// Name of the measure.
     pub name: String,
     /// Its unit.
     pub unit: String,
-    /// Which way is better.
+    /// Direction that is better.
     pub better: Better,
     /// Median of the old samples.
     pub old: f64,
     /// Median of the new ones.
     pub new: f64,
-    /// How many samples each has.
+    /// Number of samples of each.
     pub samples: (usize, usize),
     /// By how much the new is above the old, per cent of the old; NaN where there is nothing to divide by.
     pub percent: f64,
-    /// Where the true change lies, per cent; `None` where so few samples cannot say.
+    /// Confidence interval of the true change, per cent; `None` where there are too few samples.
     pub interval: Option<(f64, f64)>,
-    /// What that means.
+    /// Verdict on the change.
     pub verdict: ChangeVerdict,
 }
 
-/// What a [`Change`] means.
+/// Verdict on a [`Change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeVerdict {
     /// Better, by more than the margin.
@@ -74,9 +74,9 @@ pub enum ChangeVerdict {
 pub enum Why {
     /// Too few repeats for a verdict among so many rows.
     FewSamples {
-        /// How many rows there are.
+        /// Number of rows.
         rows: usize,
-        /// How many runs of each side a verdict needs at least.
+        /// Minimum number of runs of each side for a verdict.
         runs: usize,
     },
     /// The interval reaches over the margin.
@@ -98,7 +98,7 @@ impl ChangeVerdict {
         }
     }
 
-    /// How it is marked.
+    /// Returns the tone of the verdict.
     pub fn tone(self) -> VerdictTone {
         match self {
             Self::Faster => VerdictTone::Good,
@@ -125,8 +125,8 @@ impl ChangeVerdict {
     }
 }
 
-/// How many samples of each side can show a change in one of so many rows: four in one row, five in up to six, six in
-/// up to 23.
+/// Returns the number of samples of each side that can show a change in one of so many rows: four in one row, five in
+/// up to six, six in up to 23.
 ///
 /// The least p-value of the rank sum of two sides of `n` is 2 / C(2n, n): that of all values of one side above all of
 /// the other.
@@ -168,7 +168,7 @@ impl Difference {
         }
     }
 
-    /// How many rows have this verdict.
+    /// Returns the number of rows with this verdict.
     pub fn count(&self, name: &str) -> usize {
         self.rows.iter().filter(|row| row.verdict.name() == name).count()
     }

@@ -11,7 +11,7 @@ use crate::figure::figure;
 use super::{ChangeVerdict, Difference};
 
 impl Difference {
-    /// What came out, in sentences.
+    /// Returns the results in sentences.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let margin = format!("±{} %", self.margin_percent);
         let mut verdicts = Vec::new();

@@ -267,7 +267,8 @@ impl Request {
         }
     }
 
-    /// Where REGISTER AND MOVE moves to: one initiator port, not the sender's own, at a port of this target.
+    /// Returns the destination of REGISTER AND MOVE: one initiator port, not the sender's own, at a port of this
+    /// target.
     fn destination(&self) -> Result<PortPair, Sense> {
         const AT: usize = PARAMETER_LIST;
         let relative_target_port = u16_at(&self.list, 18).unwrap_or(0);
@@ -340,10 +341,10 @@ pub(crate) fn persistent_reserve_out(command: Command) -> Answer {
     })
 }
 
-/// What PREEMPT AND ABORT does after PREEMPT (SPC-4 §5.13.11.2.6): the preempted nexuses may no longer prevent removal,
+/// Completes PREEMPT AND ABORT after PREEMPT (SPC-4 §5.13.11.2.6): the preempted nexuses may no longer prevent removal,
 /// and none of their commands has an effect after this. The transports drop what they have; then all that is inside the
-/// gate has to leave, which also waits for commands whose transport cannot drop them. What comes meanwhile meets the
-/// new reservation.
+/// gate has to leave, which also waits for commands whose transport cannot drop them. Commands that arrive meanwhile
+/// meet the new reservation.
 async fn abort_preempted(command: &Command, preempted: &[&PortPair]) {
     let unit = command.unit();
     let itls = unit.itl_nexuses();

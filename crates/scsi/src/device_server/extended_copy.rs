@@ -51,7 +51,7 @@ impl Party {
     }
 }
 
-/// What a segment descriptor asks for.
+/// Extent that a segment descriptor requests.
 #[derive(Clone, Copy)]
 enum Span {
     Blocks { count: u16, of_destination: bool },
@@ -146,7 +146,7 @@ fn segment(list: &[u8]) -> Result<(Segment, &[u8]), AdditionalSense> {
 }
 
 impl Segment {
-    /// Where it is, checked against both devices as they are now.
+    /// Returns the range of the segment, checked against both devices as they are now.
     fn range(&self, source: &Party, destination: &Party) -> Result<Range, AdditionalSense> {
         let (from, to) = (source.geometry(), destination.geometry());
         let (from_sector, to_sector) = (u64::from(from.logical_sector), u64::from(to.logical_sector));
@@ -201,7 +201,7 @@ impl From<BlockError> for Failure {
     }
 }
 
-/// What a READ or a WRITE of the nexus would be refused for.
+/// Checks whether a READ or a WRITE of the nexus would be refused.
 fn check(itl: &ItlNexus, opcode: u8) -> Result<(), Failure> {
     let mut cdb = [0; 16];
     cdb[0] = opcode;
@@ -345,7 +345,7 @@ async fn process(copying: &Copying, parties: &[Option<Party>], segments: &[Segme
     Ok(())
 }
 
-/// What LIST ID USAGE says (SPC-4 table 82).
+/// Returns the list identifier that LIST ID USAGE selects (SPC-4 table 82).
 fn list_identifier(list: &[u8]) -> Result<(Option<u8>, bool), Response> {
     match (list[1] >> 3 & 0b11, list[0]) {
         (0b00, id) => Ok((Some(id), false)),

@@ -40,10 +40,10 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::status::Status;
 use crate::unit_attention::UnitAttention;
 
-/// What a handler gives: an answer now or later, or a refusal.
+/// Result of a handler: an answer now or later, or a refusal.
 pub(crate) type Answer = Result<Io<Response>, Response>;
 
-/// What carries out a command.
+/// Handler of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     /// A command to a logical unit.
@@ -110,7 +110,7 @@ impl Command {
         self.itl.unit()
     }
 
-    /// What may not run now. On the fast path: no unit attention, no obstacle.
+    /// Returns the refusal of a command that may not run now. On the fast path: no unit attention, no obstacle.
     fn refusal(&self) -> Option<Response> {
         let attention = !self.operation.runs_with_unit_attention() && !self.itl.pending().is_empty();
         let obstacles = self.unit().obstacles() | self.itl.obstacles();
@@ -149,7 +149,8 @@ impl Command {
         }
     }
 
-    /// What ends a command that waited before it changed something, and whose nexus may write no longer.
+    /// Returns the response that ends a command which waited before it changed something, and whose nexus may write no
+    /// longer.
     pub(crate) fn revoked(&self) -> Option<Response> {
         let writes = self.operation.writes() && !self.itl.may_change();
         match (writes, self.is_denied()) {
@@ -186,7 +187,8 @@ impl Command {
     }
 }
 
-/// What a command of the nexus would be refused for, unit attentions aside: for a copy manager that acts in its place.
+/// Returns the refusal that a command of the nexus would get, unit attentions aside: for a copy manager that acts in
+/// its place.
 pub(crate) fn refusal_of(itl: &ItlNexus, cdb: &[u8]) -> Option<Response> {
     let obstacles = itl.unit().obstacles() | itl.obstacles();
     if obstacles == 0 {

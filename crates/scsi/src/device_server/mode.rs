@@ -9,7 +9,7 @@ use crate::mode::{ModeSense, PageControl, SelectError};
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
-/// Which of the two lengths of CDB and header.
+/// Form of CDB and header: which of the two lengths.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Six,

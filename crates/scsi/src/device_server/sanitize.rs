@@ -25,7 +25,7 @@ const CHUNK: usize = 1 << 20;
 /// Bytes whose extents are asked for at a time.
 const EXTENT_WINDOW: u64 = 1 << 30;
 
-/// What every block is to hold, and how often it is written.
+/// Overwrite: the content that every block is to hold, and the number of passes.
 #[derive(Clone, Debug)]
 struct Overwrite {
     /// A whole number of logical blocks.
@@ -75,26 +75,26 @@ impl Overwrite {
         Self { pattern: filled.freeze(), inverted: inverted.freeze(), passes, invert }
     }
 
-    /// What a pass writes. With INVERT each pass is the inversion of the one before, and the last one leaves the
-    /// pattern itself (SBC-4 §5.30.2.2: an even count begins with the inversion).
+    /// Returns the data of a pass. With INVERT each pass is the inversion of the one before, and the last one leaves
+    /// the pattern itself (SBC-4 §5.30.2.2: an even count begins with the inversion).
     fn of_pass(&self, pass: u8) -> &SharedBuf {
         let from_the_end = self.passes - 1 - pass;
         if self.invert && from_the_end % 2 == 1 { &self.inverted } else { &self.pattern }
     }
 }
 
-/// How the medium is sanitized.
+/// Sanitize method.
 #[derive(Clone, Debug)]
 enum Method {
     Overwrite(Overwrite),
-    /// What has space behind it is overwritten with zeroes, then everything is unmapped.
+    /// Block erase: everything with space behind it is overwritten with zeroes, then everything is unmapped.
     BlockErase(Overwrite),
 }
 
 /// The kept form: a version, and AUSE.
 const KEPT_VERSION: u8 = 1;
 
-/// Whether a sanitize operation was not over when the process ended, and its AUSE.
+/// Loads the AUSE of a sanitize operation that was not over when the process ended; `None`: there was none.
 pub(crate) fn load(state: Option<(&Arc<dyn StateStore>, &str)>) -> Result<Option<bool>, StateError> {
     let Some((store, owner)) = state else { return Ok(None) };
     match store.load(owner, item::SANITIZE)?.as_deref() {

@@ -38,7 +38,7 @@ impl Blocks {
         Self { lba: (cdb.u32(0) & 0x1F_FFFF).into(), count }
     }
 
-    /// Where on the device: offset and length in bytes. Refuses what leaves the medium.
+    /// Returns the range on the device: offset and length, bytes. Refuses a range that leaves the medium.
     pub(crate) fn on(self, geometry: &Geometry) -> Result<(u64, u64), Response> {
         let end = self.lba.checked_add(self.count.into());
         if end.is_none_or(|end| end > geometry.sectors()) {

@@ -11,14 +11,14 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 /// Bytes read in a time slice: a verification needs the data only for a moment, whatever its length.
 pub(crate) const CHUNK: usize = 512 << 10;
 
-/// What the medium is compared with (BYTCHK, SBC-4).
+/// Data that the medium is compared with (BYTCHK, SBC-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     /// Nothing: it only has to be readable.
     Readable,
     /// Data-out, byte by byte.
     Data,
-    /// One block of data-out, again and again.
+    /// One block of data-out, repeated.
     OneBlock,
 }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use super::claim::Claim;
 use super::slots::Slots;
 
-/// How a command is inside.
+/// Mode in which a command is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// With others that are so, on whichever blocks.
@@ -98,7 +98,7 @@ impl Line {
         wakers
     }
 
-    /// Whether it is inside; if not, it is woken when it is.
+    /// Returns `Ready` if the command is inside; if not, it is woken when it is.
     pub(super) fn poll(&mut self, number: u64, cx: &Context<'_>) -> Poll<()> {
         let Some(index) = self.position(number) else { return Poll::Ready(()) };
         let entry = &mut self.entries[index];

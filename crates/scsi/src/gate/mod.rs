@@ -40,7 +40,7 @@ pub(crate) struct Gate {
     line: Mutex<Line>,
 }
 
-/// Where a pass is written down.
+/// Place where a pass is recorded.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Slot(usize),

@@ -3,7 +3,7 @@
 use super::page;
 use crate::field::put;
 
-/// What pages are built from.
+/// Values that pages are built from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The changeable bits: flags below.

@@ -1,4 +1,4 @@
-//! How the reservations of a logical unit change: one service action at a time, kept before it takes effect.
+//! Changes of a logical unit's reservations: one service action at a time, stored before it takes effect.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::unit_attention::UnitAttention;
 pub(crate) struct Keeper {
     in_force: Mutex<Reservations>,
     turn: Arc<FairTurn>,
-    /// What the store has may differ from what is in force: a save failed, or was given up.
+    /// `true` if the store may differ from what is in force: a save failed, or was given up.
     in_doubt: AtomicBool,
 }
 

@@ -28,7 +28,7 @@ const REGISTRATION: usize = 12;
 const NOBODY: u16 = u16::MAX;
 
 impl Persistent {
-    /// What is to be kept; empty where APTPL is not set.
+    /// Returns the bytes to store; empty where APTPL is not set.
     pub(crate) fn to_kept(&self) -> Vec<u8> {
         if !self.aptpl {
             return Vec::new();

@@ -114,7 +114,7 @@ pub(crate) struct Notice {
     pub(crate) condition: UnitAttention,
 }
 
-/// What a service action comes to: whom it has to be told.
+/// Outcome of a service action: the nexuses to notify.
 pub(crate) type Outcome = Result<Vec<Notice>, Refusal>;
 
 /// A nexus that used RESERVE.

@@ -12,7 +12,7 @@ pub(crate) const REGISTRATIONS_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) kind: ReservationType,
-    /// Who made it; of an all-registrants type every registrant holds it.
+    /// Port pair that made it; of an all-registrants type every registrant holds it.
     pub(super) holder: PortPair,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Persistent {
 
 /// REGISTER, and REGISTER AND IGNORE EXISTING KEY.
 pub(crate) struct Register<'a> {
-    /// Who sends it.
+    /// Port pair of the sender.
     pub(crate) sender: &'a PortPair,
     /// RESERVATION KEY; `None`: existing keys are ignored.
     pub(crate) key: Option<u64>,
@@ -48,7 +48,7 @@ pub(crate) struct Register<'a> {
 
 /// REGISTER AND MOVE.
 pub(crate) struct Move<'a> {
-    /// Who sends it.
+    /// Port pair of the sender.
     pub(crate) sender: &'a PortPair,
     /// RESERVATION KEY.
     pub(crate) key: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Move<'a> {
 
 /// PREEMPT, and the part of PREEMPT AND ABORT that concerns registrations.
 pub(crate) struct Preempt<'a> {
-    /// Who sends it.
+    /// Port pair of the sender.
     pub(crate) sender: &'a PortPair,
     /// RESERVATION KEY.
     pub(crate) key: u64,

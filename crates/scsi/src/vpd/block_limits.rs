@@ -133,7 +133,7 @@ pub struct BlockDeviceCharacteristics {
 }
 
 impl BlockDeviceCharacteristics {
-    /// What a geometry says: 7,200 stands for every rotating disk.
+    /// Returns the characteristics of a geometry: 7,200 stands for every rotating disk.
     pub fn of(geometry: &Geometry) -> Self {
         Self {
             rotation_rate: if geometry.rotational { 7200 } else { 1 },
@@ -183,7 +183,7 @@ pub struct LogicalBlockProvisioning {
 }
 
 impl LogicalBlockProvisioning {
-    /// What a geometry says, and whether there are thresholds.
+    /// Returns the provisioning of a geometry, with or without thresholds.
     pub fn of(geometry: &Geometry, thresholds: bool) -> Self {
         let thin = geometry.unmap.is_thin();
         Self {

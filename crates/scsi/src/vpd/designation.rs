@@ -4,7 +4,7 @@ use super::{body, page};
 use crate::field::{ascii, put_ascii, u8_at};
 use crate::nexus::ItlNexus;
 
-/// What a designator names.
+/// Object that a designator names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Association {
     /// The logical unit.
@@ -43,12 +43,12 @@ mod code_set {
     pub(super) const UTF_8: u8 = 3;
 }
 
-/// One name.
+/// Designation descriptor: one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Designator {
-    /// What it names.
+    /// Object that it names.
     pub association: Association,
-    /// Which kind of name.
+    /// Type of the name.
     pub kind: DesignatorType,
     /// CODE SET: 1 binary, 2 ASCII, 3 UTF-8.
     pub code_set: u8,

@@ -331,8 +331,8 @@ async fn good_comes_after_the_store_has_it_and_nothing_changes_where_it_cannot()
     assert_eq!(registrations(&rig).len(), 1);
 }
 
-/// Of one thing, the changes are made one after another, each when it is kept: a window of them by one principal is not a
-/// line in which another one waits.
+/// Of one thing, the changes are made one after another, each when it is kept: a window of them by one principal is not
+/// a line in which another one waits.
 #[tokio::test]
 async fn one_principals_window_of_registrations_lets_another_principal_register_after_the_one_under_way() {
     let store = Arc::new(SlowStore::default());

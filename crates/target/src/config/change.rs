@@ -1,4 +1,4 @@
-//! How two configurations differ.
+//! Differences between two configurations.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::device::DeviceName;
 use super::{Config, ConfigError};
 
-/// What names an entry of a list, in the order in which they are tried.
+/// Keys that name an entry of a list, in the order in which they are tried.
 const NAMES: [&str; 4] = ["id", "tag", "user", "name"];
 
 /// One difference between two configurations.
@@ -16,22 +16,22 @@ const NAMES: [&str; 4] = ["id", "tag", "user", "name"];
 /// `Display` is a line of a plan: `+ target iqn.…, lun 3: device = ram:1G, …`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What happens.
+    /// Kind of change.
     pub kind: ChangeKind,
     /// To what: `target iqn.…, lun 3`; empty for the daemon as a whole.
     pub place: String,
-    /// Which key of it; `None`: all of it.
+    /// Key that changes; `None`: all of the entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// How it was.
+    /// Old value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// How it will be.
+    /// New value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }
 
-/// What happens to something.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
@@ -81,9 +81,8 @@ impl fmt::Display for Change {
 }
 
 impl Config {
-    /// What would have to change to come from this configuration to `new`, in the order of the file. Secrets in
-    /// addresses of devices are not shown. Nothing that a file can say is left out: it is the files' own values that
-    /// are compared.
+    /// Returns the changes from this configuration to `new`, in the order of the file. Secrets in addresses of devices
+    /// are not shown. Nothing that a file can say is left out: the files' own values are compared.
     pub fn changes(&self, new: &Self) -> Result<Vec<Change>, ConfigError> {
         let mut changes = Vec::new();
         compare("", &self.values()?, &new.values()?, &mut changes);

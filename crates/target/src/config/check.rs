@@ -1,4 +1,4 @@
-//! What cannot be served.
+//! Validation: finds what cannot be served.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ const ALIAS_MAX: usize = 255;
 /// Longest time that makes sense anywhere, seconds: a day.
 const TIME_MAX_S: u64 = 86_400;
 
-/// Whether a text has visible characters only, and no more than these.
+/// Returns `true` if a text has only visible characters, and no more than `most` of them.
 fn is_visible(text: &str, most: usize) -> bool {
     (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

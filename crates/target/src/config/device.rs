@@ -28,7 +28,7 @@ impl PartialEq for DeviceName {
 impl Eq for DeviceName {}
 
 impl DeviceName {
-    /// What it stands for.
+    /// Returns the device specification that it stands for.
     pub fn spec(&self) -> &DeviceSpec {
         &self.spec
     }

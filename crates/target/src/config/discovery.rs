@@ -16,7 +16,7 @@ pub struct Discovery {
     /// The CHAP user as which the daemon authenticates to initiators that ask for it (mutual CHAP).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutual_chap: Option<ChapUser>,
-    /// Which portals SendTargets returns.
+    /// Portals that SendTargets returns.
     pub advertise: Advertise,
 }
 
@@ -27,7 +27,7 @@ impl Discovery {
     }
 }
 
-/// Which portals SendTargets names.
+/// Portals that SendTargets names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advertise {

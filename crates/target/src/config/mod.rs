@@ -1,4 +1,4 @@
-//! What to serve: a TOML file, and overrides of it.
+//! Configuration of the daemon: a TOML file, and overrides of it.
 //!
 //! | file | room of |
 //! |---|---|
@@ -113,10 +113,10 @@ pub struct Config {
     /// whose own id changes with each start or is shared with other containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
-    /// Whether sessions use CRC32C digests over headers.
+    /// Use of CRC32C digests over headers in sessions.
     #[serde(default)]
     pub header_digest: Digest,
-    /// Whether sessions use CRC32C digests over data.
+    /// Use of CRC32C digests over data in sessions.
     #[serde(default)]
     pub data_digest: Digest,
     /// The highest ErrorRecoveryLevel that is negotiated (RFC 7143 §13.20): 0 or 1. Some initiators offer a level that
@@ -141,7 +141,7 @@ pub struct Config {
     /// The targets.
     #[serde(default, rename = "target", skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetConfig>,
-    /// Where this came from, for messages: a file's name, or "the command line".
+    /// Origin of the configuration, for messages: a file's name, or "the command line".
     #[serde(skip)]
     pub origin: String,
 }
@@ -183,7 +183,7 @@ pub struct IsnsConfig {
     pub server: SocketAddr,
 }
 
-/// Whether sessions use a digest (RFC 7143 §13.1). The initiator offers, so there is nothing to prefer.
+/// Use of a digest in sessions (RFC 7143 §13.1). The initiator offers, so there is nothing to prefer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Digest {
@@ -206,7 +206,7 @@ impl From<Digest> for DigestPolicy {
     }
 }
 
-/// What is wrong with a configuration, and where.
+/// Error in a configuration, and its location.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -234,7 +234,7 @@ pub enum ConfigError {
         line: usize,
         /// The key on that line.
         key: Option<String>,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// A value that cannot be.
@@ -246,7 +246,7 @@ pub enum ConfigError {
         key: String,
         /// Its value.
         value: String,
-        /// What is wrong with it, and what would be right.
+        /// Description of the error, and of a right value.
         why: String,
     },
     /// The file that changes are to be saved to is there already.
@@ -258,9 +258,9 @@ pub enum ConfigError {
     /// It cannot be written as TOML: a path that is not UTF-8.
     #[error("{origin} cannot be written as TOML: {why}")]
     Unwritable {
-        /// Where it came from.
+        /// Origin of the configuration.
         origin: String,
-        /// What stands in the way.
+        /// Obstacle to writing it.
         why: String,
     },
     /// Nothing to serve.
@@ -397,7 +397,7 @@ impl Config {
         self
     }
 
-    /// Where state is kept: `state_dir`, else the folder that the service manager gave (`STATE_DIRECTORY`,
+    /// Returns the folder for state: `state_dir`, else the folder that the service manager gave (`STATE_DIRECTORY`,
     /// systemd.exec(5)).
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         let given = || std::env::var_os("STATE_DIRECTORY").filter(|folders| !folders.is_empty());

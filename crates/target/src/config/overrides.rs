@@ -12,7 +12,7 @@ pub struct Overrides {
     pub listen: Vec<PortalSpec>,
     /// In the place of the file's number of cores.
     pub cores: Option<usize>,
-    /// One target more, behind those of the file.
+    /// Additional target, after those of the file.
     pub target: Option<TargetConfig>,
 }
 

@@ -75,7 +75,7 @@ impl TargetConfig {
         }
     }
 
-    /// Whether at least one initiator could log in: the target is open, or has a rule that does not deny.
+    /// Returns `true` if at least one initiator could log in: the target is open, or has a rule that does not deny.
     pub fn lets_somebody_in(&self) -> bool {
         self.open || self.acl.iter().any(|rule| !rule.deny)
     }
@@ -140,7 +140,7 @@ pub enum AccessState {
     Unavailable,
 }
 
-/// Who may do what with a target.
+/// Access rule of a target: whom it matches, and what they may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessRule {
@@ -214,13 +214,13 @@ pub struct LunConfig {
     pub track: bool,
 }
 
-/// When a VHDX file is compacted automatically.
+/// Policy of automatic compaction of a VHDX file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CompactPolicy {
     /// While no initiator has read or written for a minute.
     OnIdle,
-    /// When the LUN is removed or the daemon ends, for at most 5 seconds.
+    /// On removal of the LUN or end of the daemon, for at most 5 seconds.
     OnClose,
 }
 

@@ -1,4 +1,4 @@
-//! How a connection ends, and what must end before.
+//! End of a connection, and what must end before it.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -15,10 +15,10 @@ use super::session::predecessors_change;
 use super::{Connection, Done, Work};
 use crate::registry::{self, Cause, Order};
 
-/// How long an answer may wait for its way out when the connection ends.
+/// Maximum time that an answer may wait to be sent when the connection ends.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
-/// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a
-/// reset, which can overtake our last PDU.
+/// Time that the peer has to close its side after ours. Without it, unread bytes would make the kernel send a reset,
+/// which can overtake our last PDU.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
@@ -45,8 +45,9 @@ pub(super) enum End {
 }
 
 impl End {
-    /// What the other connections of the session are told, which end with this one. RFC 7143 §7.1.4.4: a connection
-    /// that breaks takes its session with it, as there is no connection recovery (error recovery level 2) here.
+    /// Returns the cause for the other connections of the session, if they end with this one. RFC 7143 §7.1.4.4: a
+    /// connection that breaks takes its session with it, as there is no connection recovery (error recovery level 2)
+    /// here.
     fn ends_session(&self) -> Option<Cause> {
         match self {
             Self::Protocol(CloseReason::ConnectionLoggedOut) => None,
@@ -71,7 +72,7 @@ impl Connection {
         self.ending.get_or_insert_with(|| (end, Instant::now() + time));
     }
 
-    /// Whether the connection is to end now.
+    /// Returns the end of the connection if it is to end now.
     pub(super) fn ended(&mut self) -> Option<End> {
         let (_, by) = self.ending.as_ref()?;
         let nothing_to_send = self.core.unsent() == 0 || self.mute;
@@ -228,7 +229,7 @@ impl Connection {
     }
 }
 
-/// Whether somebody wanted in who may not.
+/// Returns `true` if the end was a denied login.
 fn is_denial(end: &End) -> bool {
     let denials = [LoginStatus::AUTHENTICATION_FAILURE, LoginStatus::AUTHORIZATION_FAILURE];
     matches!(end, End::Protocol(CloseReason::LoginRefused(status)) if denials.contains(status))

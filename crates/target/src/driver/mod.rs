@@ -52,9 +52,9 @@ pub(crate) use session::Session;
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice
 /// that. The kernel takes 1024.
 const SLICES_MAX: usize = 256;
-/// Memory of answers that may wait for the socket, bytes. While there is more, no command is begun: a peer that does not
-/// take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in the
-/// cache of a core between the copy from the device and the copy to the socket.
+/// Memory of answers that may wait for the socket, bytes. While there is more, no command is begun: a peer that does
+/// not take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in
+/// the cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
 /// The same, beyond which nothing is read either: the difference is for answers to pings, task management, text and
 /// logout, which do not wait for commands. 2,500 of them.
@@ -62,7 +62,7 @@ const UNSENT_READING_MAX: usize = UNSENT_MAX + (256 << 10);
 /// Rounds without a wait after which the other connections of the core have their turn.
 const ROUNDS_MAX: u32 = 16;
 
-/// One connection: a task on the core that the connection was given to.
+/// Connection: a task on the core that the connection was given to.
 ///
 /// Everything of a session with one connection happens in this one task, so nothing is locked and no thread is woken on
 /// the way of a command. The connections of a session with several share its numbering, behind a lock in the protocol
@@ -79,10 +79,10 @@ const ROUNDS_MAX: u32 = 16;
 /// What a peer sends is read as long as it takes its answers. Above the bounds only commands wait, in the protocol
 /// core, whose window bounds them; pings, task management, text and logout are answered.
 ///
-/// Promises: at most [`UNSENT_READING_MAX`] and what the devices had are queued as answers; at most `bytes_executing_max` bytes
-/// of buffers for commands are with the devices, or one command's; commands that the device has are never dropped in
-/// the middle: when the connection ends, [`finish`](Self::finish) waits for them before the nexus goes and the
-/// session's name becomes free.
+/// Promises: at most [`UNSENT_READING_MAX`] and what the devices had are queued as answers; at most
+/// `bytes_executing_max` bytes of buffers for commands are with the devices, or one command's; commands that the device
+/// has are never dropped in the middle: when the connection ends, [`finish`](Self::finish) waits for them before the
+/// nexus goes and the session's name becomes free.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     core: TargetConnection,
@@ -112,7 +112,7 @@ pub(crate) struct Connection {
     held: BTreeSet<u16>,
     /// Nothing is sent: the predecessor may begin commands yet, or a login that has succeeded finds no place.
     mute: bool,
-    /// Who wants to log in, for the log.
+    /// Initiator that wants to log in, for the log.
     asked: Option<Box<LoginAsk>>,
     /// The CHAP user that the initiator says it is, from its response on until it is known whether that was right.
     claims: Option<String>,
@@ -120,7 +120,7 @@ pub(crate) struct Connection {
     ending: Option<(End, Instant)>,
     polling: Polling,
     sleep: Pin<Box<Sleep>>,
-    /// When `sleep` ends; it is moved only to earlier times, and set anew when it ends too early. So the timer is not
+    /// Deadline of `sleep`; it is moved only to earlier times, and set anew when it ends too early. So the timer is not
     /// touched for each PDU.
     armed: Option<Instant>,
     /// The core's timer is not looked at before, see [`Self::handle_timeout`].
@@ -236,8 +236,8 @@ impl Connection {
         }
     }
 
-    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_READING_MAX`] for what is
-    /// answered at once: only a peer that does not take its answers is read no further.
+    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_READING_MAX`] for what
+    /// is answered at once: only a peer that does not take its answers is read no further.
     fn reads(&self) -> bool {
         self.core.unsent_memory() <= UNSENT_READING_MAX && !self.mute && self.ending.is_none()
     }
@@ -247,13 +247,13 @@ impl Connection {
         self.core.holds_back() && self.reads()
     }
 
-    /// Whether the next event may be taken.
+    /// Returns `true` if the next event may be taken.
     fn executes(&self) -> bool {
         !self.mute && self.ending.is_none() && !self.is_stalled()
     }
 
-    /// Whether the next command has to wait for memory: that of answers which are not sent, or of commands with the
-    /// devices.
+    /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, or of commands with
+    /// the devices.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
             self.core.unsent_memory() > UNSENT_MAX
@@ -262,8 +262,8 @@ impl Connection {
         })
     }
 
-    /// One read. What comes short of the space was all that there was: the runtime is told so, which saves the system
-    /// call that would only say "nothing".
+    /// Makes one read. A read shorter than the space has emptied the socket: the runtime is told so, which saves the
+    /// system call that would only say "nothing".
     fn receive(&mut self) -> Result<(), End> {
         let Self { stream, core, .. } = self;
         let mut space = core.receive_space();
@@ -363,7 +363,7 @@ impl Connection {
         }
     }
 
-    /// What is asked of devices from here on is asked for the session.
+    /// Enters the session: requests to devices are made for it from here on.
     fn enter(&self) -> Option<Entered> {
         let nexus = self.session.as_ref()?.nexus.as_ref()?;
         Some(nexus.owner().enter())

@@ -1,4 +1,4 @@
-//! When a CHAP response is checked: at once, or later where others were wrong before it.
+//! Time at which a CHAP response is checked: at once, or later where others were wrong before it.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What of a session is not the protocol's: when its nexus opens, what it may see, and what becomes of others.
+//! Session state beyond the protocol: when its nexus opens, what it may see, and what becomes of others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::metrics::SessionCounters;
 use crate::registry::{self, Cause, Handle, Order};
 use crate::server::SessionSummary;
 
-/// How long a new session waits until the one whose place it takes begins no command any more, which no device can
-/// delay; and how long a logout of another connection waits for devices.
+/// Maximum time that a new session waits until the one whose place it takes begins no command any more, which no device
+/// can delay; and that a logout of another connection waits for devices.
 const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
-/// How long it waits beyond that for commands which devices have: those that do not hang end them sooner, and the
-/// initiator need not hear BUSY of them. Much shorter than any timer of a login.
+/// Further wait for commands that devices have: those that do not hang end them sooner, and the initiator need not hear
+/// BUSY of them. Much shorter than any timer of a login.
 const SETTLING_TIME: Duration = Duration::from_secs(1);
-/// How long an initiator has to log out that may not stay.
+/// Time to log out for an initiator that may not stay.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
 
 /// The next change of the logical units that predecessors still have commands for.
@@ -32,15 +32,15 @@ pub(super) fn predecessors_change(predecessors: Vec<Arc<Handle>>, held: BTreeSet
     }))
 }
 
-/// What a session is to each of its connections.
+/// State of a session that each of its connections has.
 pub(crate) struct Session {
     /// `None`: discovery, or not open yet.
     pub(crate) nexus: Option<Arc<Nexus>>,
     /// `None`: discovery.
     pub(crate) counters: Option<SessionCounters>,
-    /// Who it is with, for the log.
+    /// Name of its initiator, for the log.
     pub(crate) initiator: String,
-    /// Whose it is, from login to end: see [`principal`](crate::principal).
+    /// Principal that owns it, from login to end: see [`principal`](crate::principal).
     pub(crate) principal: String,
     pub(crate) target: Option<String>,
 }

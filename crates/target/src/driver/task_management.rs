@@ -20,9 +20,9 @@ use super::work::unit_number;
 use super::{Connection, Done, Work};
 use crate::registry::{AbortScope, Cause, Order, Registry};
 
-/// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
-/// reset something larger. Shorter than the shortest timer for it that is known (open-iscsi: 15 s for ABORT TASK), so
-/// that they have an answer to act upon.
+/// Maximum time that a response waits for devices. After that the function is rejected, which is the truth: initiators
+/// then reset something larger. Shorter than the shortest known timer for it (open-iscsi: 15 s for ABORT TASK), so that
+/// they have an answer to act upon.
 const MANAGEMENT_TIME: Duration = Duration::from_secs(10);
 
 /// Someone who waits for the end of aborted commands.
@@ -33,7 +33,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// One of the commands may have ended: whether there are others to wait for.
+    /// Removes a command that may have ended; returns `true` if there are others to wait for.
     pub(super) fn goes_on_without(&mut self, task: TaskId) -> bool {
         self.tasks.retain(|waited_for| *waited_for != task);
         !self.tasks.is_empty()

@@ -1,4 +1,4 @@
-//! How a connection waits: for its socket, its work, orders and the timer.
+//! Wait of a connection: for its socket, its work, orders and the timer.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use lunway_iscsi::target::TargetEvent;
 use super::Connection;
 use super::end::End;
 
-/// How often it is seen whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
+/// Interval of checks whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
 const POSTPONEMENT: Duration = Duration::from_secs(1);
 
 impl Connection {

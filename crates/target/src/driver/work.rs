@@ -1,4 +1,4 @@
-//! What a connection waits for.
+//! Work that a connection waits for.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -17,7 +17,7 @@ pub(super) enum Work {
     Command {
         task: TaskId,
         lun: [u8; 8],
-        /// What it counts against the limit of executing bytes.
+        /// Bytes that it counts against the limit of executing bytes.
         bytes: usize,
         counted: Counted,
         response: Pin<Box<dyn Future<Output = Response> + Send>>,
@@ -26,7 +26,7 @@ pub(super) enum Work {
     Elsewhere(Pin<Box<dyn Future<Output = Done> + Send>>),
 }
 
-/// What a connection waited for has happened.
+/// Event that a connection waited for.
 pub(super) enum Done {
     Command {
         task: TaskId,

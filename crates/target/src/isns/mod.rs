@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use crate::shared::Shared;
 use pdu::{AnswerError, DEV_ATTR_REG, DEV_DEREG, RegisteredTarget, Registration};
 
-/// How long the server may take for anything. It is waited for by nobody but the registrar, and when the daemon stops.
+/// Timeout of any exchange with the server. Only the registrar waits for it, and the daemon when it stops.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// How often it is looked whether what is registered is still so.
+/// Interval of checks whether the registration is still up to date.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// How long the server keeps a registration that is not renewed, and when we renew it.
+/// Registration period, after which the server drops a registration that is not renewed, and our period of renewal.
 const REGISTRATION_PERIOD_S: u32 = 600;
 const RENEWAL_PERIOD: Duration = Duration::from_secs(200);
 /// The pause after a failure: first, and then twice the last up to the longest.
@@ -59,7 +59,7 @@ impl Drop for Registrar {
     }
 }
 
-/// What is to be registered; `None` where there is nothing that anybody could log in to.
+/// Returns the registration; `None` where there is nothing that anybody could log in to.
 fn served(shared: &Shared) -> Option<Registration> {
     let (serving, portals) = (shared.serving(), shared.portals.now());
     let mut all = Vec::new();
@@ -77,7 +77,7 @@ fn served(shared: &Shared) -> Option<Registration> {
     (!all.is_empty()).then_some(Registration { entity, portals: all, targets })
 }
 
-/// What is known of the server.
+/// State of the exchange with the server.
 struct Session {
     server: SocketAddr,
     transaction: u16,
@@ -140,7 +140,7 @@ impl Session {
         }
     }
 
-    /// One message and its answer, on a connection of their own: they are minutes apart.
+    /// Exchanges one message and its answer, on a connection of their own: they are minutes apart.
     fn converse(&mut self, function: u16, message: impl FnOnce(u16) -> Vec<u8>) -> Result<(), AnswerError> {
         self.transaction = self.transaction.wrapping_add(1);
         let mut stream = TcpStream::connect_timeout(&self.server, ANSWER_TIME)?;

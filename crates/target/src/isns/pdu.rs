@@ -41,10 +41,10 @@ const PG_TAG: u32 = 51;
 const PROTOCOL_ISCSI: u32 = 2;
 const NODE_TARGET: u32 = 1;
 
-/// What an iSNS server is told: one network entity with its portals and its targets.
+/// Registration with an iSNS server: one network entity with its portals and its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registration {
-    /// What names the entity, the same as long as it is registered.
+    /// Entity identifier, the same as long as it is registered.
     pub(super) entity: String,
     pub(super) portals: Vec<SocketAddr>,
     /// At least one, which speaks for the entity.

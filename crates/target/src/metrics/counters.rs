@@ -12,7 +12,7 @@ use super::failure::Cause;
 /// Upper bounds of the latency buckets: powers of two of microseconds, 1 µs to 16.8 s; beyond is one bucket more.
 const BUCKETS: usize = 25;
 
-/// What a command is to the counters.
+/// Kind of a command, for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Kind {
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// How a command ended, to the counters.
+/// Outcome of a command, for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// GOOD.
@@ -65,7 +65,7 @@ pub(crate) enum Ending {
     Refused,
 }
 
-/// One kind of commands.
+/// Counters of one kind of command.
 #[derive(Debug, Default)]
 struct KindCounters {
     operations: AtomicU64,
@@ -152,7 +152,7 @@ impl Counters {
     }
 }
 
-/// What was counted on a logical unit, by a session, or through a portal.
+/// Counters of a logical unit, a session or a portal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LunMetrics {
     /// By kind of operation: `read`, `write`, `unmap` (with WRITE SAME), `flush`, `other`.
@@ -169,7 +169,7 @@ pub struct FailureMetrics {
     /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: the device no
     /// longer exists; `timeout`: it has not answered in time; `internal`: something else.
     pub cause: Cow<'static, str>,
-    /// How many.
+    /// Number of failed commands.
     pub count: u64,
 }
 
@@ -188,7 +188,7 @@ pub struct OperationMetrics {
     pub refused: u64,
     /// Sum of the microseconds from arrival to answer.
     pub latency_us_total: u64,
-    /// How many took up to 1, 2, 4 … 2^24 microseconds, and longer; not cumulated.
+    /// Latency histogram: commands that took up to 1, 2, 4 … 2^24 microseconds, and longer; not cumulated.
     pub latency_us_log2: Vec<u64>,
 }
 

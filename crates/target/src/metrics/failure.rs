@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lunway_scsi::{AdditionalSense, Response, SenseKey};
 
-/// How often one session asks whether the failures of one cause are to be logged: the answer takes a lock that all
-/// sessions share.
+/// Interval at which one session asks whether the failures of one cause are to be logged: the answer takes a lock that
+/// all sessions share.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Why a device failed a command, as the sense data says that its initiator gets. A command that is itself wrong, or
@@ -54,7 +54,7 @@ impl Cause {
         }
     }
 
-    /// What happened and what to do, for the log.
+    /// Returns the failure and its remedy, for the log.
     pub(super) fn sentence(self) -> &'static str {
         match self {
             Self::Full => "its backing store is full: free space there, or make it larger",
@@ -82,7 +82,7 @@ impl Unlogged {
         Self { lun, cause, count: 0, asked: None }
     }
 
-    /// One more. `Some`: it is time to ask whether this many are to be logged.
+    /// Counts one more. `Some`: it is time to ask whether this many are to be logged.
     pub(super) fn add(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < ASK_PERIOD) {

@@ -1,4 +1,4 @@
-//! What the server has done: counted without locks by each session's core, added up for whoever asks.
+//! Metrics of the server: counted without locks by each session's core, added up on request.
 //!
 //! | file | room of |
 //! |---|---|
@@ -32,8 +32,8 @@ pub use rates::Rates;
 use session::Shelf;
 pub(crate) use session::{Addressed, Counted, SessionCounters};
 
-/// How long the failures of one cause of a logical unit are counted and not logged again: a disk that is full must not
-/// fill another with lines, and a minute is what people look back on.
+/// Log interval: how long the failures of one cause of a logical unit are counted and not logged again. A disk that is
+/// full must not fill another with lines, and a minute is what people look back on.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 /// Portals whose totals are kept after their last session: a bound, where addresses come and go for years.
 const PORTALS_MAX: usize = 1024;
@@ -56,7 +56,7 @@ struct Inner {
     failure_log: BTreeMap<String, BTreeMap<(u16, Cause), FailureLog>>,
 }
 
-/// When it was logged last that the device of a logical unit has failed commands for one cause.
+/// Log record of the failures of one logical unit's device for one cause.
 #[derive(Debug, Default)]
 struct FailureLog {
     logged: Option<Instant>,
@@ -96,7 +96,7 @@ pub struct LunReading {
     pub target: String,
     /// Its number.
     pub lun: u16,
-    /// What was counted.
+    /// Counters.
     #[serde(flatten)]
     pub metrics: LunMetrics,
 }
@@ -108,7 +108,7 @@ pub struct DeviceReading {
     pub target: String,
     /// Its number.
     pub lun: u16,
-    /// What initiators see, bytes.
+    /// Size that initiators see, bytes.
     pub size: u64,
     /// Its backing store; null: unknown.
     pub space: Option<SpaceReading>,
@@ -131,22 +131,22 @@ impl From<Space> for SpaceReading {
     }
 }
 
-/// How many warnings of one kind there are.
+/// Number of warnings of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WarningCount {
     /// The kind.
     pub kind: WarningKind,
-    /// How many there are now.
+    /// Current number.
     pub count: usize,
 }
 
 /// A session's counters.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionReading {
-    /// Who it is with.
+    /// The session.
     #[serde(flatten)]
     pub session: SessionSummary,
-    /// What was counted.
+    /// Counters.
     #[serde(flatten)]
     pub metrics: LunMetrics,
     /// What its initiator gave up.
@@ -171,7 +171,7 @@ pub struct PortalReading {
     pub portal: SocketAddr,
     /// Current sessions through this portal.
     pub sessions: usize,
-    /// What was counted.
+    /// Counters.
     #[serde(flatten)]
     pub metrics: LunMetrics,
 }
@@ -221,8 +221,8 @@ impl Metrics {
         self.lock().snapshots_broken += 1;
     }
 
-    /// Whether it is to be logged now that the device of a logical unit has failed `count` commands. `Some`: it is,
-    /// with the number of those that were not logged since the last that was.
+    /// Returns `Some` if the failure of `count` commands by the device of a logical unit is to be logged now, with the
+    /// number of those not logged since the last that was.
     fn logs_failure(&self, target: &str, lun: u16, cause: Cause, count: u64, now: Instant) -> Option<u64> {
         let mut inner = self.lock();
         if !inner.failure_log.contains_key(target) {

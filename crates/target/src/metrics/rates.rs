@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{LunMetrics, OperationMetrics};
 
-/// What was done in an interval, on average.
+/// Average rates over an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// READs per second.

@@ -11,13 +11,13 @@ use super::failure::{Cause, Unlogged};
 use super::{Metrics, TaskManagementReading};
 use crate::server::SessionSummary;
 
-/// What says that the device failed, not the command.
+/// Sense keys of a failed device, rather than a failed command.
 const FAILURES: [SenseKey; 4] =
     [SenseKey::MEDIUM_ERROR, SenseKey::HARDWARE_ERROR, SenseKey::ABORTED_COMMAND, SenseKey::DATA_PROTECT];
 /// No logical unit has this number: they have 14 bits.
 const NOWHERE: u16 = u16::MAX;
 
-/// What others can read of a session's counters.
+/// Counters of a session, as others can read them.
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub(super) session: SessionSummary,
@@ -62,7 +62,7 @@ pub(crate) struct SessionCounters {
     failures: Vec<Unlogged>,
 }
 
-/// What a command is addressed to.
+/// Address of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressed {
     pub(crate) lun: [u8; 8],
@@ -188,7 +188,7 @@ impl SessionCounters {
     }
 }
 
-/// How it ended, and the bytes that it moved.
+/// Returns the outcome of a command, and the bytes that it moved.
 fn outcome(response: &Response) -> (Ending, u64) {
     let ending = match (response.status, &response.sense) {
         (Status::GOOD, _) => Ending::Good,

@@ -12,7 +12,7 @@ use crate::worker::Worker;
 /// Connections that have to make place for newer ones and have not ended yet: with more of them nobody is accepted.
 /// Waiting for each would let a crowd fill the kernel's queue, where whoever means well waits as well.
 const LEAVING_MAX: usize = 32;
-/// How long the oldest of them is waited for.
+/// Maximum wait for the oldest of them.
 const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// Pause after an error of `accept`, such as too many open files: it would come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -181,7 +181,7 @@ impl Listeners {
         Ok(Self { sockets, thread: Some(Thread { stop, join }) })
     }
 
-    /// What connections read.
+    /// Returns the portal table that connections read.
     pub(crate) fn table(&self) -> &Arc<PortalTable> {
         &self.sockets.table
     }
@@ -247,7 +247,7 @@ impl Listeners {
         self.sockets.table.publish(Portals::default());
     }
 
-    /// Where is listened, with real ports.
+    /// Returns the listening addresses, with real ports.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.sockets.lock().open.values().map(|open| open.address).collect()
     }

@@ -25,7 +25,7 @@ pub(crate) struct SocketKey {
 }
 
 impl SocketKey {
-    /// Whether connections to `ip` come to it.
+    /// Returns `true` if it receives connections to `ip`.
     pub(crate) fn takes(&self, ip: IpAddr) -> bool {
         let own = self.address.ip();
         own == ip || own == unspecified_like(ip)
@@ -42,7 +42,7 @@ pub(crate) struct PlannedPortal {
     pub(crate) named: bool,
 }
 
-/// What a socket stands for.
+/// Portals that a socket stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PlannedSocket {
     /// The group of connections to addresses that are not among the portals: possible where the socket takes those to
@@ -52,7 +52,7 @@ pub(crate) struct PlannedSocket {
     pub(crate) portals: Vec<PlannedPortal>,
 }
 
-/// Where to listen.
+/// Plan of the sockets to listen on.
 pub(crate) type Plan = BTreeMap<SocketKey, PlannedSocket>;
 
 /// Says where to listen.
@@ -164,7 +164,7 @@ pub(super) fn meant(scope: &PortalScope, machine: &[MachineAddress]) -> BTreeSet
     }
 }
 
-/// Whether initiators can be told an address that nobody asked for by name.
+/// Returns `true` if initiators can be told an address that no entry names.
 fn is_told(address: &MachineAddress) -> bool {
     let link_local = match address.ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -188,7 +188,7 @@ pub(crate) struct Portals {
     known: Vec<Portal>,
     /// Sockets that take connections to every address, by that unspecified address.
     everything: Vec<Portal>,
-    /// What the machine has, to know what is in one network with what.
+    /// Addresses of the machine, to know which share a network.
     machine: Vec<MachineAddress>,
 }
 
@@ -228,7 +228,7 @@ impl Portals {
         found.map(|portal| portal.tag)
     }
 
-    /// Whether what connects to this address reaches a portal of ours.
+    /// Returns `true` if a connection to this address reaches a portal of ours.
     pub(crate) fn is_own(&self, address: SocketAddr) -> bool {
         let everything = || {
             self.everything.iter().any(|portal| {
@@ -239,14 +239,14 @@ impl Portals {
             || address.ip().is_loopback() && everything()
     }
 
-    /// Whether a portal of a group that is `offered` is listened on.
+    /// Returns `true` if the server listens on a portal of a group that is `offered`.
     pub(crate) fn any(&self, offered: impl Fn(u16) -> bool) -> bool {
         self.iter().any(|portal| offered(portal.tag))
     }
 
-    /// What an initiator is told in answer to SendTargets, the portal that it came by first, of the groups that are
-    /// `offered` only, and of the others those that it may be able to reach, as `advertise` says. Loopback and
-    /// link-local addresses mean nothing to another machine and are told only to an initiator that came by one.
+    /// Returns the portals for the answer to SendTargets: first the one that the initiator came by, then those that it
+    /// may be able to reach, as `advertise` says; all of `offered` groups only. Loopback and link-local addresses mean
+    /// nothing to another machine and are told only to an initiator that came by one.
     pub(crate) fn told(
         &self,
         ends: Ends,
@@ -274,9 +274,9 @@ impl Portals {
         all
     }
 
-    /// Which addresses are in one network with an initiator, or with the portal that it came by: those of the
-    /// interfaces that have an address there. An initiator on this machine is in one network with all. Where nothing is
-    /// known of the machine, nothing is left out.
+    /// Returns a filter for addresses in one network with an initiator, or with the portal that it came by: those of
+    /// the interfaces that have an address there. An initiator on this machine is in one network with all. Where
+    /// nothing is known of the machine, nothing is left out.
     fn near(&self, ends: Ends) -> impl Fn(IpAddr) -> bool {
         let (here, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
         let own = peer.is_loopback() || self.machine.iter().any(|address| address.ip == peer);
@@ -301,7 +301,7 @@ impl Portals {
 }
 
 impl Portals {
-    /// Those of the groups that are `offered` that mean something to any machine.
+    /// Returns the portals of `offered` groups whose addresses mean something to any machine.
     pub(crate) fn lasting(&self, offered: impl Fn(u16) -> bool) -> Vec<(SocketAddr, u16)> {
         let portals = self.known.iter().filter(|portal| !is_loopback_like(portal.address.ip()));
         portals.filter(|portal| offered(portal.tag)).map(|portal| (portal.address, portal.tag)).collect()
@@ -365,14 +365,14 @@ mod tests {
         portals
     }
 
-    /// What an initiator at `peer` is told that came by a portal.
+    /// Returns the portals told to an initiator at `peer` that came by a portal.
     fn told_to(peer: &str, portals: &Portals, advertise: Advertise, came_by: &str) -> Vec<String> {
         let peer = SocketAddr::new(peer.parse().unwrap(), 40_000);
         let told = portals.told(Ends { local: came_by.parse().unwrap(), peer }, advertise, |_| true);
         told.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect()
     }
 
-    /// What an initiator is told that all portals are told.
+    /// Returns the portals told to an initiator that is told all portals.
     fn told(groups: &[PortalGroup], machine: &[MachineAddress], came_by: &str) -> Vec<String> {
         told_to("10.0.0.77", &portals(groups, machine), Advertise::All, came_by)
     }

@@ -17,7 +17,7 @@ const BACKLOG: i32 = 1024;
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
-    /// What the kernel said.
+    /// Error that the kernel returned.
     pub source: io::Error,
 }
 
@@ -27,7 +27,7 @@ impl BindError {
         self.source.kind() == io::ErrorKind::AddrNotAvailable
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn advice(&self) -> String {
         match self.source.kind() {
             io::ErrorKind::AddrInUse => format!(

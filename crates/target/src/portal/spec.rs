@@ -1,4 +1,4 @@
-//! What `listen` says.
+//! Entries of `listen`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,14 +31,14 @@ pub struct PortalSpec {
     port: u16,
 }
 
-/// Which addresses a [`PortalSpec`] means.
+/// Scope of a [`PortalSpec`]: the addresses that it means.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortalScope {
     /// One address; an unspecified one (`0.0.0.0`, `::`) stands for all of its family.
     Address(IpAddr),
-    /// Those of an interface.
+    /// All addresses of an interface.
     Interface(String),
-    /// Those in a network.
+    /// All addresses in a network.
     Network(IpNet),
 }
 
@@ -50,7 +50,7 @@ pub enum PortalSpecError {
         "{0:?} is no address, interface or network: write it like 192.168.1.2:3260, [fd00::2]:3260, eth1 or 10.0.0.0/24"
     )]
     Form(String),
-    /// What follows the last colon.
+    /// Invalid port: the text after the last colon.
     #[error(
         "{0:?} does not end in a port: 1 to 65535 are possible, and 0 after an address, for any that is free"
     )]
@@ -65,7 +65,7 @@ impl PortalSpec {
     pub const EVERY_IPV4: Self =
         Self { scope: PortalScope::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port: ISCSI_PORT };
 
-    /// Which addresses are meant.
+    /// Addresses that are meant.
     pub fn scope(&self) -> &PortalScope {
         &self.scope
     }

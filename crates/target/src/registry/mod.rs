@@ -1,4 +1,4 @@
-//! Who is connected: connections before login, and sessions.
+//! Registry of connections before login, and of sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ const DISCOVERIES_MAX: usize = 64;
 pub(crate) struct Handle {
     /// Its number; later connections have higher ones.
     pub(crate) id: u64,
-    /// Where it comes from.
+    /// Source of the connection.
     from: IpAddr,
     source: Source,
     orders: mpsc::UnboundedSender<Order>,
@@ -85,7 +85,7 @@ impl Handle {
         }
     }
 
-    /// Whether it has stopped, and the logical units whose devices still have commands of it.
+    /// Returns `Some` if it has stopped: the logical units whose devices still have commands of it.
     pub(crate) fn busy(&self) -> Option<BTreeSet<u16>> {
         self.stopped.borrow().clone()
     }
@@ -119,11 +119,11 @@ pub(crate) async fn busy_after(connections: &[Arc<Handle>], known: Option<BTreeS
 const RESERVED_PART: usize = 4;
 /// Few are fewer than one in so many of all places, 32 of 256: a host with two targets over eight paths has 16.
 const FEW_PART: usize = 8;
-/// Of the places for sessions, one in so many, the last 32 of 256, is for principals that have none: without these, four
-/// principals that take all they can get leave none to a fifth.
+/// Of the places for sessions, one in so many, the last 32 of 256, is for principals that have none: without these,
+/// four principals that take all they can get leave none to a fifth.
 const FIRST_PART: usize = 8;
 
-/// What names a session (the ISID rule, RFC 7143 §4.4.3): there is one at a time for each.
+/// Session identifier (the ISID rule, RFC 7143 §4.4.3): there is one session at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
     pub(crate) initiator: String,
@@ -131,17 +131,17 @@ pub(crate) struct SessionKey {
     pub(crate) target: String,
     /// With the name it is the target port.
     pub(crate) portal_group: u16,
-    /// Whose it is; `None` while that has not been proven.
+    /// Principal that owns it; `None` while that has not been proven.
     pub(crate) principal: Option<String>,
 }
 
 impl SessionKey {
-    /// Whether the session is one of the same initiator's, with whichever target.
+    /// Returns `true` if the other session is of the same initiator, with whichever target.
     fn is_of_same_initiator(&self, other: &Self) -> bool {
         self.initiator == other.initiator && other.principal.is_some() && self.principal == other.principal
     }
 
-    /// Whether both name one session, as far as is known.
+    /// Returns `true` if both name one session, as far as is known.
     fn agrees_with(&self, other: &Self) -> bool {
         let Self { initiator, isid, target, portal_group, principal } = self;
         let same_principal =
@@ -190,7 +190,7 @@ struct Session {
     tsih: u16,
     /// At least one.
     connections: Vec<Member>,
-    /// What a further connection needs; `None`: there is none.
+    /// State that a further connection needs to join; `None`: there is none.
     joinable: Option<Joinable>,
     /// Once it is open.
     nexus: Option<Arc<Nexus>>,
@@ -200,7 +200,7 @@ struct Session {
     replaced: bool,
 }
 
-/// What a connection that joins a session needs.
+/// State that a connection needs to join a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Joinable {
     /// Its numbering, shared by several connections.
@@ -270,7 +270,7 @@ impl Session {
         (!from.is_empty()).then(|| Standing { nexus, target, initiator, user: summary.user.clone(), from })
     }
 
-    /// Whether a connection with this number may come in.
+    /// Returns the state for joining if a connection with this number may come in.
     fn admits(&self, cid: u16) -> Result<&Joinable, Refusal> {
         let others = self.connections.iter().filter(|member| member.cid != cid).count();
         match &self.joinable {
@@ -307,7 +307,7 @@ impl From<Refusal> for LoginStatus {
     }
 }
 
-/// What a connection finds in the session that it has joined.
+/// State of the session for a connection that has joined it.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) nexus: Option<Arc<Nexus>>,
@@ -315,7 +315,7 @@ pub(crate) struct Joined {
     pub(crate) leaving: Vec<Arc<Handle>>,
 }
 
-/// What a connection holds in the [`Registry`], and how it hears from others.
+/// Ticket of a connection: its entry in the [`Registry`], and the way it hears from others.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     registry: Arc<Registry>,
@@ -405,7 +405,7 @@ impl Registry {
         inner.sessions.values().filter(|session| !session.replaced && session.key.target == target).count()
     }
 
-    /// Who the normal sessions are with, the oldest first.
+    /// Returns the normal sessions, the oldest first.
     pub(crate) fn summaries(&self) -> Vec<SessionSummary> {
         let inner = self.lock();
         let sessions = inner.sessions.values().filter(|session| !session.replaced);
@@ -441,8 +441,8 @@ impl Inner {
         self.sessions.values().filter(|session| !session.replaced).count()
     }
 
-    /// Whether there is a place for another session of this name. The one whose place it takes does not count; others
-    /// that are still ending do, as they have memory and devices have their commands.
+    /// Checks that there is a place for another session of this name. The session whose place it takes does not count;
+    /// others that are still ending do, as they have memory and devices have their commands.
     fn has_place(&self, key: &SessionKey) -> Result<(), Refusal> {
         let others =
             || self.sessions.values().filter(|session| session.replaced || !session.key.agrees_with(key));

@@ -1,4 +1,4 @@
-//! What connections are told by others, and why.
+//! Orders to connections from others, and their causes.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use lunway_iscsi::target::Before;
 use tokio::sync::oneshot;
 
-/// What others ask of a connection.
+/// Order to a connection from others.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// End at once; device I/O under way is awaited.
@@ -34,16 +34,16 @@ pub(crate) enum Order {
     },
 }
 
-/// Which tasks of a connection end when another one manages tasks.
+/// Tasks of a connection that end when another connection manages tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortScope {
-    /// Those of a logical unit that was reset.
+    /// Tasks of a logical unit that was reset.
     Reset { lun: u16 },
-    /// Those of a logical unit whose task set was cleared, which the initiator is told (SAM-5 §5.14).
+    /// Tasks of a logical unit whose task set was cleared, which the initiator is told (SAM-5 §5.14).
     Cleared { lun: u16 },
     /// All.
     All,
-    /// What was sent before the function over another connection of the same session, to one logical unit or to all.
+    /// Tasks sent before the function over another connection of the same session, to one logical unit or to all.
     Session { lun: Option<u16>, before: Before },
 }
 
@@ -94,12 +94,12 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// Whether the session goes on with its other connections.
+    /// Returns `true` if the session goes on with its other connections.
     pub(crate) fn spares_session(self) -> bool {
         matches!(self, Self::ConnectionLoggedOut | Self::ConnectionReinstated)
     }
 
-    /// Whether the initiator has to be told, as nothing that it did tells it (RFC 7143 §11.9.1, event 3).
+    /// Returns `true` if the initiator has to be notified, as nothing that it did tells it (RFC 7143 §11.9.1, event 3).
     pub(crate) fn is_news(self) -> bool {
         match self {
             Self::ColdReset | Self::Removed | Self::Dropped | Self::Shutdown | Self::SessionFailed => true,

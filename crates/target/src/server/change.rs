@@ -23,19 +23,20 @@ use crate::portal::{Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
 use crate::shared::{Serving, Target};
 
-/// How long the initiators of a target that goes have to log out.
+/// Time to log out for the initiators of a target that goes.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// How long a change waits for the devices of removed logical units: longer than a flush of what the page cache may
-/// hold takes as a rule. People wait for the answer, and other changes of the same logical units for this one.
+/// Maximum time that a change waits for the devices of removed logical units: longer than a flush of what the page
+/// cache may hold takes as a rule. People wait for the answer, and other changes of the same logical units for this
+/// one.
 const RETIRE_TIME: Duration = Duration::from_secs(10);
-/// How much longer the connections may take that did not.
+/// Additional time for the connections that did not log out.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Looks at a configuration that is served, while no other change can be made.
 pub type Served<'a> = &'a (dyn Fn(&Config) + Send + Sync);
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
 pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);
 
-/// How to make a change.
+/// Options of a change.
 #[derive(Clone, Copy, Default)]
 pub struct ChangeOptions<'a> {
     /// Find out what would change and whether it could, and change nothing.
@@ -66,14 +67,14 @@ pub struct ChangeOptions<'a> {
 pub struct Changed {
     /// The generation that is served now.
     pub generation: u64,
-    /// What is different; empty: nothing, and then the generation is the same as before.
+    /// Differences; empty: there are none, and the generation is the same as before.
     pub changes: Vec<Change>,
-    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that have to go,
-    /// targets that nobody or everybody may log in to now, new [`Warning`]s.
+    /// Effects on initiators, and points that may be unintended, a sentence each: sessions that have to go, targets
+    /// that nobody or everybody may log in to now, new [`Warning`]s.
     pub effects: Vec<String>,
 }
 
-/// What only changes touch.
+/// State that only changes touch.
 pub(super) struct Transaction {
     luns: Luns,
     leaves: Vec<Leave>,
@@ -100,7 +101,7 @@ struct Openings {
     claims: Vec<Claimed>,
 }
 
-/// How far a change has come while no other could be made.
+/// Outcome of an attempt at a change, made while no other could be made.
 enum Attempt {
     /// Devices must be opened, which may take long: then again from the beginning.
     Needs(Vec<(TargetConfig, LunConfig)>),
@@ -110,7 +111,7 @@ enum Attempt {
     Made(Changed, Aftermath),
 }
 
-/// What is left of a change that is made: work of disks, which other changes need not wait for.
+/// Remaining work of a change that is made: work of disks, for which other changes need not wait.
 struct Aftermath {
     resizes: Vec<Resize>,
     left: Vec<(String, u16, oneshot::Receiver<()>)>,
@@ -130,7 +131,7 @@ struct Prepared {
     renewed: Vec<((String, u16), Arc<lunway_scsi::LogicalUnit>)>,
     /// Logical units that stay, with a new size.
     resized: Vec<((String, u16), u64)>,
-    /// What discovery sessions must prove.
+    /// CHAP proof required of discovery sessions.
     discovery: Option<ChapAuth>,
     /// Secrets that were read anew and are others.
     secrets: Vec<Change>,
@@ -183,7 +184,7 @@ impl Transaction {
 }
 
 impl Server {
-    /// What would be different with `new`.
+    /// Returns the differences that `new` would make.
     pub fn plan(&self, new: &Config) -> Result<Vec<Change>, ConfigError> {
         new.check()?;
         self.config().changes(&self.offline.with_formats(new))

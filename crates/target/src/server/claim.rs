@@ -10,7 +10,8 @@ use crate::config::LunConfig;
 pub(super) struct Claim {
     target: String,
     lun: u16,
-    /// What no two can have open at once; `None` for memory, which every logical unit has of its own.
+    /// Device that no two logical units can have open at once; `None` for memory, which every logical unit has of its
+    /// own.
     device: Option<String>,
 }
 

@@ -10,18 +10,18 @@ use tokio::runtime::Handle;
 
 use crate::config::CompactPolicy;
 
-/// How long no initiator has read or written before `on-idle` moves anything: longer than the pauses of guests that
-/// write back every 5 to 30 s.
+/// Idle time without reads and writes of initiators before `on-idle` moves anything: longer than the pauses of guests
+/// that write back every 5 to 30 s.
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// How often it is seen whether there is something to move.
+/// Interval of checks for something to move.
 const IDLE_POLL: Duration = Duration::from_secs(60);
-/// What `on-idle` moves at most in a second, bytes: half of what a hard disk does.
+/// Maximum rate of `on-idle`, bytes per second: half of what a hard disk does.
 const IDLE_RATE: u64 = 64 << 20;
-/// How long `on-close` may take: a daemon that stops has 18 s for all of its end.
+/// Time limit of `on-close`: a daemon that stops has 18 s for all of its end.
 pub(super) const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// How long one that is cancelled is waited for: it ends between two pieces of a block.
+/// Maximum wait for the end of a cancelled compaction: it ends between two pieces of a block.
 const CANCEL_TIME: Duration = Duration::from_secs(5);
-/// How often it is seen whether it has.
+/// Polling interval of that wait.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
 
 /// State of a compaction.
@@ -56,7 +56,7 @@ pub struct CompactionSummary {
     pub left: u64,
     /// Bytes by which the file was truncated.
     pub cut: u64,
-    /// What went wrong.
+    /// Description of the error.
     pub error: Option<String>,
 }
 
@@ -180,7 +180,8 @@ impl Compactions {
         let _ = tokio::time::timeout(time, ended).await;
     }
 
-    /// What has to happen before the device is closed: one that runs ends, and `on-close` moves what it can in `time`.
+    /// Ends compaction before the device is closed: one that runs is cancelled, then `on-close` moves what it can in
+    /// `time`.
     pub(super) async fn end(self: &Arc<Self>, time: Duration) {
         self.cancel();
         self.wait(CANCEL_TIME).await;

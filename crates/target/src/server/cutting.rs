@@ -1,4 +1,4 @@
-//! What a smaller size would cut off a disk that is served.
+//! Data that a smaller size would cut off a served disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,13 @@ use lunway_filesystem::{Source, Unreadable};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-/// How long the disk is looked at, as long as a change of its size is waited for: what was not seen by then may be
-/// there.
+/// Time limit for inspecting the disk, the same as for a change of its size: what was not seen by then may be there.
 const LOOK_TIME: Duration = Duration::from_secs(30);
 /// The most that is read at once, bytes: what every device takes in one operation.
 const READ_MAX: u64 = 1 << 20;
 
-/// What a device would lose if it ended at `size`, bytes. Reads it as an initiator does, on a thread that may wait:
-/// commands of initiators go on beside that, and a device that does not answer is [`Cut::Unread`].
+/// Returns the data that a device would lose if it ended at `size`, bytes. Reads it as an initiator does, on a thread
+/// that may wait: commands of initiators go on beside that, and a device that does not answer is [`Cut::Unread`].
 pub(super) async fn cut_off(device: Arc<dyn BlockDevice>, size: u64, runtime: &Handle) -> Option<Cut> {
     let source = Served { device, runtime: runtime.clone(), by: Instant::now() + LOOK_TIME };
     let sector = source.device.geometry().logical_sector;

@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 8;
 enum Admits {
     /// No initiator.
     None,
-    /// Those that a rule lets in.
+    /// Initiators that a rule lets in.
     ByRule,
     /// Every initiator that proves to be one of the CHAP users, but for what rules say.
     EveryUser,
@@ -51,7 +51,7 @@ fn rule_for_all(target: &TargetConfig) -> Option<&AccessRule> {
     if target.open { None } else { target.acl.iter().find(all) }
 }
 
-/// What the present configuration of a target should make its owner look twice; `None`: nothing.
+/// Returns the warning to the owner about the present configuration of a target; `None`: there is none.
 pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
     let name = &target.name;
     let (kind, text) = match Admits::of(target) {
@@ -89,7 +89,7 @@ pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
     Some(Warning { kind, text })
 }
 
-/// Where a target's name departs from the standards' form, for its owner; `None`: nowhere.
+/// Returns the warning to the owner that a target's name departs from the standards' form; `None`: it does not.
 pub(super) fn name_warning(name: &IscsiName) -> Option<String> {
     let departure = name.departure()?;
     Some(format!("the name of target {name} may be refused by initiators: {departure}"))
@@ -125,7 +125,7 @@ fn idle_rules(target: &TargetConfig) -> Vec<String> {
     idle
 }
 
-/// Whether `earlier` matches every initiator that `later` matches, as far as equal patterns show it.
+/// Returns `true` if `earlier` matches every initiator that `later` matches, as far as equal patterns show it.
 fn covers(earlier: &AccessRule, later: &AccessRule) -> bool {
     let name = |wanted: &String| {
         earlier.initiators.iter().any(|pattern| pattern == "*" || pattern.eq_ignore_ascii_case(wanted))
@@ -139,7 +139,7 @@ fn covers(earlier: &AccessRule, later: &AccessRule) -> bool {
     names && networks && users
 }
 
-/// Whether a pattern can be met by a name of one of the three kinds (RFC 7143 §4.2.7.2).
+/// Returns `true` if a pattern can match a name of one of the three kinds (RFC 7143 §4.2.7.2).
 fn can_match(pattern: &str) -> bool {
     let begin = pattern.split('*').next().unwrap_or_default().to_ascii_lowercase();
     let open = pattern.contains('*');
@@ -162,8 +162,8 @@ fn listed(names: &[String]) -> Option<String> {
     }
 }
 
-/// What a change from `old` to `new` means for initiators, a sentence each. `sessions` are those of now; `made`: the
-/// change is made, and not only tried.
+/// Returns the effects of a change from `old` to `new` on initiators, a sentence each. `sessions` are those of now;
+/// `made`: the change is made, and not only tried.
 pub(super) fn effects(
     old: &BTreeMap<String, Arc<Target>>,
     new: &BTreeMap<String, Arc<Target>>,
@@ -374,7 +374,7 @@ pub(super) fn lost_memory(old: &Config, new: &Config, made: bool) -> Vec<String>
     .collect()
 }
 
-/// Whether a session may go on when its target becomes `new`.
+/// Returns `true` if a session may go on when its target becomes `new`.
 fn keeps(old: &Target, new: &Target, session: &SessionSummary) -> bool {
     let group = session.portal_group;
     let access = || new.access_of(&session.initiator, session.peer.ip(), session.user.as_deref(), group);

@@ -1,4 +1,4 @@
-//! What can go wrong with a server as a whole.
+//! Errors of a server as a whole.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub enum StartError {
         lun: u16,
         /// The device.
         device: String,
-        /// What went wrong.
+        /// Error of the open.
         why: OpenError,
     },
     /// Two logical units would have one serial number, and so be one disk for initiators.
@@ -44,7 +44,7 @@ pub enum StartError {
         target: String,
         /// The LUN.
         lun: u16,
-        /// What both would have.
+        /// Serial number that both would have.
         serial: String,
         /// The target of the other one.
         other: String,
@@ -61,13 +61,13 @@ pub enum StartError {
         target: String,
         /// The LUN.
         lun: u16,
-        /// Where the device is reached.
+        /// Portal through which the device is reached.
         portal: SocketAddr,
     },
-    /// What was kept, or the directory for it.
+    /// Error in the stored state, or in the directory for it.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
-    /// What was kept of a target.
+    /// Error in the stored state of a target.
     #[error(transparent)]
     State(#[from] StateError),
     /// No thread or no runtime.
@@ -81,15 +81,15 @@ pub enum ChangeError {
     /// The new configuration cannot be, or something that it names cannot be had.
     #[error(transparent)]
     Unfit(#[from] StartError),
-    /// What was to be changed is not there.
+    /// The object to be changed does not exist.
     #[error("there is no {0}")]
     NotFound(String),
-    /// What was to be used is configured, and its device cannot be opened.
+    /// The object to be used is configured, but its device cannot be opened.
     #[error("{place} is offline: {why}")]
     Offline {
         /// The target and the logical unit.
         place: String,
-        /// What went wrong.
+        /// Reason why it is offline.
         why: String,
     },
     /// The function that edits the configuration refused; its caller knows why.
@@ -132,7 +132,7 @@ pub enum ChangeError {
         target: String,
         /// The LUN.
         lun: u16,
-        /// What would be cut.
+        /// Data that would be cut.
         cut: Cut,
     },
     /// A device would be opened a second time for another sector size, or to be written: memory would be empty then,
@@ -161,7 +161,7 @@ pub enum ChangeError {
         lun: u16,
         /// The device.
         device: String,
-        /// What it said.
+        /// Error that the device returned.
         error: BlockError,
     },
     /// Work on a device was not begun, or not waited for to its end.
@@ -174,7 +174,7 @@ pub enum ChangeError {
         /// Which work, and what becomes of it.
         why: String,
     },
-    /// What changes on the disk of a logical unit is not recorded.
+    /// Changes on the disk of a logical unit are not recorded.
     #[error(
         "target {target}, lun {lun}: its changes are not tracked; remove it, and add it again with track"
     )]
@@ -191,7 +191,7 @@ pub enum ChangeError {
         target: String,
         /// The LUN.
         lun: u16,
-        /// What it said.
+        /// Error that the device returned.
         error: BlockError,
     },
     /// A change would end snapshots, and nobody said that this is meant.
@@ -219,7 +219,7 @@ pub enum ChangeError {
         target: String,
         /// The LUN.
         lun: u16,
-        /// What it said.
+        /// Error that the device returned.
         error: BlockError,
     },
     /// It cannot be kept.
@@ -258,7 +258,7 @@ pub struct FlushFailure {
     pub lun: u16,
     /// The device.
     pub device: String,
-    /// What went wrong.
+    /// Error of the flush.
     pub error: BlockError,
 }
 
@@ -275,7 +275,7 @@ pub struct UnansweredDevice {
     pub device: String,
 }
 
-/// What did not go well when a server stopped.
+/// Failures during the shutdown of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct ShutdownError {

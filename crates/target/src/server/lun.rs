@@ -24,14 +24,14 @@ use super::work::{DeviceWork, Unsettled};
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
 
-/// How long commands may take to end after their logical unit is withdrawn.
+/// Maximum time for commands to end after their logical unit is withdrawn.
 const QUIET_TIME: Duration = Duration::from_secs(30);
-/// How long its device may take after that to be flushed, and to be closed.
+/// Maximum time for its device to be flushed after that, and to be closed.
 const END_TIME: Duration = Duration::from_secs(30);
-/// How often it is seen whether they have.
+/// Polling interval of the end of commands.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
-/// How often the space of a backing store is looked at where there is a threshold.
+/// Polling interval of a backing store's space, where there is a threshold.
 const SPACE_POLL: Duration = Duration::from_secs(5);
 
 /// A logical unit that initiators see, and the device behind it.
@@ -41,7 +41,7 @@ pub(super) struct Lun {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) unit: Arc<LogicalUnit>,
     pub(super) snapshots: Arc<LunSnapshots>,
-    /// What changed on it, where that is recorded.
+    /// Change tracking of its disk, where enabled.
     pub(super) tracking: Option<Tracking>,
     /// The device was opened for reading only.
     opened_read_only: bool,
@@ -83,7 +83,7 @@ pub(super) struct Resize {
     ends: Option<Arc<LunSnapshots>>,
 }
 
-/// What becomes of a logical unit when its configuration changes.
+/// Succession of a logical unit when its configuration changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Succession {
     /// It stays what it is; only its size may change, in place.
@@ -102,7 +102,7 @@ pub(super) enum Succession {
     },
 }
 
-/// What opening and making logical units needs.
+/// Maker of logical units: all that opening and making them needs.
 #[derive(Clone)]
 pub(super) struct Maker {
     pub(super) open: OpenDevice,
@@ -263,7 +263,8 @@ impl Lun {
         Resize { work: self.work(), device: self.config.device.to_string(), size, ends }
     }
 
-    /// What a new configuration of the same number asks for. `switched`: the device is the one that it names already.
+    /// Returns the succession that a new configuration of the same number asks for. `switched`: the device is the one
+    /// that it names already.
     pub(super) fn succession(&self, new: &LunConfig, switched: bool) -> Succession {
         if switched {
             return Succession::Kept { resize: None };
@@ -303,7 +304,7 @@ impl Lun {
         self.device.flush().await.map_err(|error| self.flush_failure(error))
     }
 
-    /// That it has not answered, if that is so.
+    /// Returns the record of a device that has not answered, if that is so.
     pub(super) fn unanswered(&self) -> UnansweredDevice {
         UnansweredDevice {
             target: self.target.clone(),

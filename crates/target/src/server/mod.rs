@@ -81,7 +81,7 @@ pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
 pub use summary::{LunSummary, SessionKeys, SessionSummary, TargetSummary};
 pub use warnings::{Warning, WarningKind};
 
-/// How long connections have to end when the server stops, after the devices have: a peer has a second to close its
+/// Maximum time for connections to end when the server stops, after the devices have: a peer has a second to close its
 /// side.
 const LAST_TIME: Duration = Duration::from_secs(3);
 
@@ -102,10 +102,10 @@ type Luns = BTreeMap<(String, u16), Lun>;
 pub struct Server {
     shared: Arc<Shared>,
     maker: Maker,
-    /// One change at a time: never held while a disk works.
+    /// Lock for one change at a time: never held while a disk works.
     transaction: Arc<tokio::sync::Mutex<Transaction>>,
     claims: Claims,
-    /// What is served now, for who only looks.
+    /// Configuration served now, for readers.
     current: Arc<Mutex<Current>>,
     offline: Arc<Offline>,
     workers: Arc<[Worker]>,
@@ -115,18 +115,18 @@ pub struct Server {
     registrar: Option<Registrar>,
 }
 
-/// What is served now.
+/// Configuration served now.
 struct Current {
     config: Arc<Config>,
     generation: u64,
-    /// Those that the configuration alone has.
+    /// Warnings of the configuration alone.
     warnings: Vec<Warning>,
     /// What a reload has left for the next start, a sentence each.
     later: Vec<String>,
 }
 
 impl Server {
-    /// How long devices have to end their commands and to be flushed when the server stops, beyond the time given to
+    /// Time for devices to end their commands and to be flushed when the server stops, beyond the time given to
     /// initiators.
     pub const SHUTDOWN_TIME: Duration = stopping::SHUTDOWN_TIME;
 
@@ -300,7 +300,7 @@ impl Server {
         (current.generation, Arc::clone(&current.config))
     }
 
-    /// Where is listened now, with the ports that the kernel chose where the configuration said 0.
+    /// Returns the current listening addresses, with the ports that the kernel chose where the configuration said 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.addresses()
     }
@@ -320,7 +320,7 @@ impl Server {
         self.listeners.summaries()
     }
 
-    /// What is served, in the order of names.
+    /// Returns the served targets, in the order of names.
     pub fn targets(&self) -> Vec<TargetSummary> {
         let serving = self.shared.serving();
         let summary = |target: &Arc<Target>| TargetSummary {
@@ -343,7 +343,7 @@ impl Server {
         luns
     }
 
-    /// What is needed of a logical unit that is served, taken between two changes.
+    /// Takes what is needed of a served logical unit, between two changes.
     async fn of_lun<T>(
         &self,
         target: &str,
@@ -354,7 +354,7 @@ impl Server {
         transaction.lun(target, lun).map(take).ok_or_else(|| self.not_served(target, lun))
     }
 
-    /// That there is no such logical unit, or that it is offline.
+    /// Returns the error that there is no such logical unit, or that it is offline.
     fn not_served(&self, target: &str, lun: u16) -> ChangeError {
         let place = format!("target {target}, lun {lun}");
         match self.offline.why(target, lun) {
@@ -363,7 +363,7 @@ impl Server {
         }
     }
 
-    /// Whether the device of a logical unit could not be opened until now.
+    /// Returns `true` if the device of a logical unit could not be opened until now.
     pub fn is_offline(&self, target: &str, lun: u16) -> bool {
         self.offline.why(target, lun).is_some()
     }
@@ -379,7 +379,7 @@ impl Server {
         self.shared.registry.sessions()
     }
 
-    /// Who the sessions are with, the oldest first.
+    /// Returns the sessions, the oldest first.
     pub fn session_list(&self) -> Vec<SessionSummary> {
         self.shared.registry.summaries()
     }
@@ -399,7 +399,7 @@ impl Server {
         }
     }
 
-    /// How many warnings there are of each kind.
+    /// Returns the number of warnings of each kind.
     fn warning_counts(&self) -> Vec<WarningCount> {
         let warnings = self.warnings();
         let count = |kind| warnings.iter().filter(|warning| warning.kind == kind).count();
@@ -424,8 +424,8 @@ impl Server {
     }
 
     /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices
-    /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name. A smaller size
-    /// is [`ChangeError::HasSnapshots`] while there are any, unless they may end with it.
+    /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name. A smaller
+    /// size is [`ChangeError::HasSnapshots`] while there are any, unless they may end with it.
     pub async fn resize_lun(
         &self,
         target: &str,
@@ -440,8 +440,9 @@ impl Server {
         resize.carry_out(&self.maker.runtime).await
     }
 
-    /// What the disk of a logical unit would lose if it had `size` bytes: a partition or a file system. `None`: nothing
-    /// that is recognised, or there is no such logical unit. Waits for reads of its device, up to half a minute.
+    /// Returns the data that the disk of a logical unit would lose if it had `size` bytes: a partition or a file
+    /// system. `None`: nothing that is recognised, or there is no such logical unit. Waits for reads of its device, up
+    /// to half a minute.
     pub async fn cut_off(&self, target: &str, lun: u16, size: u64) -> Option<Cut> {
         let device = Arc::clone(&self.transaction.lock().await.lun(target, lun)?.device);
         cutting::cut_off(device, size, &self.maker.runtime).await
@@ -498,7 +499,7 @@ impl Server {
         self.of_lun(target, lun, |lun| Arc::clone(&lun.compactions)).await
     }
 
-    /// What changed on the disk of a logical unit that has `track`.
+    /// Returns the change tracking of the disk of a logical unit that has `track`.
     pub async fn tracking(&self, target: &str, lun: u16) -> Result<Tracking, ChangeError> {
         let tracking = self.of_lun(target, lun, |lun| lun.tracking.clone()).await?;
         tracking.ok_or_else(|| ChangeError::NotTracked { target: target.to_owned(), lun })

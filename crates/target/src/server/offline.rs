@@ -22,16 +22,17 @@ use super::{Current, Luns};
 use crate::config::{Config, LunConfig, TargetConfig};
 use crate::shared::Shared;
 
-/// How long the start waits for one device before it goes on with the next: 100 that hang take no longer than one.
+/// Maximum time that the start waits for one device before it goes on with the next: 100 that hang take no longer than
+/// one.
 const STEP_TIME: Duration = Duration::from_millis(100);
-/// How long it waits for those that came last at least.
+/// Minimum time that it waits for those that came last.
 const LAST_TIME: Duration = Duration::from_secs(1);
-/// How long it waits for all of them: less than the 15 s after which an initiator of ours gives up a login.
+/// Maximum time that it waits for all of them: less than the 15 s after which an initiator of ours gives up a login.
 const START_TIME: Duration = Duration::from_secs(10);
-/// How long after the first failure a device is opened again: a lock of a process that is ending has gone by then. Each
-/// further time is twice as long, up to [`RETRY_TIME_MAX`].
+/// Delay before a device is opened again after the first failure: a lock of a process that is ending has gone by then.
+/// Each further delay is twice as long, up to [`RETRY_TIME_MAX`].
 const RETRY_TIME: Duration = Duration::from_secs(1);
-/// How long after a failure a device is opened again at most: a mount that comes late is soon served.
+/// Maximum delay before a device is opened again after a failure: a mount that comes late is soon served.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
 /// The sector of a disk that does not tell, bytes.
 const SECTOR: u32 = 512;
@@ -55,7 +56,7 @@ struct OfflineLun {
     why: String,
 }
 
-/// What has to be opened later.
+/// Logical unit to be opened later.
 pub(super) struct Left {
     target: Arc<TargetConfig>,
     config: LunConfig,
@@ -68,7 +69,7 @@ impl Offline {
         self.luns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a logical unit is configured like this, and offline.
+    /// Returns `true` if a logical unit is configured like this, and offline.
     pub(super) fn has(&self, target: &str, config: &LunConfig) -> bool {
         self.luns().get(&(target.to_owned(), config.id)).is_some_and(|lun| lun.config == *config)
     }
@@ -106,7 +107,7 @@ impl Offline {
         self.luns().get(&(target.to_owned(), id)).map(|lun| lun.why.clone())
     }
 
-    /// What is called when a device has been opened late, before it is served.
+    /// Sets the callback for a device that has been opened late, called before it is served.
     pub(super) fn keep_with(&self, keep: KeepFormats) {
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
     }
@@ -128,7 +129,7 @@ impl Offline {
             .collect()
     }
 
-    /// Those of a target.
+    /// Returns the offline logical units of a target.
     pub(super) fn of(&self, target: &str) -> Vec<LunSummary> {
         let luns = self.luns();
         let of_target = luns.iter().filter(|((of, _), _)| of == target);
@@ -240,7 +241,7 @@ fn named(device: &str, why: &str) -> String {
     if why.contains(name) { why.to_owned() } else { format!("{device}: {why}") }
 }
 
-/// What it takes to serve logical units later. Keeps no server alive.
+/// Context needed to serve logical units later. Keeps no server alive.
 #[derive(Clone)]
 pub(super) struct Later {
     pub(super) maker: Maker,

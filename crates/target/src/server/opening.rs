@@ -9,7 +9,7 @@ use lunway_block::BlockDevice;
 
 use crate::config::DeviceName;
 
-/// How a device is to be opened.
+/// Options for opening a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Bytes of a logical sector; `None`: what the device says.

@@ -1,4 +1,4 @@
-//! What tells a logical unit from those of the same name elsewhere.
+//! Distinction of a logical unit from those of the same name elsewhere.
 
 use lunway_block::spec::{DeviceSpec, IscsiUrl};
 use sha2::{Digest, Sha256};
@@ -19,7 +19,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where a daemon with this configuration is.
+    /// Returns the place of a daemon with this configuration.
     pub(super) fn of(config: &Config) -> Self {
         let id = config.machine_id.clone().or_else(lunway_machine::machine_id).unwrap_or_else(|| {
             let mut luns = config.targets.iter().flat_map(|target| &target.luns);
@@ -38,7 +38,7 @@ impl Place {
         Self { digest, portals: portals.join(" ") }
     }
 
-    /// What is so of this logical unit alone, wherever another has its target's name and its number.
+    /// Returns the distinction of this logical unit from any other with its target's name and its number.
     pub(super) fn distinction(&self, lun: &LunConfig) -> String {
         let store = match lun.device.spec().leaf() {
             DeviceSpec::File { path, .. }
@@ -67,7 +67,7 @@ fn far_disk(url: &IscsiUrl) -> String {
 mod tests {
     use super::*;
 
-    /// What is so of LUN 1 of a daemon.
+    /// Returns the distinction of LUN 1 of a daemon.
     fn distinction(machine: &str, listen: &str, device: &str) -> String {
         let text = format!(
             "listen = [\"{listen}\"]\nmachine_id = \"{machine}\"\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n\

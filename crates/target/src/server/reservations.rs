@@ -1,4 +1,4 @@
-//! What initiators have reserved, for an administrator.
+//! Reservations of initiators, for an administrator.
 
 use lunway_scsi::ReservationType;
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ pub struct LunReservations {
     pub target: String,
     /// The number of the logical unit.
     pub lun: u16,
-    /// How often registrations have changed since the daemon was started (PRGENERATION).
+    /// Number of changes of registrations since the daemon was started (PRGENERATION).
     pub generation: u32,
     /// They survive a restart of the daemon (APTPL).
     pub persists: bool,
@@ -21,7 +21,7 @@ pub struct LunReservations {
     pub reservation: Option<String>,
     /// The initiator port that used RESERVE (6) or (10).
     pub reserved_by: Option<String>,
-    /// Who is registered.
+    /// Registrations of initiators.
     pub registrations: Vec<LunRegistration>,
 }
 

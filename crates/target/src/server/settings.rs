@@ -1,4 +1,4 @@
-//! What of a configuration connections need, in the form they need it in.
+//! Settings that connections need from a configuration, in the form they need.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,9 +61,9 @@ fn read(
     }))
 }
 
-/// What a discovery session proves where nothing is configured for it and the initiator offers CHAP alone: that it is a
-/// user of some target. The daemon proves itself by the one account that all targets with mutual CHAP have in common,
-/// if there is one.
+/// Returns the CHAP proof of a discovery session where nothing is configured for it and the initiator offers CHAP
+/// alone: that it is a user of some target. The daemon proves itself by the one account that all targets with mutual
+/// CHAP have in common, if there is one.
 fn any_users(targets: &BTreeMap<String, Arc<Target>>) -> Option<ChapAuth> {
     let known = || targets.values().filter_map(|target| target.auth.as_ref());
     let mut accounts: Vec<ChapAccount> = Vec::new();
@@ -92,7 +92,7 @@ pub(super) fn portal_groups(config: &Config) -> Vec<PortalGroup> {
     std::iter::once(first).chain(further).collect()
 }
 
-/// What connections meet from now on. `discovery` is what [`discovery_auth`] has read.
+/// Returns the state that connections meet from now on. `discovery` is what [`discovery_auth`] has read.
 pub(super) fn serving(
     config: &Config,
     limits: Limits,
@@ -109,8 +109,8 @@ pub(super) fn serving(
     }
 }
 
-/// What the memory of a session is for, bytes. Each of the two budgets has room for at least one command of the longest
-/// transfer, on each connection.
+/// Memory budgets of a session, bytes. Each of the two has room for at least one command of the longest transfer, on
+/// each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
     /// For data that the target asked for by R2T.

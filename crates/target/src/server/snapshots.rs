@@ -25,16 +25,16 @@ use super::opening::OpenOptions;
 use crate::config::DeviceName;
 use crate::metrics::Metrics;
 
-/// How long changes are held at most: as long as the end of an epoch of change tracking waits. Initiators give an
+/// Maximum time that changes are held: as long as the end of an epoch of change tracking waits. Initiators give an
 /// operation up after 30 s, Windows after 60.
 const HOLD_TIME: Duration = Duration::from_secs(5);
-/// How long the flush before that may take, while everything goes on: what the page cache may hold of a disk.
+/// Maximum time of the flush before that, while everything goes on: what the page cache may hold of a disk.
 const FLUSH_TIME: Duration = Duration::from_secs(60);
 /// Snapshots of one logical unit: each copies by itself, so that a write into a new place costs one copy each.
 const SNAPSHOTS_MAX: usize = 8;
-/// How the names of areas, and of the sockets of snapshots, begin.
+/// Prefix of the names of areas, and of the sockets of snapshots.
 const PREFIX: &str = "snapshot-";
-/// How those of areas end, which have a name for a moment only, and those of sockets.
+/// Suffixes of the names of areas, which exist for a moment only, and of sockets.
 const ENDS: [&str; 2] = [".area", ".sock"];
 
 /// A snapshot that is to be made.
@@ -62,9 +62,9 @@ pub struct SnapshotSummary {
     pub lun: u16,
     /// The epoch of change tracking that ended with it, 32 hexadecimal digits; null: none.
     pub epoch: Option<String>,
-    /// When it was made, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub time: u64,
-    /// How long writes were held for it, milliseconds.
+    /// Time that writes were held for it, milliseconds.
     pub held_ms: u64,
     /// The size of the disk then, bytes.
     pub size: u64,
@@ -84,7 +84,7 @@ pub(super) struct LunSnapshots {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// One of them.
+/// One of the snapshots.
 #[derive(Clone)]
 struct Kept {
     fleece: Arc<Fleece>,
@@ -102,7 +102,7 @@ pub struct SnapshotHandle {
 }
 
 impl SnapshotHandle {
-    /// What the disk held then, to be read only.
+    /// Returns the read-only device with the content of the disk at that time.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.device) as Arc<dyn BlockDevice>
     }
@@ -115,7 +115,7 @@ impl SnapshotHandle {
     }
 }
 
-/// What a snapshot is made of.
+/// Context of a snapshot that is being made.
 struct Making {
     order: SnapshotOrder,
     snapshots: Arc<LunSnapshots>,
@@ -355,7 +355,7 @@ async fn make(mut all: Vec<Making>) -> Result<(), ChangeError> {
     Ok(())
 }
 
-/// What happens while changes are held. All are at rest before any hold ends: that is the instant.
+/// Makes the snapshots while changes are held. All are at rest before any hold ends: that is the instant.
 async fn make_held(
     all: &[Making],
     holds: &[Hold],

@@ -13,7 +13,7 @@ use super::error::{FlushFailure, UnansweredDevice};
 use super::lun::Lun;
 use crate::registry::Handle;
 
-/// How long a device has for all of it. A file has at most 4 s of writes to flush (`file/write_back.rs`). With the 5 s
+/// Time limit of a device for all of it. A file has at most 4 s of writes to flush (`file/write_back.rs`). With the 5 s
 /// that `lunway serve` gives initiators and the time to start again it is within the 30 s after which initiators fail
 /// what waits for the target (`replacement_timeout` here; 120 s in open-iscsi): a device that hangs does not cost the
 /// others' users an error.
@@ -22,12 +22,12 @@ pub(super) const SHUTDOWN_TIME: Duration = Duration::from_secs(18);
 /// then.
 const COMMANDS_PART: u32 = 3;
 
-/// How the devices have ended.
+/// Outcome of stopping the devices.
 #[derive(Debug, Default)]
 pub(super) struct Stopped {
-    /// Those that could not be flushed.
+    /// Devices that could not be flushed.
     pub(super) flushes: Vec<FlushFailure>,
-    /// Those that have not answered in time.
+    /// Devices that have not answered in time.
     pub(super) unanswered: Vec<UnansweredDevice>,
 }
 

@@ -1,4 +1,4 @@
-//! What is served, for people and programs that ask.
+//! Summaries of what is served, for people and programs that ask.
 
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -65,7 +65,7 @@ pub struct SessionSummary {
     pub target: String,
     /// The CHAP user as which the initiator authenticated.
     pub user: Option<String>,
-    /// Where it comes from.
+    /// Address of the initiator.
     #[schemars(with = "String")]
     pub peer: SocketAddr,
     /// The portal that it came by.
@@ -77,7 +77,7 @@ pub struct SessionSummary {
     pub digests: [bool; 2],
     /// What else was negotiated.
     pub keys: SessionKeys,
-    /// When it logged in, seconds of Unix time.
+    /// Time of login, seconds of Unix time.
     pub since: u64,
 }
 

@@ -16,10 +16,10 @@ use super::opening::OpenedDevice;
 use crate::config::{LunConfig, TargetConfig};
 use crate::state::file_name;
 
-/// How long the track file of a logical unit that is being removed is waited for: closing a device that answers takes
-/// less than a second.
+/// Maximum wait for the track file of a logical unit that is being removed: closing a device that answers takes less
+/// than a second.
 const LOCK_TIME: Duration = Duration::from_secs(3);
-/// How often it is tried.
+/// Interval between attempts.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Why the changes of a disk cannot be tracked.
@@ -37,7 +37,7 @@ pub(super) enum TrackError {
 pub(super) struct Track {
     path: PathBuf,
     identify: Identify,
-    /// What its disk was before it was opened.
+    /// Identity of its disk before it was opened.
     backing: Backing,
 }
 
@@ -150,7 +150,8 @@ fn track_file(folder: &Path, target: &TargetConfig, lun: &LunConfig) -> PathBuf 
     folder.join(file_name(&format!("{}/{}", target.name, lun.id), "track"))
 }
 
-/// What identifies a file: its place for as long as it is open, its length and the time of its last change after that.
+/// Returns the identity of a file: its place for as long as it is open, its length and the time of its last change
+/// after that.
 fn backing(path: &Path) -> io::Result<Backing> {
     let file = path.metadata()?;
     if file.file_type().is_block_device() {
@@ -168,7 +169,7 @@ fn backing(path: &Path) -> io::Result<Backing> {
     })
 }
 
-/// What identifies a block device, by the kernel's `sysfs`; `None`: nothing does.
+/// Returns the identity of a block device, by the kernel's `sysfs`; `None`: nothing identifies it.
 ///
 /// It is known again by the name that its maker or the device mapper gave it, and its size. Whether others wrote to it
 /// while it was not served is shown by the kernel's count of sectors that were written and discarded, which begins anew

@@ -98,12 +98,12 @@ impl Warning {
         Self { kind: WarningKind::UnsettledLun, text }
     }
 
-    /// That a target lets in everybody or nobody; `None`: neither.
+    /// Returns the warning that a target lets in everybody or nobody; `None`: neither.
     pub fn of_access(target: &TargetConfig) -> Option<Self> {
         effects::warning(target)
     }
 
-    /// Those of a configuration. Reads the files with secrets, so not on a core.
+    /// Returns the warnings of a configuration. Reads the files with secrets, so not on a core.
     pub fn of(config: &Config) -> Vec<Self> {
         let mut warnings = Vec::new();
         for target in &config.targets {
@@ -135,7 +135,7 @@ impl Warning {
         weak.into_iter().chain(Self::of_mode(file, "the CHAP secret")).collect()
     }
 
-    /// That every user of this machine may read a file.
+    /// Returns the warning that every user of this machine may read a file.
     fn of_mode(file: &Path, what: &str) -> Option<Self> {
         let mode = file.metadata().ok()?.permissions().mode();
         (mode & OTHERS_READ != 0).then(|| {
@@ -145,7 +145,7 @@ impl Warning {
         })
     }
 
-    /// Whether the effects of a change say it in their own words.
+    /// Returns `true` if the effects of a change say it in their own words.
     pub(super) fn is_told_by_effects(&self) -> bool {
         matches!(self.kind, WarningKind::OpenTarget | WarningKind::ClosedTarget | WarningKind::OddName)
     }

@@ -21,8 +21,9 @@ pub(super) struct Unsettled(Mutex<Vec<Arc<DeviceWork>>>);
 
 /// Work on the device of a logical unit, one at a time.
 ///
-/// What has not begun when [`WORK_TIME`] is over is never made: its [`Permit`] is withdrawn. What has begun may still be
-/// made. Either way the device is *unsettled* until it has answered: all later work is refused, and the end is logged.
+/// What has not begun when [`WORK_TIME`] is over is never made: its [`Permit`] is withdrawn. What has begun may still
+/// be made. Either way the device is *unsettled* until it has answered: all later work is refused, and the end is
+/// logged.
 pub(super) struct DeviceWork {
     target: String,
     lun: u16,

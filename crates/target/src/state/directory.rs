@@ -14,7 +14,7 @@ const UNFINISHED: &str = ".new";
 /// The file that is locked while the directory is in use.
 const LOCK: &str = ".lock";
 
-/// What can be done to a directory and its files, each step as small as a crash can cut it.
+/// Operations on a directory and its files, each step as small as a crash can cut it.
 pub(super) trait Directory: Send {
     /// The bytes of a file; `None`: there is none.
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>>;

@@ -1,4 +1,4 @@
-//! One file of the state directory: its name and its bytes.
+//! File of the state directory: its name and its bytes.
 //!
 //! | bytes | are |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What must outlive the process, in files: reservations with APTPL, saved mode pages, asymmetric access states.
+//! State that must outlive the process, in files: reservations with APTPL, saved mode pages, asymmetric access states.
 //!
 //! | file | room of |
 //! |---|---|
@@ -36,7 +36,7 @@ pub enum StateDirError {
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// Error that the operating system returned.
         source: io::Error,
     },
     /// Another process keeps its state there.
@@ -63,9 +63,9 @@ fn owner(process: Option<u32>) -> String {
     }
 }
 
-/// How long the state's own disk has to take what was asked for, when the daemon ends.
+/// Time for the state's own disk to take what was asked for, when the daemon ends.
 const END_TIME: Duration = Duration::from_secs(2);
-/// How often the end of its thread is looked for.
+/// Polling interval of the end of its thread.
 const END_POLL: Duration = Duration::from_millis(5);
 
 /// A directory with one file for each owner and item.
@@ -75,8 +75,9 @@ const END_POLL: Duration = Duration::from_millis(5);
 /// its checksum tells when a disk has lost or changed it later: then [`load`](StateStore::load) says so, and the daemon
 /// does not start with a disk whose reservations it does not know.
 ///
-/// All of this is done by one thread, because it waits for the disk; those who serve never do. What is to be saved waits
-/// in a [`Queue`], in which sessions take turns. The directory is locked: two processes that keep the same state would undo each other's.
+/// All of this is done by one thread, because it waits for the disk; those who serve never do. What is to be saved
+/// waits in a [`Queue`], in which sessions take turns. The directory is locked: two processes that keep the same state
+/// would undo each other's.
 pub struct FileStore {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -31,10 +31,10 @@ pub(super) enum Request {
 
 /// Requests to the thread, from any other.
 ///
-/// Saves take turns by the owners for whom they are asked: principal, host, session. So a session that saves hundreds of
-/// things delays what another saves by the one that is being written and one of each turn. A later state of a thing takes
-/// the place of one that still waits: it is written once, and answers both. Loads, which are asked for when units are
-/// made, go first, after what waits of the same thing.
+/// Saves take turns by the owners for whom they are asked: principal, host, session. So a session that saves hundreds
+/// of things delays what another saves by the one that is being written and one of each turn. A later state of a thing
+/// takes the place of one that still waits: it is written once, and answers both. Loads, which are asked for when units
+/// are made, go first, after what waits of the same thing.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,

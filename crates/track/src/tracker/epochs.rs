@@ -163,7 +163,8 @@ impl Tracker {
         closed.collect()
     }
 
-    /// What changed after `since` was closed: until `until` was closed, or until now. Of the bytes `window` alone.
+    /// Returns the changes after `since` was closed: until `until` was closed, or until now. Of the bytes `window`
+    /// alone.
     pub fn changes(&self, since: EpochId, until: Option<EpochId>, window: Range<u64>) -> Changes {
         let book = lock(&self.book);
         let unknown = |why: String| Changes::Unknown { epoch: since, why };

@@ -1,4 +1,4 @@
-//! What waits for the log, and how it is written there.
+//! Queue of the log, and how it is written there.
 
 use std::io;
 use std::ops::Range;
@@ -123,7 +123,7 @@ impl Tracker {
         book.order.iter().map(|&(region, _)| region).find(|&region| !is_cold(region)).unwrap_or_default()
     }
 
-    /// What is certainly unmapped in regions, as entries.
+    /// Adds entries for what is certainly unmapped in regions.
     pub(super) fn settle(&self, regions: Range<u64>, entries: &mut Vec<Entry>) {
         let per_region = self.live.region_grains();
         for region in regions {

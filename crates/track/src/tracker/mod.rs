@@ -35,15 +35,15 @@ const SHUT: u8 = 1;
 const LOST: u8 = 2;
 const CLOSED: u8 = 3;
 
-/// What identifies the store that a disk lies on, so that a change behind the tracker's back is noticed. Both are bytes
+/// Identity of the store that a disk lies on, so that a change behind the tracker's back is noticed. Both are bytes
 /// that are compared and mean nothing here; at most 1024.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
-    /// What our own writes do not change: a file's device and inode. Empty: nothing is known, and tracking begins anew
-    /// at each start.
+    /// Identity that our own writes do not change: a file's device and inode. Empty: nothing is known, and tracking
+    /// begins anew at each start.
     pub lasting: Vec<u8>,
-    /// What every write changes: size, modification time, a VHDX file's DataWriteGuid. It is kept at a clean end, and
-    /// compared at the next start.
+    /// Identity that every write changes: size, modification time, a VHDX file's DataWriteGuid. It is kept at a clean
+    /// end, and compared at the next start.
     pub exact: Vec<u8>,
 }
 
@@ -52,8 +52,8 @@ pub struct Backing {
 pub struct Tuning {
     /// Regions that may be hot, at most [`HOT_MAX`].
     pub hot_max: usize,
-    /// How many regions after one that is written in order become hot with it. Eight of 4 MiB are 32 MiB: a writer of
-    /// 3 GB/s needs 10 ms for them, in which any disk has flushed a record.
+    /// Number of regions that become hot together with one that is written in order, after it. Eight of 4 MiB are 32
+    /// MiB: a writer of 3 GB/s needs 10 ms for them, in which any disk has flushed a record.
     pub ahead: u64,
     /// Length of the log, bytes: when it is full, all of the map is written again. 1 MiB has 2048 records of the least
     /// length.
@@ -83,7 +83,7 @@ pub struct Tracker {
     tuning: Tuning,
 }
 
-/// What waits for the next commit.
+/// Queue for the next commit.
 #[derive(Default)]
 struct Queue {
     /// The number of the next commit.
@@ -258,8 +258,8 @@ impl Tracker {
         let _ = self.mode.compare_exchange(SHUT, mode, SeqCst, SeqCst);
     }
 
-    /// Whether nothing is under way. `Err` has a place for the next call while the tracker is shut, which then looks no
-    /// further back; begin with 0.
+    /// Checks that nothing is in flight. `Err` has a place for the next call while the tracker is shut, which then
+    /// looks no further back; begin with 0.
     pub fn at_rest(&self, from: u32) -> Result<(), u32> {
         self.live.at_rest(from)
     }

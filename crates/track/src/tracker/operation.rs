@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// How an operation changes what it touches.
+/// Kind of change that an operation makes to its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It may hold anything afterwards.
@@ -22,7 +22,7 @@ pub struct Operation {
     pub(super) began: Vec<Option<u64>>,
 }
 
-/// Whether an operation may change the disk.
+/// Permission of an operation to change the disk.
 #[derive(Debug)]
 pub enum Begun {
     /// At once. `wake`: [`Tracker::commit`](super::Tracker::commit) has something to do that nothing waits for.
@@ -32,7 +32,7 @@ pub enum Begun {
         /// See above.
         wake: bool,
     },
-    /// When [`Tracker::commit`](super::Tracker::commit) has returned a number that is not less.
+    /// Permitted when [`Tracker::commit`](super::Tracker::commit) has returned a number that is not less.
     Waiting {
         /// For [`Tracker::end`](super::Tracker::end).
         operation: Operation,
@@ -47,7 +47,7 @@ pub enum Begun {
     Beyond,
 }
 
-/// How an operation ended.
+/// End of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It was carried out.

@@ -29,7 +29,7 @@ use crate::storage::Storage;
 
 /// Changes that are committed together.
 struct Batch {
-    /// Which commit it is.
+    /// Number of the commit.
     number: u64,
     zeroes: Vec<Span>,
     pages: Vec<Page>,
@@ -335,7 +335,7 @@ impl<S: Storage> Disk<S> {
         result
     }
 
-    /// What was not logged waits for the next commit.
+    /// Gives back what was not logged: it waits for the next commit.
     fn give_back(&self, batch: Batch, written: usize) {
         let mut state = self.state();
         for (offset, _) in &batch.pages[written..] {

@@ -14,15 +14,15 @@ use crate::transition;
 pub(crate) struct Emptied {
     plan: WritePlan,
     pub(crate) block: u64,
-    /// Where the block's bytes are, as far as the disk reaches.
+    /// Place of the block's bytes, as far as the disk reaches.
     pub(crate) at: Span,
     /// I/O that was resolved up to this generation may still write there.
     pub(super) since: u64,
 }
 
 impl<S: Storage> Disk<S> {
-    /// Where a block lies that may give its space up once all of it is zero; the last one as far as the disk reaches.
-    /// `None`: it holds no space, or not all of it is in this file.
+    /// Returns the place of a block that may give its space up once all of it is zero; of the last one as far as the
+    /// disk reaches. `None`: it holds no space, or not all of it is in this file.
     pub(crate) fn removable(&self, block: u64) -> Result<Option<Span>, Stop> {
         if self.read_only {
             return Ok(None);
@@ -56,7 +56,8 @@ impl<S: Storage> Disk<S> {
         Ok(Some(Emptied { plan, block, at: self.bytes_of(block, before), since: state.pins.now() }))
     }
 
-    /// Whether all I/O has ended that was resolved before the block was claimed: only then is what it holds final.
+    /// Returns `true` if all I/O has ended that was resolved before the block was claimed: only then is its content
+    /// final.
     pub(crate) fn has_settled(&self, emptied: &Emptied) -> bool {
         self.state().pins.have_left(emptied.since)
     }
@@ -90,7 +91,7 @@ impl<S: Storage> Disk<S> {
         Ok(transition::emptied(kind, now, here).filter(|_| entry.offset() != 0))
     }
 
-    /// Whether a partially present block has every sector of the disk in this file.
+    /// Returns `true` if a partially present block has every sector of the disk in this file.
     fn has_all_sectors(&self, state: &mut State, block: u64) -> Result<bool, Stop> {
         let bitmap = state.entry(self.bitmap_place(self.geometry.chunk_of(block)))?;
         let first = self.geometry.first_bit(block);

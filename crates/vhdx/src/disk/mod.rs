@@ -81,7 +81,7 @@ pub struct Disk<S> {
     committer: Mutex<Committer>,
 }
 
-/// What an operation needs first. [`Disk::provide`] gets it.
+/// Prerequisite of an operation. [`Disk::provide`] gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A page of metadata at this offset of the file.
@@ -158,7 +158,7 @@ enum Unapplied {
     Page(u64, Box<[u8; PAGE]>),
 }
 
-/// What [`open`](crate::open) found.
+/// Result of [`open`](crate::open).
 pub(crate) struct Parts<S> {
     pub(crate) storage: Measured<S>,
     pub(crate) parameters: Parameters,
@@ -222,7 +222,7 @@ impl<S: Storage> Disk<S> {
         &self.parameters
     }
 
-    /// Whether changes are refused.
+    /// Returns `true` if changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -242,7 +242,7 @@ impl<S: Storage> Disk<S> {
         self.state().space.free() * MIB
     }
 
-    /// Whether the log has entries, which are replayed in memory: of a disk that is open for reading alone.
+    /// Returns `true` if the log has entries, which are replayed in memory: of a disk that is open for reading alone.
     pub fn log_in_use(&self) -> bool {
         self.overlay.is_some()
     }
@@ -252,7 +252,7 @@ impl<S: Storage> Disk<S> {
         self.data_write_at_open
     }
 
-    /// What the file lies on.
+    /// Storage that the file lies on.
     pub fn storage(&self) -> &S {
         self.storage.storage()
     }
@@ -383,7 +383,7 @@ impl State {
         }
     }
 
-    /// What a change of metadata needs first: a session, and room among the pages in memory.
+    /// Checks the prerequisites of a change of metadata: a session, and room among the pages in memory.
     fn may_change(&self) -> Result<(), Stop> {
         if !self.session {
             return Err(Stop::Needs(Need::Session));

@@ -8,7 +8,7 @@ use crate::metadata::Kind;
 use crate::pins::Pin;
 use crate::storage::Storage;
 
-/// Where the bytes of a piece come from.
+/// Source of the bytes of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// From this offset of the file.
@@ -28,7 +28,7 @@ pub enum Source {
 pub struct ReadSegment {
     /// Length, bytes.
     pub len: u64,
-    /// Where it comes from.
+    /// Source of its bytes.
     pub source: Source,
 }
 

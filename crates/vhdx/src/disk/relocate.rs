@@ -15,9 +15,9 @@ use crate::storage::Storage;
 pub struct Relocation {
     plan: WritePlan,
     block: u64,
-    /// Where the block is.
+    /// Present place of the block.
     pub from: Span,
-    /// Where it will be.
+    /// New place of the block.
     pub to: Span,
     /// I/O that was resolved up to this generation may still write to the old place.
     since: u64,
@@ -78,8 +78,8 @@ impl<S: Storage> Disk<S> {
         Ok(Some(Relocation { plan, block, from, to, since: state.pins.now() }))
     }
 
-    /// Whether all I/O has ended that was resolved before the block was claimed: only then is what the old place holds
-    /// what has to be copied.
+    /// Returns `true` if all I/O has ended that was resolved before the block was claimed: only then does the old place
+    /// hold what has to be copied.
     pub fn is_settled(&self, relocation: &Relocation) -> bool {
         self.state().pins.have_left(relocation.since)
     }

@@ -13,7 +13,7 @@ use crate::region::Span;
 use crate::storage::Storage;
 use crate::transition::{self, Discard, DiscardMode, Write};
 
-/// What goes into a piece of the file.
+/// Content to write to a piece of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// The bytes of the request from here on.
@@ -27,11 +27,11 @@ pub enum Fill {
 /// A piece of the file to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSegment {
-    /// Where, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
     /// Length, bytes.
     pub len: u64,
-    /// What.
+    /// Content to write.
     pub fill: Fill,
 }
 
@@ -44,13 +44,13 @@ pub struct WritePlan {
 }
 
 impl WritePlan {
-    /// What to write, in any order.
+    /// Segments to write, in any order.
     pub fn segments(&self) -> &[WriteSegment] {
         &self.segments
     }
 }
 
-/// What becomes of a block when its data is written.
+/// Change of a block when its data is written.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) block: u64,

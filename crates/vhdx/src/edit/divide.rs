@@ -129,8 +129,8 @@ impl<S: Storage> Edit<'_, S> {
         })
     }
 
-    /// Whether any sector of a small block is marked in the bitmap of its chunk, which the same sectors have whatever
-    /// the size of blocks is.
+    /// Returns `true` if any sector of a small block is marked in the bitmap of its chunk, which covers the same
+    /// sectors whatever the size of blocks is.
     fn has_sectors(&self, from: &Geometry, to: &Geometry, block: u64) -> Result<bool, EditError> {
         let chunk = to.chunk_of(block);
         let entry = self.entry(self.opened.regions.bat, from.bitmap_index(chunk))?;

@@ -1,4 +1,4 @@
-//! What a disk is to the systems that use it, beside its data: identity and physical sector.
+//! Properties that a disk has for the systems that use it, beside its data: identity and physical sector.
 
 use super::{Changes, Edit};
 use crate::error::{EditError, OpenError, Place};
@@ -7,7 +7,7 @@ use crate::measured::Measured;
 use crate::metadata::item_place;
 use crate::storage::Storage;
 
-/// What is to be different; `None` stays.
+/// New values; `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity {
     /// The identity of the disk (2.6.2.3), which systems see on page 83h.

@@ -47,7 +47,7 @@ pub(crate) struct Edit<'a, S> {
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
 }
 
-/// What a change does to the virtual disk: which GUIDs of the header are new (2.2.2).
+/// Effect of a change on the virtual disk: which GUIDs of the header are new (2.2.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changes {
     /// Data, size or identity: children know their parent no longer, unless they were told its next DataWriteGuid.

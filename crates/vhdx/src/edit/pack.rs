@@ -9,7 +9,7 @@ use crate::open;
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// How much is copied at a time, bytes.
+/// Bytes copied at a time.
 const STEP: u64 = 1 << 20;
 
 /// Moves what lies behind the end that the file will have when it is packed into the lowest holes, and cuts the file.

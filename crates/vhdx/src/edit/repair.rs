@@ -20,10 +20,10 @@ use crate::scan::{Severity, scan};
 use crate::storage::Storage;
 use zerocopy::FromBytes;
 
-/// How much of the table is read at a time, bytes.
+/// Bytes of the table read at a time.
 const STEP: u64 = 1 << 20;
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
     /// The log had entries, and was replayed.
@@ -41,7 +41,7 @@ pub struct Repairs {
 }
 
 impl Repairs {
-    /// Whether nothing was to be done.
+    /// Returns `true` if nothing was to be done.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -153,8 +153,8 @@ struct End {
     log_in_use: bool,
 }
 
-/// Refuses a file that has lost more than data: without a table, an item of metadata or the bitmap of a block's sectors,
-/// zeroes would be taken for what they said.
+/// Refuses a file that has lost more than data: without a table, an item of metadata or the bitmap of a block's
+/// sectors, zeroes would be taken for what they said.
 fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
     let mut opened = open::read(file)?;
     let refuse = |place, offset| {
@@ -226,7 +226,7 @@ impl<S: Storage> Edit<'_, S> {
     }
 }
 
-/// What an entry should be, where it is unusual and its meaning is certain.
+/// Returns the correct value of an entry that is unusual, but whose meaning is certain.
 fn correction(geometry: &Geometry, slot: Slot, entry: BatEntry) -> Option<BatEntry> {
     let right = match (slot, entry.state()?) {
         _ if entry.0 == 0 => entry,

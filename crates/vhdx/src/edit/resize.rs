@@ -9,10 +9,10 @@ use crate::metadata::{Kind, Parameters, item_place};
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// How much of a table is written at a time, bytes.
+/// Bytes of a table written at a time.
 pub(super) const STEP: u64 = 1 << 20;
 
-/// What size a disk is to have.
+/// New size of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Resize {
     /// Bytes of the virtual disk.
@@ -122,7 +122,7 @@ impl<S: Storage> Edit<'_, S> {
         if fits { Ok(()) } else { self.move_region(region_id::BAT, table) }
     }
 
-    /// What lies behind the end in the last block reads as zeroes from now on.
+    /// Makes what lies behind the end in the last block read as zeroes.
     fn zero_tail(&mut self, from: &Geometry, to: &Geometry, hidden: bool) -> Result<(), EditError> {
         let (last, used) = (from.blocks - 1, from.block_len(from.blocks - 1));
         let now = to.block_len(last);

@@ -56,7 +56,7 @@ impl BatEntry {
         self.0 / MIB * MIB
     }
 
-    /// Whether bits 3–19 are zero, as they must be.
+    /// Returns `true` if bits 3–19 are zero, as they must be.
     pub fn reserved_is_zero(self) -> bool {
         self.0 & 0xF_FFF8 == 0
     }

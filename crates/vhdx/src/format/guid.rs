@@ -45,7 +45,7 @@ impl Guid {
         Self::swap(bytes)
     }
 
-    /// Whether all bits are zero.
+    /// Returns `true` if all bits are zero.
     pub fn is_zero(&self) -> bool {
         *self == Self::ZERO
     }
@@ -96,7 +96,7 @@ impl FromStr for Guid {
     }
 }
 
-/// Where new GUIDs come from. The crate has no randomness of its own, so that tests repeat a run from a seed.
+/// Source of new GUIDs. The crate has no randomness of its own, so that tests repeat a run from a seed.
 pub trait GuidSource: Send {
     /// A GUID that was never given before.
     fn next(&mut self) -> Guid;

@@ -37,7 +37,7 @@ impl Header {
     /// "head".
     pub const SIGNATURE: [u8; 4] = *b"head";
 
-    /// Whether signature and checksum are right.
+    /// Returns `true` if signature and checksum are right.
     pub fn is_valid(&self) -> bool {
         self.signature == Self::SIGNATURE && self.checksum.get() == checksum(self.as_bytes(), 4)
     }

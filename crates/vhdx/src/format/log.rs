@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Guid;
 
-/// What a log entry begins with.
+/// Header of a log entry.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LogEntryHeader {
@@ -15,11 +15,11 @@ pub struct LogEntryHeader {
     pub checksum: U32,
     /// Bytes of the entry: a multiple of 4 KiB.
     pub entry_length: U32,
-    /// Where in the log the sequence begins that ends with this entry.
+    /// Offset in the log at which the sequence begins that ends with this entry.
     pub tail: U32,
-    /// One more than that of the entry before; not 0.
+    /// Sequence number: one more than that of the entry before; not 0.
     pub sequence: U64,
-    /// How many descriptors follow; may be 0.
+    /// Number of descriptors that follow; may be 0.
     pub descriptor_count: U32,
     /// 0.
     pub reserved: U32,
@@ -37,7 +37,7 @@ impl LogEntryHeader {
     /// Descriptors beside the header in the first 4 KiB; 128 in each further one.
     pub const DESCRIPTORS_FIRST: usize = 126;
 
-    /// How many 4 KiB sectors hold the header and `descriptors` descriptors.
+    /// Returns the number of 4 KiB sectors that hold the header and `descriptors` descriptors.
     pub fn descriptor_sectors(descriptors: usize) -> usize {
         (size_of::<Self>() + descriptors * size_of::<DataDescriptor>()).div_ceil(super::PAGE)
     }
@@ -53,7 +53,7 @@ pub struct DataDescriptor {
     pub trailing: [u8; 4],
     /// Bytes 0–7 of the sector.
     pub leading: [u8; 8],
-    /// Where the sector goes.
+    /// File offset of the sector.
     pub file_offset: U64,
     /// The entry's.
     pub sequence: U64,

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Guid;
 
-/// What the metadata table begins with.
+/// Header of the metadata table.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MetadataTableHeader {
@@ -24,7 +24,7 @@ impl MetadataTableHeader {
     pub const SIGNATURE: [u8; 8] = *b"metadata";
     /// 2.6.1.1.
     pub const ENTRIES_MAX: u16 = 2047;
-    /// How many items of users a table may have (2.6.1.2).
+    /// Maximum number of user items in a table (2.6.1.2).
     pub const USER_ENTRIES_MAX: usize = 1024;
 }
 
@@ -32,7 +32,7 @@ impl MetadataTableHeader {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MetadataEntry {
-    /// What it is: [`item`] has the known ones.
+    /// Identifier of the item: [`item`] has the known ones.
     pub item: Guid,
     /// From the beginning of the region; at least 64 KiB, or 0 of an empty item.
     pub offset: U32,
@@ -49,7 +49,7 @@ impl MetadataEntry {
     pub const USER: u32 = 1;
     /// Of the virtual disk, not of the file: a child gets a copy.
     pub const VIRTUAL_DISK: u32 = 2;
-    /// Who does not know the item must not open the file.
+    /// Flag of an item that a program must know to open the file.
     pub const REQUIRED: u32 = 4;
     /// 2.6.1.2, bytes.
     pub const LENGTH_MAX: u32 = 1 << 20;
@@ -72,7 +72,7 @@ impl FileParameters {
     pub const HAS_PARENT: u32 = 2;
 }
 
-/// What a parent locator begins with (2.6.2.6.1).
+/// Header of a parent locator (2.6.2.6.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LocatorHeader {
@@ -80,7 +80,7 @@ pub struct LocatorHeader {
     pub locator_type: Guid,
     /// 0.
     pub reserved: U16,
-    /// How many entries follow.
+    /// Number of entries that follow.
     pub key_value_count: U16,
 }
 
@@ -88,9 +88,9 @@ pub struct LocatorHeader {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LocatorEntry {
-    /// Where the key begins.
+    /// Offset of the key.
     pub key_offset: U32,
-    /// Where the value begins.
+    /// Offset of the value.
     pub value_offset: U32,
     /// Bytes of the key.
     pub key_length: U16,
@@ -112,7 +112,7 @@ pub mod item {
     pub const LOGICAL_SECTOR_SIZE: Guid = Guid::from_digits(0x8141BF1D_A96F_4709_BA47_F233A8FAAB5F);
     /// 512 or 4096.
     pub const PHYSICAL_SECTOR_SIZE: Guid = Guid::from_digits(0xCDA348C7_445D_4471_9CC9_E9885251C556);
-    /// Where the parent is.
+    /// Parent locator: where the parent is.
     pub const PARENT_LOCATOR: Guid = Guid::from_digits(0xA8D35F2D_B30B_454D_ABF7_D3D84834AB0C);
     /// The one kind of parent locator that is defined (2.6.2.6.3).
     pub const VHDX_LOCATOR: Guid = Guid::from_digits(0xB04AEFB7_D19E_4A81_B789_25B8E9445913);

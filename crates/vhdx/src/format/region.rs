@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Guid;
 
-/// What a region table begins with.
+/// Header of a region table.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RegionTableHeader {
@@ -30,7 +30,7 @@ impl RegionTableHeader {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RegionEntry {
-    /// What it is: [`region_id`] has the known ones.
+    /// Identifier of the region: [`region_id`] has the known ones.
     pub guid: Guid,
     /// A multiple of 1 MiB, at least 1 MiB.
     pub offset: U64,

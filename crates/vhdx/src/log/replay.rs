@@ -10,10 +10,11 @@ use crate::format::{Guid, PAGE, PAGE_U64};
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// How many 4 KiB pages a replay in memory keeps: 256 MiB, far more than a log of any known writer holds (1 MiB).
+/// Maximum number of 4 KiB pages that a replay in memory keeps: 256 MiB, far more than a log of any known writer holds
+/// (1 MiB).
 const OVERLAY_PAGES_MAX: usize = 1 << 16;
 
-/// What a replay in memory made of the file, over which everything is read afterwards.
+/// Result of a replay in memory: an overlay of the file, over which everything is read afterwards.
 #[derive(Default)]
 pub(crate) struct Overlay {
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
@@ -26,7 +27,7 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// Whether the replay changed something in `span`.
+    /// Returns `true` if the replay changed something in `span`.
     pub(crate) fn touches(&self, span: Span) -> bool {
         let first = span.offset / PAGE_U64 * PAGE_U64;
         let zeroed = self.zeroes.range(..span.end()).next_back().is_some_and(|(_, end)| *end > span.offset);
@@ -161,8 +162,8 @@ pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result
     Ok(overlay)
 }
 
-/// How many ranges of zeroes a replay in memory keeps, a few MiB: sector bitmap blocks are what they are for, 16,384 of
-/// which are the most.
+/// Maximum number of ranges of zeroes that a replay in memory keeps, a few MiB: they are meant for sector bitmap
+/// blocks, of which there are 16,384 at most.
 const ZERO_RANGES_MAX: usize = 1 << 16;
 
 /// Replays onto the file and flushes it. The log stays as it is: whoever calls clears the header's LogGuid afterwards.

@@ -13,7 +13,7 @@ use crate::format::{
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// How many bytes of entries may be checked for each byte of the log. Entries that count do not overlap, so 1 is what
+/// Maximum number of bytes of entries checked for each byte of the log. Entries that count do not overlap, so 1 is what
 /// an honest log needs, and a little more where old entries are partly overwritten; overlapping forgeries would need
 /// thousands.
 const CHECKED_PER_BYTE: u64 = 8;

@@ -42,7 +42,7 @@ pub(crate) struct LogWriter {
     sequence: u64,
 }
 
-/// What one entry holds.
+/// Content of one entry.
 pub(crate) struct EntryContent<'a> {
     pub(crate) zeroes: &'a [Span],
     pub(crate) pages: &'a [Page],
@@ -51,7 +51,8 @@ pub(crate) struct EntryContent<'a> {
 }
 
 impl EntryContent<'_> {
-    /// Whether there is nothing to update: such an entry tells lengths of the file, and where its sequence begins.
+    /// Returns `true` if there is nothing to update: such an entry tells lengths of the file, and where its sequence
+    /// begins.
     pub(crate) fn is_empty(&self) -> bool {
         self.zeroes.is_empty() && self.pages.is_empty()
     }
@@ -82,12 +83,12 @@ impl LogWriter {
         ((LogEntryHeader::descriptor_sectors(zeroes + pages) + pages) * PAGE) as u64
     }
 
-    /// Whether there is room for an entry and an empty one behind it.
+    /// Returns `true` if there is room for an entry and an empty one behind it.
     pub(crate) fn fits(&self, length: u64) -> bool {
         self.head + length + PAGE_U64 - self.kept <= self.ring.len()
     }
 
-    /// Whether no entry is needed: everything that was written is durable in its place.
+    /// Returns `true` if no entry is needed: everything that was written is durable in its place.
     pub(crate) fn is_released(&self) -> bool {
         self.tail == self.head
     }

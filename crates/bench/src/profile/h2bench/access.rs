@@ -1,4 +1,4 @@
-//! How long single accesses take.
+//! Access times of single I/Os.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::zones::Zones;
 
 /// Accesses of one measurement, at most.
 const ACCESSES_MAX: u64 = 5000;
-/// Where disks were addressed by cylinder, head and sector, this was all of one: 1024 × 16 × 63 sectors of 512 bytes.
+/// Capacity limit of cylinder/head/sector addressing: 1024 × 16 × 63 sectors of 512 bytes.
 pub(super) const FIRST: u64 = 1024 * 16 * 63 * 512;
 
 pub(super) fn published() -> String {
@@ -31,11 +31,11 @@ pub(super) fn published() -> String {
 pub struct Access {
     /// "read", "write", "read, first 504 MiB", "write, first 504 MiB".
     pub name: &'static str,
-    /// How long each took, nanoseconds.
+    /// Access times, nanoseconds.
     pub latency: Latency,
 }
 
-/// Where accesses go.
+/// Target area of the accesses.
 pub(super) enum Target<'a> {
     /// Anywhere in it.
     Region(Region),

@@ -33,10 +33,10 @@ pub struct Part {
     pub block_size: u32,
 }
 
-/// One application, as a mix.
+/// An application, described as a mix of I/Os.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Application {
-    /// What it is like.
+    /// Name of the kind of application.
     pub name: &'static str,
     /// Its parts; 100 percent together.
     pub parts: &'static [Part],
@@ -98,7 +98,7 @@ pub const APPLICATIONS: [Application; 6] = [
 ];
 
 impl Application {
-    /// What the reference does in this mix, MB/s: each random I/O costs an access, each byte its transfer.
+    /// Throughput of the reference device in this mix, MB/s: each random I/O costs an access, each byte its transfer.
     pub fn reference_mb_s(&self) -> f64 {
         let (mut bytes, mut seconds) = (0.0, 0.0);
         for part in self.parts {
@@ -114,7 +114,7 @@ impl Application {
         self.parts.iter().any(|part| part.writes)
     }
 
-    /// Whether the largest of its I/Os, once for each part, fit.
+    /// Tells whether one I/O of each part fits into its share of the region, and all are whole sectors.
     pub(super) fn fits(&self, region: Region, sector: u32) -> bool {
         let each = region.len / self.parts.len() as u64;
         self.parts
@@ -145,10 +145,10 @@ pub(super) fn published() -> String {
     )
 }
 
-/// What an application came to.
+/// Result of an application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ApplicationResult {
-    /// Which.
+    /// The application.
     pub application: &'static Application,
     /// Millions of bytes per second, both directions together, one I/O at a time.
     pub mb_s: f64,
@@ -170,7 +170,7 @@ struct Script<'a> {
     application: &'a Application,
     region: Region,
     random: Random,
-    /// Where each sequential part goes on, bytes from its start.
+    /// Next offset of each sequential part, bytes from its start.
     cursors: Vec<u64>,
 }
 
@@ -204,7 +204,8 @@ impl Script<'_> {
 const ALIGNED: u64 = 4096;
 
 impl ApplicationResult {
-    /// One I/O at a time for `time`. `None` if nothing came of it; the second is false if it was asked to end.
+    /// Issues one I/O at a time for `time`. Returns `None` if there is no result; the second value is `false` if the
+    /// run was asked to end.
     pub(super) async fn measure(
         application: &'static Application,
         region: Region,

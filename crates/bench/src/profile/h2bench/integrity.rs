@@ -26,7 +26,7 @@ const RANDOM_MAX: usize = 1 << 16;
 const CHUNK: u64 = 1 << 20;
 /// Faults kept with their place; more are only counted.
 const FAULTS_KEPT_MAX: usize = 64;
-/// What the sectors are filled with behind their stamps, a pass each.
+/// Fillings of the sectors behind their stamps, one for each pass.
 const FILLINGS: [Filling; 5] =
     [Filling::Random, Filling::Byte(0x00), Filling::Byte(0xff), Filling::Byte(0x55), Filling::Byte(0xaa)];
 
@@ -42,7 +42,7 @@ pub(super) fn published() -> String {
     )
 }
 
-/// What the integrity check found.
+/// Result of the integrity check.
 ///
 /// Every sector is stamped with its LBA in its first 16 bytes, the run's seed, the number of the pass and a checksum.
 /// The first 20480 sectors and five around every power of two are written, **all** of them, then read back, five times
@@ -58,7 +58,7 @@ pub struct Integrity {
     pub sectors: u64,
     /// Of these, at random addresses.
     pub random: u64,
-    /// How often a sector was wrong.
+    /// Number of comparisons that found a sector wrong.
     pub faulty: u64,
     /// The first 64 faults.
     pub faults: Vec<Fault>,
@@ -282,7 +282,7 @@ fn pieces(run: Run, sectors_max: u64) -> impl Iterator<Item = Run> {
 }
 
 impl Integrity {
-    /// What came of it, in a sentence.
+    /// Result of the check, in a sentence.
     pub fn summary(&self) -> String {
         let found = match self.faulty {
             _ if self.checked == 0 => "nothing was compared.".to_owned(),

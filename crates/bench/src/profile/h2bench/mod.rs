@@ -34,7 +34,7 @@ pub use applications::{
 pub use integrity::Integrity;
 pub use zones::{Range, Zone, Zones};
 
-/// What is re-read for the ceiling of the link, bytes.
+/// Extent that is re-read to measure the ceiling of the link, bytes.
 const INTERFACE_EXTENT: u64 = 1 << 20;
 /// The part of the device in which the sequential maximum is measured and the applications run, bytes.
 const WORK: u64 = 1 << 30;
@@ -42,8 +42,8 @@ const WORK: u64 = 1 << 30;
 /// I/Os in flight for these two.
 const DEPTH: u32 = 8;
 
-/// What the `h2bench` profile found; each part is missing where it was interrupted before, or where nothing may be
-/// written.
+/// Result of the `h2bench` profile; parts are missing if the profile was interrupted before them, or where nothing may
+/// be written.
 #[derive(Clone, Debug, Default)]
 pub struct H2bench {
     /// Re-reading 1 MiB at the start, 64 KiB at depth 8: what the link gives when the far end has the data at hand.
@@ -58,11 +58,11 @@ pub struct H2bench {
     pub access: Vec<Access>,
     /// The application mixes.
     pub applications: Vec<ApplicationResult>,
-    /// Whether sectors come back from where they were written.
+    /// Result of the integrity check: whether sectors come back from where they were written.
     pub integrity: Option<Integrity>,
     /// I/Os that failed in zones, accesses, applications and integrity check.
     pub errors: u64,
-    /// What the first of them said.
+    /// Error of the first of them.
     pub first_error: Option<String>,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn published() -> String {
     text + "\n" + &applications::published()
 }
 
-/// What will be done on a device, in order.
+/// Steps to run on a device, in order.
 struct Plan {
     region: Region,
     work: Region,
@@ -143,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// How long each step takes, in the order of [`run`].
+    /// Returns the expected cost of each step, in the order of [`run`].
     fn costs(&self, geometry: &Geometry) -> Vec<Cost> {
         let mut costs: Vec<Cost> = self.preparation.iter().map(Cost::of).collect();
         costs.extend([&self.interface, &self.read].into_iter().chain(&self.write).map(Cost::of));

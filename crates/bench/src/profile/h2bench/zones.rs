@@ -1,4 +1,4 @@
-//! How fast each zone of a device is.
+//! Transfer rate of each zone of a device.
 
 use std::time::{Duration, Instant};
 
@@ -43,16 +43,16 @@ pub struct Zones {
     pub size: u64,
 }
 
-/// One zone.
+/// Zone of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zone {
-    /// Where it begins, bytes.
+    /// Offset of the zone, bytes.
     pub offset: u64,
     /// Reading, millions of bytes per second; `None` if that failed, or it was interrupted before.
     pub read_mb_s: Option<f64>,
     /// Writing; also `None` where nothing may be written.
     pub write_mb_s: Option<f64>,
-    /// What is known to have been written here, bytes from `offset`.
+    /// Length known to have been written in this zone, bytes from `offset`.
     pub(super) written: u64,
     /// Nothing lies behind what was read.
     pub unallocated: bool,
@@ -71,7 +71,7 @@ pub struct Range {
 }
 
 impl Zones {
-    /// Those of a region, not measured yet.
+    /// Returns the zones of a region, not measured yet.
     pub(super) fn of(region: Region) -> Self {
         let blocks = (region.len / BLOCK).max(1);
         let count = blocks.min(ZONES_MAX);
@@ -94,7 +94,7 @@ impl Zones {
         Cost { bytes: BYTES_MAX * count, most: TIME_MAX * count as u32, ramp: Duration::ZERO }
     }
 
-    /// What is measured of a zone, bytes.
+    /// Returns the length measured in a zone, bytes.
     fn measured(&self, index: usize) -> u64 {
         let zone = self.zones[index].offset;
         let next = self.zones.get(index + 1).map_or(self.zones[0].offset + self.size, |next| next.offset);

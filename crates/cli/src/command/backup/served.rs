@@ -46,7 +46,7 @@ pub(super) fn lun(source: &str) -> Result<Option<LunName>, Failure> {
     LunName::parse(name).map(Some).map_err(|error| Failure::Usage(format!("`{source}`: {error}")))
 }
 
-/// How it is called in manifests.
+/// Name of the LUN in manifests.
 pub(super) fn source_name(lun: &LunName) -> String {
     format!("{PREFIX}{lun}")
 }
@@ -89,7 +89,7 @@ impl<'a> Frozen<'a> {
         Ok((frozen, changed))
     }
 
-    /// What changed between the newest point and this snapshot.
+    /// Returns the changes between the newest point and this snapshot.
     fn changed(&self) -> Result<Changed, Failure> {
         let unknown = |why: &str| Ok(Changed::Unknown { why: terminal::clean(why) });
         let Some(until) = &self.epoch else {
@@ -185,7 +185,7 @@ fn release_old(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Re
     Ok(())
 }
 
-/// What the guest had done when it was frozen.
+/// Consistency level that the guest had reached when it was frozen.
 pub(super) fn level(freezing: &Freezing, application: bool) -> Level {
     match (freezing.is_asked_for(), application) {
         (false, _) => Level::Crash,

@@ -1,10 +1,10 @@
-//! What measuring itself costs, and whether that was the limit.
+//! Cost of measuring itself, and whether that was the limit.
 
 use std::time::Duration;
 
 use lunway_bench::{GeneratorCost, Outcome, generator_cost};
 
-/// How long the generator's cost is looked at.
+/// Time for which the generator's cost is measured.
 const LOOK: Duration = Duration::from_millis(100);
 /// Share of a core, of each worker's, above which the processor was the limit.
 const BUSY: f64 = 0.85;

@@ -23,8 +23,8 @@ const BAR: usize = 40;
 /// Eighths of a column.
 const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What `--live` shows: how far the whole is, throughput and response times of the last second, each direction apart,
-/// the last minute as a line of sparks, what went over each path, and what has been measured already.
+/// Live display of `--live`: overall progress, throughput and response times of the last second for each direction, the
+/// last minute as a sparkline, the traffic over each path, and the results so far.
 ///
 /// Fed with ticks, it [draws](Self::text) itself as text at any time; where the text goes is another's affair.
 pub(super) struct Live {
@@ -38,7 +38,7 @@ pub(super) struct Live {
     paths: Vec<PathSample>,
     paths_at: Instant,
     rates: Vec<PathRates>,
-    /// What went over each path in the last seconds, bytes per second.
+    /// Traffic over each path in the last seconds, bytes per second.
     path_history: Vec<VecDeque<f64>>,
     done: Vec<String>,
     left: Option<Duration>,
@@ -68,7 +68,7 @@ impl Running {
         }
     }
 
-    /// What it has measured, on a line; `None` before there is anything.
+    /// Results so far, on a line; `None` before there are any.
     fn result(&self) -> Option<String> {
         let seconds = self.measured.as_secs_f64();
         let mut line = format!("  {:24}", terminal::clean(&self.name));
@@ -317,7 +317,7 @@ fn spark(share: f64) -> char {
     if share <= 0.0 { ' ' } else { SPARKS[eighth.clamp(1, SPARKS.len()) - 1] }
 }
 
-/// What stands in a line a second, where nothing can be drawn: `None` between seconds.
+/// Returns the line printed each second where nothing can be drawn.
 pub(super) fn line(name: &str, second: &lunway_bench::stream::Second) -> String {
     let seconds = second.interval.as_secs_f64();
     let mut line = format!("{name}:");

@@ -1,4 +1,4 @@
-//! What will be measured, how long that will take, and doing it.
+//! Plan of a measurement, its expected duration, and its execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::wire::Wire;
 use crate::failure::Failure;
 use crate::progress;
 
-/// What will be measured.
+/// Plan of a measurement.
 pub(super) enum Plan {
     /// Jobs: one, or those of a job file.
     Jobs(Schedule),
@@ -24,29 +24,29 @@ pub(super) enum Plan {
     Profile(Kind, Box<profile::Options>),
 }
 
-/// What was measured, and how.
+/// Result of a measurement, and its conditions.
 pub(super) struct Measured {
     pub(super) outcomes: Vec<Outcome>,
     /// Of a profile: what it makes of them.
     pub(super) profile: Option<ProfileResult>,
     pub(super) notes: Vec<String>,
-    /// What makes figures doubtful.
+    /// Reasons to doubt the figures.
     pub(super) warnings: Vec<String>,
     pub(super) environment: Vec<Fact>,
-    /// What the network to the device does.
+    /// Limits of the network to the device.
     pub(super) wire: Wire,
     /// Nothing was cut short.
     pub(super) complete: bool,
 }
 
 impl Plan {
-    /// One job.
+    /// Makes a plan of one job.
     pub(super) fn job(job: Job) -> Self {
         let entry = Entry { job, delay: Duration::ZERO };
         Self::Jobs(Schedule { stages: vec![vec![entry]], notes: Vec::new() })
     }
 
-    /// Whether one job runs after the other, never two at once.
+    /// Returns `true` if jobs run one after the other, never two at once.
     pub(super) fn is_in_turn(&self) -> bool {
         match self {
             Self::Jobs(schedule) => schedule.stages.iter().all(|stage| stage.len() == 1),
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// What it is and about how long it takes, as the end of a sentence.
+    /// Describes the plan and its approximate duration, as the end of a sentence.
     pub(super) fn about(&self, geometry: &Geometry) -> String {
         match self {
             Self::Jobs(schedule) => {
@@ -142,7 +142,7 @@ impl Measured {
     }
 }
 
-/// Whether a profile may write: it was told so, or there is nothing to lose. Says so if not.
+/// Tells whether a profile may write: it was permitted, or there is no data to lose. Prints a message if not.
 pub(crate) async fn may_write(
     device: &Arc<dyn BlockDevice>,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! Whoever looks on while it runs: a bar, a screen, lines, a stream.
+//! Observers of a running measurement: a bar, a screen, lines, a stream.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -41,7 +41,7 @@ enum View {
     Lines(BTreeMap<usize, Second>),
 }
 
-/// What a step does now.
+/// Current state of a step.
 struct Now {
     name: String,
     iops: f64,
@@ -135,7 +135,7 @@ impl Watch {
         self.outcome(outcome);
     }
 
-    /// What came of a job.
+    /// Passes on the result of a job.
     pub(super) fn outcome(&mut self, outcome: &Outcome) {
         self.streamed(|stream| stream.job(outcome));
     }

@@ -1,4 +1,4 @@
-//! What the network to a device can do, and the device's share of it.
+//! Limits of the network to a device, and the device's share of them.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::command::net;
 use crate::{progress, terminal};
 
-/// How long all of it may take at most, beyond what finding the responder takes.
+/// Time limit for all of it, beyond what finding the responder takes.
 const BUDGET: Duration = Duration::from_secs(5);
 /// Nobody asked for it: a machine that does not answer costs no more than this.
 const QUICK: Duration = Duration::from_millis(300);
@@ -28,7 +28,7 @@ pub(super) struct Wire {
     shares: Vec<Option<Share>>,
     /// Names of the jobs, in the same order.
     names: Vec<String>,
-    /// What was measured, or why nothing was.
+    /// Result of the measurement, or the reason why there is none.
     sentence: Option<String>,
 }
 
@@ -115,7 +115,7 @@ fn said(share: &Share) -> String {
     }
 }
 
-/// Where a path leads, whose name may say where it begins too.
+/// Returns the portal to which a path leads; the path's name may include its origin.
 fn portal(path: &str) -> &str {
     path.rsplit_once(" > ").map_or(path, |(_, portal)| portal)
 }

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 pub(super) struct Candidate {
     spec: DeviceSpec,
     sector: Option<u32>,
-    /// What the user calls it.
+    /// Label given by the user.
     pub(super) label: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Candidate {
         &self.spec
     }
 
-    /// What it is called in tables: its label, or the device without its secret.
+    /// Name in tables: the label, or the device without its secret.
     pub(super) fn name(&self) -> String {
         let sector = self.sector.map_or(String::new(), |sector| format!(",sector={sector}"));
         self.label.clone().unwrap_or_else(|| format!("{}{sector}", self.spec))
@@ -113,7 +113,8 @@ impl Opened {
         Geometry::plain(size).with_sector(sector)
     }
 
-    /// Whether all may be written: the user said so, or there is nothing to lose on any. Says so if not.
+    /// Tells whether all devices may be written: the user permitted it, or there is no data to lose on any. Prints a
+    /// message if not.
     pub(super) async fn may_write(&self, destroy: bool, region: u64) -> Result<bool, Failure> {
         for device in &self.devices {
             let geometry = device.geometry();
@@ -150,7 +151,7 @@ impl Opened {
         candidates.iter().zip(&self.devices).map(fact).collect()
     }
 
-    /// What may have been answered from a cache.
+    /// Returns notes on caches that may have answered I/Os.
     pub(super) async fn caches(&self, candidates: &[Candidate], region: u64) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for (candidate, device) in candidates.iter().zip(&self.devices) {

@@ -1,4 +1,4 @@
-//! What is compared: the jobs that become rows.
+//! Rows of a comparison: the jobs that are compared.
 
 use std::time::Duration;
 

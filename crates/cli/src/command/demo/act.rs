@@ -1,4 +1,4 @@
-//! What the second act has shown, for the terminal and for the page.
+//! Result of the second act, for the terminal and for the page.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 /// Characters that the act takes on a terminal.
 const WIDTH: usize = 60;
 
-/// What the second act has shown.
+/// Result of the second act.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Act {
-    /// What the lanes were, in a sentence.
+    /// Description of the lanes, in a sentence.
     pub(super) lanes: String,
     /// Spacing of the values.
     pub(super) interval: Duration,
     /// For each lane its name and MB/s.
     pub(super) lines: Vec<(String, Vec<f64>)>,
-    /// What happened, and when.
+    /// Events, each with its time.
     pub(super) events: Vec<(Duration, String)>,
     /// Written, millions of bytes.
     pub(super) mb: f64,
@@ -69,7 +69,7 @@ impl Act {
         })
     }
 
-    /// What was written stayed, and nothing failed.
+    /// Returns `true` if all data written was kept, and nothing failed.
     pub(super) fn is_good(&self) -> bool {
         self.errors == 0 && self.verified.0 > 0 && self.verified.1 == 0
     }
@@ -86,7 +86,7 @@ impl Act {
         .to_string()
     }
 
-    /// What happened, in a sentence or two.
+    /// Summary of the act, in a sentence or two.
     pub(super) fn closing(&self) -> String {
         let (checked, wrong) = self.verified;
         let kept = match (self.errors, wrong) {

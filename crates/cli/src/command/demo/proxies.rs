@@ -33,11 +33,11 @@ const DEPTH: u32 = 8;
 const TIME: Duration = Duration::from_secs(6);
 const PULLED: Duration = Duration::from_secs(2);
 const PLUGGED: Duration = Duration::from_secs(4);
-/// What a proxy carries in each direction, bytes per second: about what a cable of 200 Mbit does.
+/// Bandwidth of a proxy in each direction, bytes per second: about that of a cable of 200 Mbit.
 const RATE: u32 = 24_600_000;
 /// A proxy passes on so much at once.
 const CHUNK: usize = 32 << 10;
-/// What a proxy catches up of the time that it was late: timers are, on a busy machine.
+/// Longest delay that a proxy makes up for: timers are late on a busy machine.
 const LATE: Duration = Duration::from_millis(10);
 
 /// Serves, reaches the disk over two proxies, and closes one of them in mid-write. `reason` is why there are no cables.
@@ -177,7 +177,7 @@ async fn pass_on(
     }
 }
 
-/// One connection, both ways, until either end closes.
+/// Carries one connection, both ways, until either end closes.
 async fn carry(client: TcpStream, portal: SocketAddr) -> io::Result<()> {
     let server = TcpStream::connect(portal).await?;
     client.set_nodelay(true)?;

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::command::disk::NewDisk;
 use crate::failure::Failure;
 
-/// Where the volumes lie. They are gone with this.
+/// Location of the volumes. They are deleted when this is dropped.
 pub(super) enum Volumes {
     /// In memory.
     Memory,
@@ -25,7 +25,7 @@ impl Volumes {
         })
     }
 
-    /// What one of them is.
+    /// Kind of a volume.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Memory => "a RAM disk",

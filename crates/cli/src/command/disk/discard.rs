@@ -15,7 +15,7 @@ use crate::device::Waiter;
 use crate::failure::Failure;
 use crate::progress;
 
-/// How much of a device is looked at together, bytes: a list of its free ranges takes 4 MiB at the worst.
+/// Length of a device that is examined at a time, bytes: a list of its free ranges takes 4 MiB at the worst.
 const WINDOW: u64 = 1 << 30;
 
 /// Commands under way at a time: the discards of a fragmented file system are many and short, and over a network each
@@ -25,14 +25,14 @@ const IN_FLIGHT: usize = 16;
 /// Zeroes are looked for in units of this, bytes: what file systems of hosts allocate.
 const ZERO_UNIT: u64 = 4096;
 
-/// How much is read at a time to find zeroes, bytes.
+/// Length of a read that looks for zeroes, bytes.
 const PIECE: u64 = 1 << 20;
 
-/// What is given back.
+/// Space to give back.
 pub(super) struct Dead {
-    /// What file systems prove to be free.
+    /// Ranges that file systems prove to be free.
     pub(super) free: bool,
-    /// What is zero.
+    /// Ranges that are zero.
     pub(super) zeroes: bool,
     /// Ranges of the disk that stay as they are.
     pub(super) keep: Ranges,
@@ -80,7 +80,7 @@ impl Target<'_> {
         Ok(discarded)
     }
 
-    /// How many bytes of what is dead the device holds. `None`: it was cancelled.
+    /// Number of bytes of dead space that the device holds. `None` if it was cancelled.
     pub(super) fn count(&self, dead: &Dead, cancel: &Cancel) -> Result<Option<u64>, Failure> {
         self.each("looking", dead, cancel, |_| Ok(()))
     }

@@ -1,4 +1,4 @@
-//! What the file systems on a device prove to be free, for commands that leave it out.
+//! Free space proved by the file systems on a device, for commands that leave it out.
 
 use anyhow::anyhow;
 use lunway_block::BlockDevice;
@@ -12,7 +12,8 @@ use crate::device::Waiter;
 use crate::failure::Failure;
 use crate::terminal;
 
-/// What of a source need not be copied. On standard error stands which volumes are copied whole, and why.
+/// Returns the ranges of a source that need not be copied. Reports on standard error which volumes are copied whole,
+/// and why.
 pub(in crate::command) fn skipped(device: &dyn BlockDevice, waiter: &Waiter) -> Result<Skipped, Failure> {
     let source = DeviceSource::new(device, waiter);
     let disk = examine(&source);

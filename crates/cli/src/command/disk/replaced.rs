@@ -72,8 +72,8 @@ impl Replaced {
         &self.path
     }
 
-    /// Gives a new file the permissions of this one, and its owner where that is possible: who may not read the old data
-    /// may not read the new.
+    /// Gives a new file the permissions of this one, and its owner where that is possible: who may not read the old
+    /// data may not read the new.
     pub(in crate::command) fn lend_permissions(&self, new: &Path) -> anyhow::Result<()> {
         let cannot = || format!("cannot set the permissions of {}", new.display());
         let old = self.file.metadata().with_context(cannot)?;

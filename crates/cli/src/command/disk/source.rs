@@ -26,7 +26,7 @@ impl<'a> DeviceSource<'a> {
         self.device.geometry().logical_sector
     }
 
-    /// What the device says of its own ranges.
+    /// Returns the extents that the device reports for its own ranges.
     pub(in crate::command) fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, Failure> {
         let extents = self.waiter.wait(self.device.extents(offset, len, usize::MAX));
         Ok(extents.context("cannot query the allocated ranges of the device")?)

@@ -55,7 +55,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Those that were given before.
+    /// Reads the answers given before.
     pub(super) fn read() -> Result<Self, Failure> {
         let path = state::path("doctor.json");
         let answers = match &path {

@@ -175,7 +175,7 @@ async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
     probes
 }
 
-/// What the port of a lane has lost since it came up.
+/// Returns the number of packets that a lane's port has lost since it came up.
 fn lost_by_port(lane: &PlannedLane) -> Seen<u64> {
     lane.interface.as_deref().map_or_else(|| Seen::unseen("its port is not known"), port_lost)
 }

@@ -1,4 +1,4 @@
-//! Which machines are looked at, and by which facts.
+//! Machines to examine, and the facts used.
 
 use std::fs::File;
 use std::io::Read;
@@ -29,7 +29,7 @@ impl Looked {
         &self.machines[0].1
     }
 
-    /// What all rules say, of several machines with their names.
+    /// Returns the diagnoses of all rules, with the machines' names if there are several.
     pub(super) fn diagnoses(&self) -> Vec<Diagnosis> {
         let several = self.machines.len() > 1;
         let labels: Vec<String> = self.machines.iter().map(label).collect();
@@ -55,20 +55,20 @@ impl Looked {
         found
     }
 
-    /// Where the facts come from, if it is not this machine.
+    /// Origin of the facts, if it is not this machine.
     pub(super) fn elsewhere(&self) -> Option<String> {
         let names: Vec<&str> =
             self.machines.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty()).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// What was looked at, for the line with the counts.
+    /// Subject of the examination, for the line with the counts.
     pub(super) fn subject(&self) -> String {
         self.machines.iter().map(label).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// What a machine calls itself, or where its facts come from.
+/// Name that a machine gives itself, or the origin of its facts.
 fn label((from, facts): &(String, Facts)) -> String {
     let host = facts.host.as_ref().map(|host| host.name.clone()).filter(|name| !name.is_empty());
     let windows = facts.windows.as_ref().map(|windows| windows.name.clone());

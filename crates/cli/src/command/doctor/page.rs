@@ -8,7 +8,7 @@ use lunway_report::{
 
 use super::verdicts::Verdicts;
 
-/// How a verdict is marked.
+/// Returns the tone in which a verdict is marked.
 fn tone(verdict: Verdict) -> VerdictTone {
     match verdict {
         Verdict::Ok => VerdictTone::Good,

@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 256;
 const DOWN_TIME: Duration = Duration::from_secs(2);
 /// Time for a lane to be there: before the first is taken down, and after each was put back.
 const RETURN_TIME: Duration = Duration::from_secs(10);
-/// How often a lane is asked whether it is there.
+/// Interval at which a lane's state is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Time for the last reads and for logging out.
 const END_TIME: Duration = Duration::from_secs(35);
@@ -113,7 +113,7 @@ async fn pull_each(disk: &IscsiMultipath) -> Result<BTreeMap<String, LanePull>, 
     Ok(pulls)
 }
 
-/// How long it takes until a lane is logged in; `None`: too long.
+/// Waits until a lane is logged in, and returns the time that took; `None` if it took too long.
 async fn there(disk: &IscsiMultipath, lane: usize) -> Option<Duration> {
     let began = Instant::now();
     let is_there = || {

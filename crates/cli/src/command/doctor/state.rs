@@ -1,4 +1,4 @@
-//! What doctor keeps between two runs: files in `$XDG_STATE_HOME/lunway`, or `~/.local/state/lunway` (XDG Base
+//! State that doctor keeps between runs: files in `$XDG_STATE_HOME/lunway`, or `~/.local/state/lunway` (XDG Base
 //! Directory Specification).
 
 use std::fs;

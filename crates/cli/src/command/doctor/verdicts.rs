@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use crate::terminal;
 
-/// What came out of a run.
+/// Verdicts of a run.
 pub(super) struct Verdicts {
     /// All that is not muted, in the order of the rules.
     pub(super) found: Vec<Diagnosis>,
-    /// How many are.
+    /// Number of muted verdicts.
     pub(super) muted: usize,
-    /// What was looked at.
+    /// Subject of the examination.
     pub(super) subject: String,
 }
 
@@ -34,7 +34,7 @@ impl Verdicts {
         }
     }
 
-    /// Those with a verdict, unanswered questions left out.
+    /// Returns the diagnoses with that verdict, unanswered questions left out.
     pub(super) fn with(&self, verdict: Verdict) -> impl Iterator<Item = &Diagnosis> {
         self.found.iter().filter(move |diagnosis| diagnosis.verdict == verdict && !is_question(diagnosis))
     }
@@ -44,7 +44,7 @@ impl Verdicts {
         self.found.iter().filter(|found| is_question(found)).map(|found| found.finding.id).collect()
     }
 
-    /// One sentence: how many of each.
+    /// Summary in one sentence: the number of each verdict.
     pub(super) fn sentence(&self) -> String {
         let counts = [Verdict::Bad, Verdict::Warn, Verdict::Unknown, Verdict::Ok]
             .map(|verdict| format!("{} {verdict}", self.count(verdict)));

@@ -1,4 +1,4 @@
-//! What any device says about itself.
+//! Properties that any device reports about itself.
 
 use anyhow::Context;
 use lunway_block::size::HumanSize;

@@ -1,4 +1,4 @@
-//! What a target and a logical unit say about themselves.
+//! Properties that a target and a logical unit report about themselves.
 
 use lunway_block::size::HumanSize;
 use lunway_initiator::{Inspection, UnitInspection};

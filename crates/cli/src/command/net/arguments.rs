@@ -1,4 +1,4 @@
-//! What stands in the lists of `lunway net`.
+//! Elements of the lists of `lunway net`.
 
 use lunway_block::size::parse_size;
 use lunway_net::protocol::{BUFFER_RANGE, MESSAGE_MAX};

@@ -20,7 +20,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// Percentiles at which a curve of round trips is drawn.
 const PERCENTILES: [f64; 9] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9, 99.99];
 
-/// What was measured, with tables, a heat map for each direction, streams as bars, and the distribution of round trips.
+/// Returns the page of a measurement, with tables, a heat map for each direction, streams as bars, and the distribution
+/// of round trips.
 pub(super) fn document(measured: &Measured) -> Document {
     let matrix = &measured.matrix;
     let mut document = Document::new("net", "lunway net", measured.subject.clone());

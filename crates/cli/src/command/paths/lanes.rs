@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::terminal;
 
-/// What is seen of the lanes of a disk: two looks make rates.
+/// State of a disk's lanes: two samples make rates.
 pub(super) struct Lanes {
     now: Vec<LaneStatus>,
     before: Vec<LaneStatus>,
@@ -18,7 +18,7 @@ pub(super) struct Lanes {
     elapsed: Duration,
 }
 
-/// What went over a lane between two looks, each second.
+/// Traffic over a lane between two samples, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rates {
     read: f64,
@@ -50,7 +50,7 @@ impl Lanes {
         }
     }
 
-    /// How each is.
+    /// Table of the lanes' states.
     pub(super) fn state_table(&self) -> String {
         let rows: Vec<_> = self
             .now
@@ -92,7 +92,7 @@ impl Lanes {
         terminal::table(headings, &rows, "no lanes")
     }
 
-    /// What each does.
+    /// Table of the lanes' rates.
     pub(super) fn rate_table(&self) -> String {
         let rows: Vec<_> = self
             .now

@@ -16,11 +16,11 @@ use crate::interrupt::Requests;
 use crate::screen::redrawn;
 use crate::{device, terminal};
 
-/// What the load reads: so much at a time, and so many at once. Long enough to be split over lanes.
+/// Length of a read of the load, and number of reads in flight. Long enough to be split over lanes.
 const LOAD_LEN: u64 = 1 << 20;
 const LOAD_DEPTH: usize = 4;
 
-/// How the lanes of a disk are shown.
+/// Display of a disk's lanes.
 pub(crate) struct Live {
     pub(crate) device: String,
     pub(crate) interval: Duration,

@@ -1,4 +1,4 @@
-//! What a plan and a policy would do.
+//! Trial of a plan and a policy: what they would do.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::terminal;
 
-/// How many reads are placed, and the length of each, bytes.
+/// Number of reads that are placed, and the length of each, bytes.
 const READS: u64 = 8;
 const LEN: u32 = 64 << 10;
 

@@ -1,4 +1,4 @@
-//! What an initiator proves to the target, and the target to it.
+//! CHAP of a target: the initiator's proof, and the target's own.
 
 use super::{Outcome, TEXT_VALUE_LEN_MAX, TargetLogin};
 use crate::chap::{Challenge, ChapAccount, ChapAlgorithm};
@@ -12,7 +12,7 @@ use crate::text::{self, Builder, answer};
 pub struct ChapAuth {
     /// The accounts that may log in.
     pub accounts: Vec<ChapAccount>,
-    /// What the target proves to an initiator that asks (mutual CHAP).
+    /// Account that the target proves to an initiator that asks (mutual CHAP).
     pub mutual: Option<ChapAccount>,
     /// Algorithms the target accepts; the initiator's order decides among them.
     pub algorithms: Vec<ChapAlgorithm>,
@@ -24,7 +24,7 @@ pub struct ChapAuth {
     pub barred: Vec<String>,
 }
 
-/// How far authentication got.
+/// Progress of authentication.
 #[derive(Debug)]
 pub(super) enum Chap {
     /// No method chosen.
@@ -49,7 +49,7 @@ pub(super) struct Security<'a> {
 }
 
 impl TargetLogin {
-    /// Whether nothing is left to prove.
+    /// Returns `true` if nothing is left to prove.
     pub(super) fn is_admitted(&self) -> bool {
         let auth = self.grant.as_ref().and_then(|grant| grant.auth.as_ref());
         match self.chap {

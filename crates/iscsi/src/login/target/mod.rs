@@ -63,7 +63,7 @@ enum State {
     Over,
 }
 
-/// What an answer repeats of its request.
+/// Fields that an answer repeats from its request.
 #[derive(Debug, Clone)]
 struct Last {
     stage: Stage,
@@ -85,7 +85,7 @@ struct Outgoing {
     transit: Option<Stage>,
 }
 
-/// What the initiator declared about itself.
+/// Names that the initiator declared about itself.
 #[derive(Debug, Default)]
 struct Names {
     initiator: Option<String>,
@@ -94,7 +94,7 @@ struct Names {
     session_type: Option<SessionType>,
 }
 
-/// What to do next.
+/// Next step of a login.
 #[derive(Debug)]
 pub enum TargetStep {
     /// The leading request is understood: who may log in? Answer with [`TargetLogin::grant`] or
@@ -121,14 +121,14 @@ pub struct LoginReply {
     pub data: Vec<u8>,
 }
 
-/// Who wants to log in, and to what. Nothing of it is proven yet.
+/// Identity claimed in a login: who wants to log in, and to what. Nothing of it is proven yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginAsk {
     /// InitiatorName.
     pub initiator_name: String,
     /// TargetName; always there in a normal session.
     pub target_name: Option<String>,
-    /// What the session is for.
+    /// Type of the session.
     pub session_type: SessionType,
     /// The initiator's part of the session's identity.
     pub isid: Isid,
@@ -138,25 +138,25 @@ pub struct LoginAsk {
     pub cid: u16,
 }
 
-/// What the target knows about the session it lets in.
+/// Grant of a login: the target's data about the session it lets in.
 #[derive(Debug, Clone)]
 pub struct LoginGrant {
     /// The target's part of the session's identity; not 0.
     pub tsih: u16,
     /// The portal group this connection reached.
     pub target_portal_group_tag: u16,
-    /// What people call the target; at most 255 bytes.
+    /// Alias of the target, for people; at most 255 bytes.
     pub target_alias: Option<String>,
-    /// Who must prove to be whom; `None` lets anybody in.
+    /// CHAP authentication: who must prove to be whom; `None` lets anybody in.
     pub auth: Option<ChapAuth>,
-    /// What the login ends with once that is proven: not everybody shall learn it.
+    /// Status with which the login ends once that is proven: not everybody shall learn it.
     pub refusal: Option<LoginStatus>,
 }
 
 /// Why somebody may not log in, and where to go instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginRefusal {
-    /// What is answered.
+    /// Status of the answer.
     pub status: LoginStatus,
     /// TargetAddress of a redirection: `host[:port]`, IPv6 in brackets, without portal group tag (RFC 7143 §13.8).
     // RFC 7143 [13.8-1]
@@ -204,7 +204,7 @@ impl TargetLogin {
         }
     }
 
-    /// Whether a Login Request has come.
+    /// Returns `true` if a Login Request has come.
     pub(crate) const fn has_begun(&self) -> bool {
         self.identity.is_some()
     }
@@ -265,7 +265,7 @@ impl TargetLogin {
         TargetStep::Failed(reply)
     }
 
-    /// What a header alone can have wrong.
+    /// Checks what a header alone can have wrong.
     fn check(&mut self, header: &LoginRequest, first: bool, stage: Stage) -> Outcome<()> {
         if !matches!(self.state, State::Open) {
             return Err(LoginStatus::INVALID_DURING_LOGIN);

@@ -60,7 +60,7 @@ fn auth() -> ChapAuth {
     }
 }
 
-/// How a login ended on both sides.
+/// End of a login on both sides.
 #[derive(Debug)]
 struct Ending {
     target: Result<LoggedIn, LoginStatus>,

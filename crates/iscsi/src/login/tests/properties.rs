@@ -1,11 +1,11 @@
-//! What holds whatever both sides want, and whatever comes.
+//! Properties that hold whatever both sides want, and whatever comes.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::pdu::view;
 
-/// One of all the combinations of roles' wishes.
+/// Strategy for all combinations of the roles' wishes.
 fn any_parameters() -> impl Strategy<Value = Parameters> {
     let digest =
         prop_oneof![Just(DigestPolicy::Never), Just(DigestPolicy::Allow), Just(DigestPolicy::Prefer)];

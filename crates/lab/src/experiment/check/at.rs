@@ -1,4 +1,4 @@
-//! Where something is wrong, and what can be wrong anywhere.
+//! Location of an error in a file, and the checks that apply everywhere.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::topology::Topology;
 /// The longest measurement.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Where in a file something stands.
+/// Location in a file.
 pub(super) struct At<'a> {
     pub(super) file: &'a str,
     pub(super) table: String,

@@ -1,4 +1,4 @@
-//! What a run measures.
+//! Check of a run's measurement.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const CELLS_MAX: usize = 200;
 /// The most connections at once.
 const STREAMS_MAX: u32 = 64;
 
-/// What I/O runs without saying so.
+/// Defaults of an I/O run.
 const SIZE_DEFAULT: u64 = 256 << 20;
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
 const CELL_TIME_DEFAULT: Duration = Duration::from_secs(3);

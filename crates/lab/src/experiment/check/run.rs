@@ -126,7 +126,7 @@ fn paths(
     Ok(paths)
 }
 
-/// How many sessions the run's team has, where its paths are one.
+/// Returns the number of sessions of the run's team; `None` if the run has no team.
 fn team(at: &At<'_>, paths: &[Path], table: &RunTable) -> Result<Option<u16>, ExperimentError> {
     let chooses = paths.iter().any(Path::has_options);
     if table.plan.is_some() && chooses {
@@ -146,7 +146,8 @@ fn team(at: &At<'_>, paths: &[Path], table: &RunTable) -> Result<Option<u16>, Ex
     at.range("sessions", table.sessions.unwrap_or(1), 1..=SESSIONS_MAX).map(Some)
 }
 
-/// What is measured one after the other. Several sessions always have a policy; one has none unless it is asked for.
+/// Returns the policies to measure, one after the other. Several sessions always have a policy; a single session has
+/// none unless one is requested.
 fn policies(
     at: &At<'_>,
     paths: usize,

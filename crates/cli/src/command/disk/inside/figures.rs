@@ -1,4 +1,4 @@
-//! What the device holds of what is free, and the disk as a strip.
+//! Allocation of free space by the device, and the disk as a strip.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ const WINDOW: u64 = 4 << 30;
 /// Into how many parts the strip is divided: a broad drawing has room for half of them.
 const PARTS: u64 = 800;
 
-/// What people see of a byte.
+/// State of a byte as shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// Used.

@@ -1,4 +1,4 @@
-//! What lies on a disk, as a page.
+//! Contents of a disk, as a page.
 
 use lunway_block::size::HumanSize;
 use lunway_filesystem::tree::Disk;
