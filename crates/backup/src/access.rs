@@ -37,22 +37,22 @@ pub(crate) fn failed_access(error: OpenError) -> std::result::Result<io::Error, 
 
 /// The deep check of a VHDX file, whose report counts what could not be read as damage: here it is an error.
 pub(crate) fn checked(storage: &Open, name: &str) -> Result<Report> {
-    let witness = Witness { inner: Arc::clone(storage), failed: Mutex::default() };
-    let report = check(&witness);
-    match witness.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    let recorder = FailureRecorder { inner: Arc::clone(storage), failed: Mutex::default() };
+    let report = check(&recorder);
+    match recorder.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(BackupError::folder("reading", name)(error)),
         None => Ok(report),
     }
 }
 
 /// A file that remembers the first failure of a way to it.
-struct Witness {
+struct FailureRecorder {
     inner: Open,
     failed: Mutex<Option<io::Error>>,
 }
 
-impl Witness {
-    fn see<T>(&self, answer: io::Result<T>) -> io::Result<T> {
+impl FailureRecorder {
+    fn record<T>(&self, answer: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &answer
             && !is_of_the_file(error.kind())
         {
@@ -63,13 +63,13 @@ impl Witness {
     }
 }
 
-impl Storage for Witness {
+impl Storage for FailureRecorder {
     fn len(&self) -> io::Result<u64> {
-        self.see(self.inner.len())
+        self.record(self.inner.len())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.see(self.inner.read_at(offset, buf))
+        self.record(self.inner.read_at(offset, buf))
     }
 
     fn write_at(&self, _offset: u64, _data: &[u8]) -> io::Result<()> {
@@ -87,17 +87,17 @@ impl Storage for Witness {
 
 /// A folder that is only read, in which what could not be read is read again, at once and then each second, for as
 /// long as `patience`: a verification of hours shall survive what a share takes to come back.
-pub(crate) struct Patient<'a> {
+pub(crate) struct RetryingFolder<'a> {
     pub(crate) inner: &'a dyn Folder,
     pub(crate) patience: Duration,
 }
 
-struct PatientFile {
+struct RetryingFile {
     inner: Open,
     patience: Duration,
 }
 
-fn patiently<T>(patience: Duration, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry<T>(patience: Duration, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begun = Instant::now();
     let mut pause = Duration::ZERO;
     loop {
@@ -116,13 +116,13 @@ fn patiently<T>(patience: Duration, mut attempt: impl FnMut() -> io::Result<T>) 
     }
 }
 
-impl Storage for PatientFile {
+impl Storage for RetryingFile {
     fn len(&self) -> io::Result<u64> {
-        patiently(self.patience, || self.inner.len())
+        retry(self.patience, || self.inner.len())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        patiently(self.patience, || self.inner.read_at(offset, buf))
+        retry(self.patience, || self.inner.read_at(offset, buf))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -138,9 +138,9 @@ impl Storage for PatientFile {
     }
 }
 
-impl Folder for Patient<'_> {
+impl Folder for RetryingFolder<'_> {
     fn names(&self) -> io::Result<Vec<String>> {
-        patiently(self.patience, || self.inner.names())
+        retry(self.patience, || self.inner.names())
     }
 
     fn create(&self, name: &str) -> io::Result<Open> {
@@ -148,8 +148,8 @@ impl Folder for Patient<'_> {
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
-        let inner = patiently(self.patience, || self.inner.open(name, writable))?;
-        Ok(Arc::new(PatientFile { inner, patience: self.patience }))
+        let inner = retry(self.patience, || self.inner.open(name, writable))?;
+        Ok(Arc::new(RetryingFile { inner, patience: self.patience }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -173,7 +173,7 @@ impl Folder for Patient<'_> {
     }
 
     fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {
-        patiently(self.patience, || self.inner.data(name))
+        retry(self.patience, || self.inner.data(name))
     }
 
     fn show(&self, name: &str) -> String {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, Disk, OpenOptions};
+use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
 use crate::access::{failed_access, is_of_the_file};
 use crate::error::{BackupError, Result};
@@ -388,7 +388,7 @@ pub(crate) fn open_disk(folder: &dyn Folder, manifest: &Manifest) -> Result<Disk
     let name = folder.show(&file);
     let [merged, _] = merge::merged_names(&manifest.stem());
     let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
-    let options = OpenOptions { cached_pages: CACHED_PAGES, ..OpenOptions::read_only() };
+    let options = VhdxOpenOptions { cached_pages: CACHED_PAGES, ..VhdxOpenOptions::read_only() };
     let refused = |error| match failed_access(error) {
         Ok(source) => BackupError::folder("reading", &name)(source),
         Err(error) => BackupError::Damaged { point: manifest.point, what: format!("{name}: {error}") },

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use lunway_file::Workers;
-use lunway_vhdx::{Chain, CreateOptions, Disk, Kind as DiskKind, OpenError, OpenOptions, create};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, OpenError, VhdxOpenOptions, create};
 
 use crate::access::is_of_the_file;
 use crate::catalogue::{Catalogue, journal_name, open_disk};
@@ -23,7 +23,7 @@ use crate::heal::Lost;
 use crate::history::{History, damaged};
 use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{UNIT, UnitLeaves};
-use crate::manifest::{FORMAT, Kind, Level, Manifest, disk_name, leaves_name, parse_stem, stem};
+use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem, stem};
 use crate::notes::NOTES;
 use crate::pace::Pace;
 use crate::run::{Guids, new_id, on};
@@ -33,7 +33,7 @@ use crate::sidecar::{Segment, Sidecar, Writer};
 
 /// Properties decided for a new point.
 pub(crate) struct Decided {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PointKind,
     pub(crate) why: String,
     pub(crate) parent: Option<Manifest>,
     pub(crate) size: u64,
@@ -348,7 +348,8 @@ fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer>
 fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Chain<crate::folder::Open>> {
     let name = folder.show(file);
     let storage = folder.open(file, true).map_err(BackupError::folder("opening", &name))?;
-    let disk = Disk::open(storage, &OpenOptions::writable(), guids()).map_err(BackupError::open(&name))?;
+    let disk =
+        Disk::open(storage, &VhdxOpenOptions::writable(), guids()).map_err(BackupError::open(&name))?;
     Chain::upper(vec![disk]).map_err(BackupError::open(&name))
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::manifest::{Kind, PointId};
+use crate::manifest::{PointId, PointKind};
 use crate::sidecar::Segment;
 
 /// Most bytes that are read of a journal: 64 bytes for each segment of the largest disk, and as many windows.
@@ -27,7 +27,7 @@ const SUM_LEN: usize = 16;
 pub(crate) struct Plan {
     pub(crate) point: PointId,
     pub(crate) generation: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PointKind,
     pub(crate) why: String,
     pub(crate) parent: Option<PointId>,
     pub(crate) source: String,
@@ -207,7 +207,7 @@ mod tests {
         Plan {
             point: PointId(5),
             generation: 2,
-            kind: Kind::Full,
+            kind: PointKind::Full,
             why: "test".into(),
             parent: None,
             source: "disk".into(),

@@ -71,7 +71,7 @@ pub use history::{History, Layer};
 pub use journal::Counted;
 pub use leaf::{LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves};
 pub use lease::{Holder, Lease};
-pub use manifest::{FORMAT, Kind, Level, Manifest, PointId, SkippedBytes};
+pub use manifest::{FORMAT, Level, Manifest, PointId, PointKind, SkippedBytes};
 pub use mount::Mount;
 pub use notes::{Damage, Notes};
 pub use prune::{Retention, Step, prune};

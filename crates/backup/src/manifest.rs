@@ -62,14 +62,14 @@ impl<'de> Deserialize<'de> for PointId {
 /// Kind of a point's VHDX file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum PointKind {
     /// A dynamic disk: all of the source.
     Full,
     /// A differencing disk on the parent's file.
     Increment,
 }
 
-impl Kind {
+impl PointKind {
     /// As JSON and people call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -111,7 +111,7 @@ pub struct Manifest {
     /// Counts the points of the folder: a later one has a larger number. Decisions rest on it, never on a clock.
     pub generation: u64,
     /// Full or increment.
-    pub kind: Kind,
+    pub kind: PointKind,
     /// Why it is that.
     pub why: String,
     /// The point below, of an increment.
@@ -188,7 +188,7 @@ impl Manifest {
         let hashes = [&manifest.root, &manifest.skeleton];
         let contradiction = if manifest.format != FORMAT {
             Some("it has a format that this version does not know")
-        } else if (manifest.kind == Kind::Full) == manifest.parent.is_some() {
+        } else if (manifest.kind == PointKind::Full) == manifest.parent.is_some() {
             Some("a full has no parent, an increment has one")
         } else if manifest.file_bytes.max(manifest.leaves_bytes) > FILE_MAX {
             Some("the size of a file is not possible")
@@ -276,7 +276,7 @@ pub(crate) mod tests {
             format: FORMAT,
             point: PointId(7),
             generation: 1,
-            kind: Kind::Full,
+            kind: PointKind::Full,
             why: "it is the first".into(),
             parent: None,
             source: "disk.img".into(),

@@ -12,7 +12,7 @@
 //! not touched. The folder shows the same disks at every moment; a kill after step 3 is finished by the next writer.
 
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, CreateOptions, DiscardMode, Disk, Kind as DiskKind, OpenOptions, create};
+use lunway_vhdx::{Chain, CreateOptions, DiscardMode, Disk, DiskKind, VhdxOpenOptions, create};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Catalogue, open_disk};
@@ -22,8 +22,8 @@ use crate::history::{History, damaged};
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
 use crate::manifest::{
-    Kind, MANIFEST_MAX, Manifest, PointId, disk_name, leaves_name, manifest_names, parse_stem, seal, stem,
-    unseal,
+    MANIFEST_MAX, Manifest, PointId, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal,
+    stem, unseal,
 };
 use crate::run::Guids;
 use crate::seal::{measure, protect, release, write_manifest};
@@ -217,7 +217,7 @@ fn new_disk(
         lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &name)(error),
         source => BackupError::Create { name: name.clone(), source },
     })?;
-    let options = OpenOptions { data_write: Some(data_write), ..OpenOptions::writable() };
+    let options = VhdxOpenOptions { data_write: Some(data_write), ..VhdxOpenOptions::writable() };
     let disk = Disk::open(storage, &options, guids()).map_err(BackupError::open(&name))?;
     Chain::upper(vec![disk]).map_err(BackupError::open(&name))
 }
@@ -246,7 +246,7 @@ fn fill(
                 continue;
             }
             match state {
-                Leaf::Zero if manifest.kind == Kind::Full => continue,
+                Leaf::Zero if manifest.kind == PointKind::Full => continue,
                 Leaf::Zero => {
                     let zeroed = disk.discard(range.start, range.end - range.start, DiscardMode::Zero);
                     zeroed.map_err(BackupError::disk(name))?;
@@ -278,7 +278,7 @@ fn read_back(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_f
     let name = folder.show(disk_file);
     let opening = || BackupError::folder("opening", &name);
     let storage = folder.open(disk_file, false).map_err(opening())?;
-    let disk = Disk::open(storage, &OpenOptions::read_only(), Box::new(|| Guid::ZERO));
+    let disk = Disk::open(storage, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO));
     let disk =
         Chain::upper(vec![disk.map_err(BackupError::open(&name))?]).map_err(BackupError::open(&name))?;
     let leaves = folder.open(leaves_file, false).map_err(opening())?;

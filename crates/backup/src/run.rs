@@ -15,7 +15,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use lunway_block::{BlockDevice, BlockError, Buf, Extent, ExtentKind};
 use lunway_copy::Skipped;
-use lunway_file::{Lane, Workers};
+use lunway_file::{ThreadPool, Workers};
 use lunway_vhdx::format::GuidSource;
 
 use crate::catalogue::{Catalogue, LINKS_MAX, lacks, open_disk};
@@ -28,7 +28,7 @@ use crate::history::History;
 use crate::journal::Counted;
 use crate::leaf::{LEAF, LEAVES, UNIT, UnitLeaves, unit_range, units};
 use crate::lease::Lease;
-use crate::manifest::{Kind, Level, Manifest, PointId};
+use crate::manifest::{Level, Manifest, PointId, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
 use crate::seal::Sealing;
@@ -173,10 +173,10 @@ struct Decision {
 
 /// Runs a job that blocks on a thread.
 pub(crate) async fn on<T: Send + Unpin + 'static>(
-    lane: &Lane,
+    pool: &ThreadPool,
     job: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    match lane.io(move || Ok(Box::new(job()))).await {
+    match pool.io(move || Ok(Box::new(job()))).await {
         Ok(answer) => *answer,
         Err(_) => Err(BackupError::Lost),
     }
@@ -198,7 +198,7 @@ impl Run<'_> {
         self.notes.extend(heal.notes);
         let decision = self.decide(&catalogue)?;
         let decided = crate::draft::Decided {
-            kind: if decision.parent.is_some() { Kind::Increment } else { Kind::Full },
+            kind: if decision.parent.is_some() { PointKind::Increment } else { PointKind::Full },
             why: decision.why.clone(),
             parent: decision.parent.clone(),
             size: geometry.size,
@@ -534,7 +534,7 @@ impl Run<'_> {
         let mut manifest = draft.manifest();
         let why = match &request.changed {
             // What was learnt since the decision.
-            Changed::Unknown { why } if manifest.kind == Kind::Increment => {
+            Changed::Unknown { why } if manifest.kind == PointKind::Increment => {
                 format!("compared by hash: {why}")
             }
             _ => manifest.why.clone(),

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, Disk, OpenOptions};
+use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
 use crate::access::checked;
 use crate::draft::{Draft, Names};
@@ -64,7 +64,7 @@ pub(crate) fn measure(
         return Err(BackupError::Damaged { point: manifest.point, what });
     }
     manifest.file_bytes = storage.len().map_err(BackupError::folder("reading", &disk_name))?;
-    let disk = Disk::open(storage, &OpenOptions::read_only(), Box::new(|| Guid::ZERO));
+    let disk = Disk::open(storage, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO));
     let disk = disk.map_err(BackupError::open(&disk_name))?;
     manifest.data_write = disk.data_write_guid().to_string();
     let disk = Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))?;

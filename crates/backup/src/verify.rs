@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lunway_vhdx::{Chain, DiskError};
 
-use crate::access::{Patient, checked, is_of_the_file};
+use crate::access::{RetryingFolder, checked, is_of_the_file};
 use crate::catalogue::{Catalogue, open_disk};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
@@ -78,9 +78,9 @@ pub fn verify(
     is_cancelled: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
-    let patient = Patient { inner: folder, patience: verification.patience };
+    let retrying = RetryingFolder { inner: folder, patience: verification.patience };
     let mut verifier = Verifier {
-        folder: &patient,
+        folder: &retrying,
         catalogue,
         verification,
         report: Report::default(),

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Catalogue, Folder, Kind, Lease, Notes, Outcome, PointId, Retention, Verification, prune,
-    verify,
+    BackupError, Catalogue, Folder, Lease, Notes, Outcome, PointId, PointKind, Retention, Verification,
+    prune, verify,
 };
 use lunway_crash::Directory;
 use support::crashing::Crashing;
@@ -102,14 +102,19 @@ fn a_run_of_which_any_read_fails_stops_and_the_next_one_is_an_increment() {
                 Err(error) => assert_cut(&error, &context),
                 // A lease that could not be looked at when it ended, and the like.
                 Ok(outcome) => {
-                    assert_eq!(outcome.manifest.kind, Kind::Increment, "{context}: {}", outcome.manifest.why);
+                    assert_eq!(
+                        outcome.manifest.kind,
+                        PointKind::Increment,
+                        "{context}: {}",
+                        outcome.manifest.why
+                    );
                     model.insert(outcome.manifest.point, source.model.clone());
                 }
             }
             let verified = Notes::load(&*folder(&directory)).unwrap().verified;
             assert_eq!(verified.len(), 5, "{context}: marks are kept");
             let next = run(&folder(&directory), &mut source, None, 10).unwrap().manifest;
-            assert_eq!(next.kind, Kind::Increment, "{context}: {}", next.why);
+            assert_eq!(next.kind, PointKind::Increment, "{context}: {}", next.why);
             // The first one was sealed where only what follows that failed.
             let catalogue = Catalogue::load(&*folder(&directory)).unwrap();
             for point in catalogue.points().iter().rev().take(2) {

@@ -8,8 +8,8 @@ mod support;
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Catalogue, Damage, Folder, Kind, Lease, PointId, Report, Retention, Verification, prune,
-    verify,
+    BackupError, Catalogue, Damage, Folder, Lease, PointId, PointKind, Report, Retention, Verification,
+    prune, verify,
 };
 use lunway_crash::Directory;
 use support::crashing::Crashing;
@@ -70,7 +70,7 @@ fn a_chain_that_lacks_a_file_is_neither_gone_on_with_nor_pruned() {
         assert_eq!(Catalogue::load(&*there).unwrap().points().len(), points.len());
         let how = How::new(source.unknown(), 9);
         let next = back_up(&there, &source.disk, source.epoch, how).unwrap().manifest;
-        assert_eq!(next.kind, Kind::Full, "{}", next.why);
+        assert_eq!(next.kind, PointKind::Full, "{}", next.why);
         assert_same(&restored(&there, next.point).unwrap(), &contents(&source.disk), "the new full");
     }
 }
@@ -136,7 +136,7 @@ fn a_flipped_byte_of_any_file_is_found_and_the_next_run_makes_a_right_point() {
         let after = verified(&directory);
         // What the source does not have any more stays damaged, and harms no later point.
         let harmless = after.findings.iter().all(|found| !found.concerned.contains(&next.point));
-        assert!(harmless && after.remarks.is_empty() || next.kind == Kind::Full, "{context}: {after:?}");
+        assert!(harmless && after.remarks.is_empty() || next.kind == PointKind::Full, "{context}: {after:?}");
     }
 }
 
@@ -203,7 +203,7 @@ fn a_leaf_that_its_file_does_not_show_any_more_is_held_by_the_next_point_and_by_
     let outcome = source.back_up(&folder, true, 8).unwrap();
     let note = outcome.notes.iter().find(|note| note.contains("stays damaged")).expect("a note");
     assert!(note.contains("no place") && !note.contains("source does not have"), "{note}");
-    assert_eq!(outcome.manifest.kind, Kind::Increment, "{}", outcome.manifest.why);
+    assert_eq!(outcome.manifest.kind, PointKind::Increment, "{}", outcome.manifest.why);
     assert_same(&restored(&folder, outcome.manifest.point).unwrap(), &source.model, "the next point");
     let report = look();
     assert!(!report.findings[0].concerned.contains(&outcome.manifest.point), "{report:?}");
@@ -224,5 +224,5 @@ fn a_damaged_leaf_of_a_point_whose_file_is_gone_does_not_stop_the_next_run() {
     verified(&directory);
     there.remove(&name).unwrap();
     let next = source.back_up(&there, false, 8).unwrap().manifest;
-    assert_eq!(next.kind, Kind::Full, "{} {points:?}", next.why);
+    assert_eq!(next.kind, PointKind::Full, "{} {points:?}", next.why);
 }

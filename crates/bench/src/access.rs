@@ -7,7 +7,7 @@ use crate::JobError;
 /// Access type of a job, in fio's terms (its `rw`): a pattern, and whether it reads, writes or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Access {
+pub enum RwMode {
     /// Sequential reads.
     Read,
     /// Sequential writes.
@@ -22,7 +22,7 @@ pub enum Access {
     Randrw,
 }
 
-impl Access {
+impl RwMode {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Read, Self::Write, Self::Randread, Self::Randwrite, Self::Rw, Self::Randrw];

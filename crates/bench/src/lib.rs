@@ -70,7 +70,7 @@ mod table;
 mod verify;
 mod workers;
 
-pub use access::{Access, Distribution, Mix, Pattern};
+pub use access::{Distribution, Mix, Pattern, RwMode};
 pub use cache::cache_truth;
 pub use cpu::CpuTime;
 pub use error::{BenchError, JobError};

@@ -43,13 +43,13 @@ pub(crate) struct Meter {
     depth_max: u32,
     cpu: CpuTime,
     series: Series,
-    read: Lane,
-    write: Lane,
+    read: DirectionCounters,
+    write: DirectionCounters,
 }
 
 /// Counters of one direction.
 #[derive(Default)]
-struct Lane {
+struct DirectionCounters {
     interval: Interval,
     total: Interval,
     /// Of an open loop: service and wait.
@@ -69,7 +69,8 @@ pub(crate) struct Times {
 impl Meter {
     /// Starts at time 0. In an open loop intended and submitted times differ and are counted apart.
     pub(crate) fn new(ramp: Duration, open_loop: bool) -> Self {
-        let lane = || Lane { parts: open_loop.then(Box::default), ..Lane::default() };
+        let counters =
+            || DirectionCounters { parts: open_loop.then(Box::default), ..DirectionCounters::default() };
         let mut meter = Self {
             ramp: nanos(ramp),
             measured_from: NEVER,
@@ -81,8 +82,8 @@ impl Meter {
             depth_max: 0,
             cpu: CpuTime::default(),
             series: Series::default(),
-            read: lane(),
-            write: lane(),
+            read: counters(),
+            write: counters(),
         };
         if ramp.is_zero() {
             meter.start_measuring(0, 0);
@@ -134,12 +135,12 @@ impl Meter {
     /// An I/O was done.
     #[inline]
     pub(crate) fn count(&mut self, is_read: bool, bytes: u32, times: Times) {
-        let lane = if is_read { &mut self.read } else { &mut self.write };
+        let counters = if is_read { &mut self.read } else { &mut self.write };
         let Times { intended, submitted, completed } = times;
-        lane.interval.ios += 1;
-        lane.interval.bytes += u64::from(bytes);
-        lane.interval.response.record(completed.saturating_sub(intended));
-        if let Some(parts) = &mut lane.parts {
+        counters.interval.ios += 1;
+        counters.interval.bytes += u64::from(bytes);
+        counters.interval.response.record(completed.saturating_sub(intended));
+        if let Some(parts) = &mut counters.parts {
             let (service, wait) = &mut **parts;
             service.record(completed.saturating_sub(submitted));
             wait.record(submitted.saturating_sub(intended));
@@ -149,17 +150,17 @@ impl Meter {
     /// An I/O failed.
     #[cold]
     pub(crate) fn failed(&mut self, is_read: bool, error: &BlockError) {
-        let lane = if is_read { &mut self.read } else { &mut self.write };
-        lane.errors += 1;
-        lane.first_error.get_or_insert_with(|| error.to_string());
+        let counters = if is_read { &mut self.read } else { &mut self.write };
+        counters.errors += 1;
+        counters.first_error.get_or_insert_with(|| error.to_string());
     }
 
     /// Forgets what the ramp counted. Errors are kept: they are news, whenever they come.
     fn start_measuring(&mut self, now: u64, in_flight: u32) {
-        for lane in [&mut self.read, &mut self.write] {
-            lane.interval.clear();
-            lane.total.clear();
-            if let Some(parts) = &mut lane.parts {
+        for counters in [&mut self.read, &mut self.write] {
+            counters.interval.clear();
+            counters.total.clear();
+            if let Some(parts) = &mut counters.parts {
                 parts.0.clear();
                 parts.1.clear();
             }
@@ -173,8 +174,8 @@ impl Meter {
     }
 
     fn totals(&self) -> Point {
-        let ios = |lane: &Lane| lane.total.ios + lane.interval.ios;
-        let bytes = |lane: &Lane| lane.total.bytes + lane.interval.bytes;
+        let ios = |counters: &DirectionCounters| counters.total.ios + counters.interval.ios;
+        let bytes = |counters: &DirectionCounters| counters.total.bytes + counters.interval.bytes;
         Point {
             read_ios: ios(&self.read),
             read_bytes: bytes(&self.read),
@@ -186,9 +187,9 @@ impl Meter {
     fn beat(&mut self, now: u64, beat: &mut dyn FnMut(&Beat<'_>)) {
         let (read, write) = (&self.read.interval, &self.write.interval);
         beat(&Beat { now, since: self.beaten_at, read, write, ramping: !self.is_measuring() });
-        for lane in [&mut self.read, &mut self.write] {
-            lane.total.merge(&lane.interval);
-            lane.interval.clear();
+        for counters in [&mut self.read, &mut self.write] {
+            counters.total.merge(&counters.interval);
+            counters.interval.clear();
         }
         self.beaten_at = now;
         self.beat_at = (now / BEAT + 1) * BEAT;
@@ -224,7 +225,7 @@ pub(crate) struct Figures {
     pub(crate) depth_max: u32,
 }
 
-impl Lane {
+impl DirectionCounters {
     fn finish(mut self, elapsed: Duration) -> Direction {
         self.total.merge(&self.interval);
         let Interval { ios, bytes, response } = self.total;

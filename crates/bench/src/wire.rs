@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use lunway_net::{Client, DEPTH_MAX, NetError, Shape, Stop};
+use lunway_net::{Client, DEPTH_MAX, NetError, Shape, StopFlag};
 use serde_json::{Value, json};
 
 use crate::access::Pattern;
@@ -99,7 +99,7 @@ pub fn shares(
     client: &Client,
     outcomes: &[Outcome],
     budget: Duration,
-    stop: &Stop,
+    stop: &StopFlag,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Vec<Option<Share>>, NetError> {
     let mut ways: Vec<Way> = Vec::new();
@@ -237,7 +237,7 @@ mod tests {
         ];
         let mut fractions = Vec::new();
         let found =
-            shares(&client, &outcomes, Duration::ZERO, &Stop::new(), &mut |done| fractions.push(done));
+            shares(&client, &outcomes, Duration::ZERO, &StopFlag::new(), &mut |done| fractions.push(done));
         let found = found.unwrap();
         assert_eq!(fractions.len(), 3, "what is the same is measured once");
 
@@ -264,7 +264,7 @@ mod tests {
         // 4 TB a second.
         let outcomes =
             [outcome(Pattern::RANDOM, 4096, 1_000_000_000, 0), outcome(Pattern::RANDOM, 4096, 10, 0)];
-        let found = shares(&client, &outcomes, Duration::ZERO, &Stop::new(), &mut |_| {}).unwrap();
+        let found = shares(&client, &outcomes, Duration::ZERO, &StopFlag::new(), &mut |_| {}).unwrap();
         let impossible = found[0].as_ref().unwrap();
         assert!(!impossible.is_plausible() && impossible.to_json()["plausible"] == false, "{impossible:?}");
         assert!(found[1].as_ref().is_some_and(Share::is_plausible));
@@ -274,7 +274,7 @@ mod tests {
     fn after_a_stop_nothing_has_a_share() {
         let responder = Loopback::start(Ipv4Addr::LOCALHOST.into()).unwrap();
         let client = Client::connect(responder.address(), None, Window::Auto).unwrap();
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let outcomes = [outcome(Pattern::RANDOM, 4096, 10, 0)];
         let found = shares(&client, &outcomes, Duration::ZERO, &stop, &mut |_| stop.stop());
         assert!(found.is_err() || found.is_ok_and(|found| found == [None]));

@@ -89,7 +89,7 @@ pub(crate) enum Command {
     Snapshot(snapshot::Snapshot),
     Portal(portal::Portal),
     Acl(acl::Acl),
-    Session(session::Session),
+    Session(session::SessionCommand),
     Reservation(reservation::Reservation),
     Config(config::Config),
     Reload(config::Reload),

@@ -48,9 +48,9 @@ pub(crate) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Resul
 
 /// A runtime for code that is not asynchronous: what it opens lives on between two calls of [`wait`](Self::wait), and
 /// moves only in them.
-pub(crate) struct Waiter(tokio::runtime::Runtime);
+pub(crate) struct BlockingRuntime(tokio::runtime::Runtime);
 
-impl Waiter {
+impl BlockingRuntime {
     pub(crate) fn new() -> Result<Self, Failure> {
         runtime().map(Self)
     }

@@ -4,7 +4,7 @@ use std::env;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use lunway_block::spec::IscsiUrl;
+use lunway_block::spec::IscsiUrlText;
 
 use crate::terminal;
 
@@ -52,7 +52,7 @@ pub(crate) fn without_arguments_secrets(text: &str) -> String {
 fn without_secret_of(text: String, argument: &str) -> String {
     let Some(start) = argument.to_ascii_lowercase().find(SCHEME) else { return text };
     let rest = &argument[start + SCHEME.len()..];
-    let Some(url) = IscsiUrl::new(&format!("{SCHEME}{rest}")) else { return text };
+    let Some(url) = IscsiUrlText::new(&format!("{SCHEME}{rest}")) else { return text };
     let shown = url.to_string();
     // What stands in the address where the stars are shown, each between the texts around it.
     let mut parts = shown[SCHEME.len()..].split(STARS);

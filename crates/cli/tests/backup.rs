@@ -18,16 +18,16 @@ use serde_json::Value;
 use support::{PATIENCE, assert_same_bytes, finish, image, lunway, succeed};
 
 /// A folder for backups, and a disk of 24 MiB.
-struct Place {
+struct BackupFixture {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl BackupFixture {
     fn new() -> Self {
-        let place = Self { folder: tempfile::tempdir().unwrap() };
-        fs::create_dir(place.path("dest")).unwrap();
-        image(Path::new(&place.path("disk")), 24 << 20, 6 << 20);
-        place
+        let fixture = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir(fixture.path("dest")).unwrap();
+        image(Path::new(&fixture.path("disk")), 24 << 20, 6 << 20);
+        fixture
     }
 
     fn path(&self, name: &str) -> String {
@@ -72,67 +72,67 @@ impl Place {
 #[test]
 fn a_folder_without_points_is_an_error_to_those_who_ask_for_its_points() {
     let empty = tempfile::tempdir().unwrap();
-    let place = empty.path().to_str().unwrap();
+    let fixture = empty.path().to_str().unwrap();
     for words in [&["verify"][..], &["status"], &["prune", "--keep-last", "1"]] {
-        let output = finish(lunway(&[&["backup", words[0], place], &words[1..]].concat()), PATIENCE);
+        let output = finish(lunway(&[&["backup", words[0], fixture], &words[1..]].concat()), PATIENCE);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("holds no points: is its share mounted?"), "{words:?}: {said}");
     }
-    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(fixture).unwrap().count(), 0);
 }
 
 #[test]
 fn points_are_made_listed_verified_restored_and_pruned() {
-    let place = Place::new();
-    let first = place.run();
+    let fixture = BackupFixture::new();
+    let first = fixture.run();
     assert_eq!((&first["kind"], &first["why"]), (&"full".into(), &"it is the first".into()));
-    fs::copy(place.path("disk"), place.path("one")).unwrap();
-    place.change(3 << 20, 1);
-    let second = place.run();
+    fs::copy(fixture.path("disk"), fixture.path("one")).unwrap();
+    fixture.change(3 << 20, 1);
+    let second = fixture.run();
     assert_eq!(second["kind"], "increment");
     assert_eq!(second["sent_bytes"], 64 << 10, "{second}");
-    place.change(9 << 20, 2);
-    let third = place.run();
-    let list = place.json(&["backup", "list", &place.path("dest")]);
+    fixture.change(9 << 20, 2);
+    let third = fixture.run();
+    let list = fixture.json(&["backup", "list", &fixture.path("dest")]);
     assert_eq!(list.as_array().unwrap().len(), 3);
     assert_eq!(list[1]["parent"], first["point"]);
-    place.check("latest", &place.path("disk"));
-    place.check(&first["point"].as_str().unwrap()[..9], &place.path("one"));
-    let verified = place.json(&["backup", "verify", &place.path("dest")]);
+    fixture.check("latest", &fixture.path("disk"));
+    fixture.check(&first["point"].as_str().unwrap()[..9], &fixture.path("one"));
+    let verified = fixture.json(&["backup", "verify", &fixture.path("dest")]);
     assert_eq!(verified["whole"].as_array().unwrap().len(), 3, "{verified}");
-    let status = place.json(&["backup", "status", &place.path("dest")]);
+    let status = fixture.json(&["backup", "status", &fixture.path("dest")]);
     assert_eq!((&status["newest_verified"], &status["chain_files"]), (&third["point"], &3.into()));
 
     // A point that lacks a file is not listed as sound.
-    let leaves = place.file(2).with_extension("leaves");
-    fs::rename(&leaves, place.path("aside")).unwrap();
-    assert_eq!(place.json(&["backup", "list", &place.path("dest")])[1]["state"], "damaged");
-    fs::rename(place.path("aside"), &leaves).unwrap();
+    let leaves = fixture.file(2).with_extension("leaves");
+    fs::rename(&leaves, fixture.path("aside")).unwrap();
+    assert_eq!(fixture.json(&["backup", "list", &fixture.path("dest")])[1]["state"], "damaged");
+    fs::rename(fixture.path("aside"), &leaves).unwrap();
 
     // The damaged disk gets back what differs.
-    place.change(12 << 20, 3);
-    let disk = place.path("disk");
-    let delta = ["backup", "restore", &place.path("dest"), &disk, "--delta", "--overwrite"];
-    let delta = place.json(&delta);
+    fixture.change(12 << 20, 3);
+    let disk = fixture.path("disk");
+    let delta = ["backup", "restore", &fixture.path("dest"), &disk, "--delta", "--overwrite"];
+    let delta = fixture.json(&delta);
     assert_eq!(delta["written"].as_u64().unwrap() + delta["zeroed"].as_u64().unwrap(), 64 << 10, "{delta}");
-    place.check("latest", &disk);
+    fixture.check("latest", &disk);
 
-    let prune = ["backup", "prune", &place.path("dest"), "--keep-last", "1"];
-    let dry = place.json(&[&prune[..], &["--dry-run"]].concat());
-    assert_eq!(place.json(&["backup", "list", &place.path("dest")]).as_array().unwrap().len(), 3);
-    let pruned = place.json(&prune);
+    let prune = ["backup", "prune", &fixture.path("dest"), "--keep-last", "1"];
+    let dry = fixture.json(&[&prune[..], &["--dry-run"]].concat());
+    assert_eq!(fixture.json(&["backup", "list", &fixture.path("dest")]).as_array().unwrap().len(), 3);
+    let pruned = fixture.json(&prune);
     assert_eq!(dry["steps"], pruned["steps"]);
-    let list = place.json(&["backup", "list", &place.path("dest")]);
+    let list = fixture.json(&["backup", "list", &fixture.path("dest")]);
     assert_eq!((list.as_array().unwrap().len(), &list[0]["kind"]), (1, &"full".into()));
-    place.check("latest", &disk);
-    succeed(lunway(&["backup", "verify", &place.path("dest")]));
+    fixture.check("latest", &disk);
+    succeed(lunway(&["backup", "verify", &fixture.path("dest")]));
 
     for (words, sentence) in [
-        (vec!["backup", "restore", &place.path("dest"), "ram:1M", "--point", "zz"], "there is no point"),
-        (vec!["backup", "restore", &place.path("dest"), "ram:1M"], "take a larger one"),
-        (vec!["backup", "run", &disk, &place.path("nowhere")], "make the folder first"),
-        (vec!["backup", "run", "ram:1M", &place.path("dest")], "--rename-source"),
+        (vec!["backup", "restore", &fixture.path("dest"), "ram:1M", "--point", "zz"], "there is no point"),
+        (vec!["backup", "restore", &fixture.path("dest"), "ram:1M"], "take a larger one"),
+        (vec!["backup", "run", &disk, &fixture.path("nowhere")], "make the folder first"),
+        (vec!["backup", "run", "ram:1M", &fixture.path("dest")], "--rename-source"),
     ] {
         let output = finish(lunway(&words), PATIENCE);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -143,22 +143,22 @@ fn points_are_made_listed_verified_restored_and_pruned() {
 
 #[test]
 fn qemu_reads_a_full_and_libvhdi_reads_a_chain() {
-    let place = Place::new();
-    place.run();
-    let first = place.file(1);
+    let fixture = BackupFixture::new();
+    fixture.run();
+    let first = fixture.file(1);
     if let Some(qemu_img) = lunway_foreign::program("qemu-img") {
         let compared = Command::new(&qemu_img)
             .args(["compare", "-f", "vhdx", "-F", "raw"])
-            .args([&first, Path::new(&place.path("disk"))])
+            .args([&first, Path::new(&fixture.path("disk"))])
             .output()
             .unwrap();
         assert!(compared.status.success(), "{}", String::from_utf8_lossy(&compared.stdout));
     }
     let mut chain = vec![first];
     for generation in 2..5 {
-        place.change(u64::from(generation) << 20, generation as u8);
-        place.run();
-        chain.insert(0, place.file(generation));
+        fixture.change(u64::from(generation) << 20, generation as u8);
+        fixture.run();
+        chain.insert(0, fixture.file(generation));
     }
     // Debian's modules are for Debian's Python.
     let python = Path::new("/usr/bin/python3");
@@ -167,52 +167,53 @@ fn qemu_reads_a_full_and_libvhdi_reads_a_chain() {
         return lunway_foreign::not_run("pyvhdi");
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vhdx/tests/readers/read.py");
-    let read = Command::new(python).arg(script).args(["libvhdi", &place.path("read")]).args(&chain).output();
+    let read =
+        Command::new(python).arg(script).args(["libvhdi", &fixture.path("read")]).args(&chain).output();
     let read = read.unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
-    assert_same_bytes(Path::new(&place.path("read")), Path::new(&place.path("disk")));
+    assert_same_bytes(Path::new(&fixture.path("read")), Path::new(&fixture.path("disk")));
 }
 
 #[test]
 fn a_run_that_is_killed_at_any_moment_is_gone_on_with() {
-    let place = Place::new();
+    let fixture = BackupFixture::new();
     let kills: u64 = env::var("LUNWAY_BACKUP_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let mut left_incomplete = 0;
     for number in 0..kills {
-        place.change(number * 7919 * 512 % (20 << 20), number as u8 + 1);
+        fixture.change(number * 7919 * 512 % (20 << 20), number as u8 + 1);
         // Slow enough that the kill comes in between as often as not.
-        let words = ["backup", "run", &place.path("disk"), &place.path("dest"), "--limit", "4M/s"];
+        let words = ["backup", "run", &fixture.path("disk"), &fixture.path("dest"), "--limit", "4M/s"];
         let words: Vec<&str> =
             if number % 3 == 0 { [&words[..], &["--full"]].concat() } else { words.to_vec() };
         let mut child = lunway(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         thread::sleep(Duration::from_millis(20 + number * 211 % 900));
         let _ = child.kill();
         child.wait().unwrap();
-        let status = finish(lunway(&["backup", "status", &place.path("dest"), "--json"]), PATIENCE);
+        let status = finish(lunway(&["backup", "status", &fixture.path("dest"), "--json"]), PATIENCE);
         // A kill before anything was durable has left no points, which is an error.
         if status.status.success() {
             let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
             left_incomplete += status["incomplete"].as_u64().unwrap();
         }
         if number % 4 == 3 {
-            place.run();
-            place.check("latest", &place.path("disk"));
+            fixture.run();
+            fixture.check("latest", &fixture.path("disk"));
         }
     }
-    place.run();
-    place.check("latest", &place.path("disk"));
-    succeed(lunway(&["backup", "verify", &place.path("dest")]));
+    fixture.run();
+    fixture.check("latest", &fixture.path("disk"));
+    succeed(lunway(&["backup", "verify", &fixture.path("dest")]));
     println!("{left_incomplete} of {kills} kills left an incomplete point");
     assert!(left_incomplete > 0, "no kill came in the middle");
 }
 
 /// Kills the first backup of a place once it has sent something.
-fn killed_first_run(place: &Place) {
-    let source = format!("rate:4M:{}", place.path("disk"));
-    let mut command = lunway(&["backup", "run", &source, &place.path("dest"), "--rename-source"]);
+fn killed_first_run(fixture: &BackupFixture) {
+    let source = format!("rate:4M:{}", fixture.path("disk"));
+    let mut command = lunway(&["backup", "run", &source, &fixture.path("dest"), "--rename-source"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let has_begun = || {
-        let files = fs::read_dir(place.path("dest")).unwrap().flatten();
+        let files = fs::read_dir(fixture.path("dest")).unwrap().flatten();
         let disks = files.filter(|file| file.file_name().to_str().unwrap().ends_with(".vhdx.incomplete"));
         disks.into_iter().any(|file| file.metadata().is_ok_and(|file| file.len() > 6 << 20))
     };
@@ -224,32 +225,32 @@ fn killed_first_run(place: &Place) {
 
 #[test]
 fn the_run_after_an_interrupted_first_one_says_whether_it_went_on() {
-    let journal = |place: &Place| {
-        let files = fs::read_dir(place.path("dest")).unwrap().flatten().map(|file| file.path());
+    let journal = |fixture: &BackupFixture| {
+        let files = fs::read_dir(fixture.path("dest")).unwrap().flatten().map(|file| file.path());
         files.into_iter().find(|path| path.to_str().unwrap().ends_with(".journal.incomplete")).unwrap()
     };
-    let nothing = |_: &Place| {};
-    let no_journal = |place: &Place| fs::remove_file(journal(place)).unwrap();
-    let larger = |place: &Place| {
-        let disk = fs::File::options().write(true).open(place.path("disk")).unwrap();
+    let nothing = |_: &BackupFixture| {};
+    let no_journal = |fixture: &BackupFixture| fs::remove_file(journal(fixture)).unwrap();
+    let larger = |fixture: &BackupFixture| {
+        let disk = fs::File::options().write(true).open(fixture.path("disk")).unwrap();
         disk.set_len(32 << 20).unwrap();
     };
-    type Case<'a> = (&'a dyn Fn(&Place), &'a str);
+    type Case<'a> = (&'a dyn Fn(&BackupFixture), &'a str);
     let cases: [Case; 3] = [
         (&nothing, "an incomplete point was continued"),
         (&no_journal, "had not recorded anything were removed: this run began anew"),
         (&larger, "of another kind, parent, size or source was removed: this run began anew"),
     ];
     for (meanwhile, note) in cases {
-        let place = Place::new();
-        killed_first_run(&place);
-        meanwhile(&place);
-        let source = format!("rate:1G:{}", place.path("disk"));
-        let words = ["backup", "run", &source, &place.path("dest"), "--rename-source"];
+        let fixture = BackupFixture::new();
+        killed_first_run(&fixture);
+        meanwhile(&fixture);
+        let source = format!("rate:1G:{}", fixture.path("disk"));
+        let words = ["backup", "run", &source, &fixture.path("dest"), "--rename-source"];
         let output = finish(lunway(&words), PATIENCE);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && said.contains(note), "{said}");
-        place.check("latest", &place.path("disk"));
+        fixture.check("latest", &fixture.path("disk"));
     }
 }
 
@@ -259,9 +260,9 @@ fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
         return lunway_foreign::not_run("mounts: root");
     }
     let Some(unshare) = lunway_foreign::program("unshare") else { return };
-    let place = Place::new();
+    let fixture = BackupFixture::new();
     let binary = env!("CARGO_BIN_EXE_lunway");
-    let [disk, dest, out] = ["disk", "dest", "out"].map(|name| place.path(name));
+    let [disk, dest, out] = ["disk", "dest", "out"].map(|name| fixture.path(name));
     // A share with room for a third of the data, then for all, then one that cannot be written.
     let script = format!(
         "set -x

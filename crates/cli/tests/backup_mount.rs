@@ -20,14 +20,14 @@ use support::{PATIENCE, Served, assert_same_bytes, finish, image, lunway, succee
 const SIZE: u64 = 24 << 20;
 
 /// A folder with a disk and a destination.
-struct Place(tempfile::TempDir);
+struct BackupFixture(tempfile::TempDir);
 
-impl Place {
+impl BackupFixture {
     fn new() -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        fs::create_dir(place.path("dest")).unwrap();
-        image(Path::new(&place.path("disk")), SIZE, 6 << 20);
-        place
+        let fixture = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(fixture.path("dest")).unwrap();
+        image(Path::new(&fixture.path("disk")), SIZE, 6 << 20);
+        fixture
     }
 
     fn path(&self, name: &str) -> String {
@@ -63,9 +63,9 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn start(place: &Place, more: &[&str]) -> Self {
-        let socket = format!("unix:{}", place.path("nbd.sock"));
-        let words = ["backup", "mount", &place.path("dest"), "--nbd", &socket, "--json"];
+    fn start(fixture: &BackupFixture, more: &[&str]) -> Self {
+        let socket = format!("unix:{}", fixture.path("nbd.sock"));
+        let words = ["backup", "mount", &fixture.path("dest"), "--nbd", &socket, "--json"];
         let mut command = lunway(&[&words, more].concat());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -97,10 +97,10 @@ fn run(program: &Path, words: &[&str]) -> String {
 
 #[test]
 fn a_point_64_files_deep_is_read_and_written_over_nbd_and_stays_what_it_was() {
-    let place = Place::new();
+    let fixture = BackupFixture::new();
     for number in 0..64_u64 {
-        place.change(number * 300_007 / 512 * 512, number as u8 + 1);
-        let done = place.run();
+        fixture.change(number * 300_007 / 512 * 512, number as u8 + 1);
+        let done = fixture.run();
         assert_eq!(done["kind"], if number == 0 { "full" } else { "increment" }, "{done}");
     }
     let (Some(qemu_io), Some(qemu_img), Some(nbdinfo)) = (
@@ -111,90 +111,92 @@ fn a_point_64_files_deep_is_read_and_written_over_nbd_and_stays_what_it_was() {
         return;
     };
     let begun = Instant::now();
-    let mounted = Mounted::start(&place, &[]);
+    let mounted = Mounted::start(&fixture, &[]);
     let ready = begun.elapsed();
     run(&qemu_io, &["-r", "-f", "raw", "-c", "read 0 4k", &mounted.uri]);
     println!("64 files: served after {ready:?}, the first 4 KiB read by qemu-io after {:?}", begun.elapsed());
     let info = run(&nbdinfo, &[&mounted.uri]);
     assert!(info.contains(&format!("export-size: {SIZE}")) && info.contains("is_read_only: true"), "{info}");
-    run(&qemu_img, &["compare", "-f", "raw", "-F", "raw", &mounted.uri, &place.path("disk")]);
+    run(&qemu_img, &["compare", "-f", "raw", "-F", "raw", &mounted.uri, &fixture.path("disk")]);
     let writes = ["-f", "raw", "-c", "write 0 4k", &mounted.uri];
     let refused = Command::new(&qemu_io).args(writes).stdin(Stdio::null()).output().unwrap();
     assert!(!refused.status.success(), "{refused:?}");
     // A prune waits for it, and says for what; a run does not.
-    let prune = ["backup", "prune", &place.path("dest"), "--keep-last", "1"];
+    let prune = ["backup", "prune", &fixture.path("dest"), "--keep-last", "1"];
     let refused = finish(lunway(&prune), PATIENCE);
     let said = String::from_utf8_lossy(&refused.stderr);
     let process = format!("process {}", mounted.child.id());
     assert!(!refused.status.success() && said.contains(&process) && said.contains("mounted"), "{said}");
     mounted.end();
-    assert_eq!(place.left(), Vec::<String>::new());
+    assert_eq!(fixture.left(), Vec::<String>::new());
 
-    let mounted = Mounted::start(&place, &["--writable"]);
+    let mounted = Mounted::start(&fixture, &["--writable"]);
     let words =
         ["-f", "raw", "-c", "write -P 0x5a 1M 3M", "-c", "discard 8M 1M", "-c", "flush", &mounted.uri];
     run(&qemu_io, &words);
     run(&qemu_io, &["-f", "raw", "-c", "read -P 0x5a 1M 3M", "-c", "read -P 0 8M 1M", &mounted.uri]);
     mounted.end();
-    assert_eq!(place.left(), Vec::<String>::new());
-    succeed(place.restore(&place.path("out"), &[]));
-    assert_same_bytes(Path::new(&place.path("out")), Path::new(&place.path("disk")));
-    succeed(lunway(&["backup", "verify", &place.path("dest")]));
+    assert_eq!(fixture.left(), Vec::<String>::new());
+    succeed(fixture.restore(&fixture.path("out"), &[]));
+    assert_same_bytes(Path::new(&fixture.path("out")), Path::new(&fixture.path("disk")));
+    succeed(lunway(&["backup", "verify", &fixture.path("dest")]));
 
     // What a killed one leaves is removed by the next prune.
-    let mut killed = Mounted::start(&place, &["--writable"]);
+    let mut killed = Mounted::start(&fixture, &["--writable"]);
     run(&qemu_io, &["-f", "raw", "-c", "write -P 0x5a 1M 64k", &killed.uri]);
     killed.child.kill().unwrap();
     killed.child.wait().unwrap();
-    assert_eq!(place.left().len(), 2, "{:?}", place.left());
+    assert_eq!(fixture.left().len(), 2, "{:?}", fixture.left());
     succeed(lunway(&prune));
-    assert_eq!(place.left(), Vec::<String>::new());
+    assert_eq!(fixture.left(), Vec::<String>::new());
 }
 
 #[test]
 fn a_point_is_restored_into_a_new_vhdx_file_and_onto_a_lun() {
-    let place = Place::new();
-    place.run();
-    place.change(3 << 20, 7);
-    place.run();
-    let [disk, vhdx, raw] = ["disk", "new.vhdx", "raw"].map(|name| place.path(name));
-    succeed(place.restore(&vhdx, &[]));
+    let fixture = BackupFixture::new();
+    fixture.run();
+    fixture.change(3 << 20, 7);
+    fixture.run();
+    let [disk, vhdx, raw] = ["disk", "new.vhdx", "raw"].map(|name| fixture.path(name));
+    succeed(fixture.restore(&vhdx, &[]));
     succeed(lunway(&["copy", &vhdx, &raw, "--verify"]));
     assert_same_bytes(Path::new(&raw), Path::new(&disk));
     if let Some(qemu_img) = lunway_foreign::program("qemu-img") {
         run(&qemu_img, &["compare", "-f", "vhdx", "-F", "raw", &vhdx, &disk]);
     }
     let served = Served::start(&["--lun", "0=ram:24M"]);
-    succeed(place.restore(&served.url(0), &[]));
+    succeed(fixture.restore(&served.url(0), &[]));
     fs::remove_file(&raw).unwrap();
     succeed(lunway(&["copy", &served.url(0), &raw]));
     assert_same_bytes(Path::new(&raw), Path::new(&disk));
     // It holds data now.
-    let refused = finish(place.restore(&served.url(0), &[]), PATIENCE);
+    let refused = finish(fixture.restore(&served.url(0), &[]), PATIENCE);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--overwrite"), "{refused:?}");
 }
 
 #[test]
 fn a_range_of_a_point_is_restored_into_a_file() {
-    let place = Place::new();
-    place.change(5 << 20, 9);
-    place.run();
-    let out = place.path("out");
-    succeed(place.restore(&out, &["--offset", "5242368", "--length", "70K"]));
-    let disk = fs::read(place.path("disk")).unwrap();
+    let fixture = BackupFixture::new();
+    fixture.change(5 << 20, 9);
+    fixture.run();
+    let out = fixture.path("out");
+    succeed(fixture.restore(&out, &["--offset", "5242368", "--length", "70K"]));
+    let disk = fs::read(fixture.path("disk")).unwrap();
     assert_eq!(fs::read(&out).unwrap(), disk[5_242_368..5_242_368 + (70 << 10)]);
-    succeed(place.restore(&place.path("end"), &["--offset", "23M"]));
-    assert_eq!(fs::read(place.path("end")).unwrap(), disk[23 << 20..]);
+    succeed(fixture.restore(&fixture.path("end"), &["--offset", "23M"]));
+    assert_eq!(fs::read(fixture.path("end")).unwrap(), disk[23 << 20..]);
     for more in [["--offset", "100", "--length", "512"], ["--offset", "23M", "--length", "2M"]] {
-        let refused = finish(place.restore(&place.path("none"), &more), PATIENCE);
+        let refused = finish(fixture.restore(&fixture.path("none"), &more), PATIENCE);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-        assert!(!Path::new(&place.path("none")).exists() && !Path::new(&place.path("none.partial")).exists());
+        assert!(
+            !Path::new(&fixture.path("none")).exists() && !Path::new(&fixture.path("none.partial")).exists()
+        );
     }
 }
 
 /// Flips a byte of the data of a point's file.
-fn flip(place: &Place, pattern: u8) {
-    let names = fs::read_dir(place.path("dest")).unwrap().map(|entry| entry.unwrap().path());
+fn flip(fixture: &BackupFixture, pattern: u8) {
+    let names = fs::read_dir(fixture.path("dest")).unwrap().map(|entry| entry.unwrap().path());
     let file = names.into_iter().find(|name| name.extension().is_some_and(|end| end == "vhdx")).unwrap();
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let bytes = fs::read(&file).unwrap();
@@ -205,37 +207,37 @@ fn flip(place: &Place, pattern: u8) {
 
 #[test]
 fn a_restore_that_stopped_says_how_to_go_on_and_touches_no_other_copy() {
-    let place = Place::new();
-    place.change(3 << 20 | 4096, 7);
-    place.run();
-    let out = place.path("out");
+    let fixture = BackupFixture::new();
+    fixture.change(3 << 20 | 4096, 7);
+    fixture.run();
+    let out = fixture.path("out");
     let partial = format!("{out}.partial");
-    flip(&place, 7);
-    let stopped = finish(place.restore(&out, &[]), PATIENCE);
+    flip(&fixture, 7);
+    let stopped = finish(fixture.restore(&out, &[]), PATIENCE);
     let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert!(!stopped.status.success() && said.contains("not what was sent"), "{said}");
     assert!(said.contains(&format!("{partial} is incomplete; --resume continues it")), "{said}");
-    flip(&place, 7);
+    flip(&fixture, 7);
     // It may be another copy's.
-    let refused = finish(place.restore(&out, &[]), PATIENCE);
+    let refused = finish(fixture.restore(&out, &[]), PATIENCE);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("--resume") && said.contains("--overwrite"), "{said}");
-    succeed(place.restore(&out, &["--resume"]));
-    assert_same_bytes(Path::new(&out), Path::new(&place.path("disk")));
+    succeed(fixture.restore(&out, &["--resume"]));
+    assert_same_bytes(Path::new(&out), Path::new(&fixture.path("disk")));
 }
 
 #[test]
 fn a_file_whose_end_is_no_whole_sector_is_not_backed_up_without_it() {
-    let place = Place::new();
-    let disk = place.path("disk");
+    let fixture = BackupFixture::new();
+    let disk = fixture.path("disk");
     fs::File::options().write(true).open(&disk).unwrap().set_len(SIZE + 100).unwrap();
     for source in [disk.clone(), format!("raw:{disk}"), format!("readonly:delay:0ms:{disk}")] {
-        let refused = finish(lunway(&["backup", "run", &source, &place.path("dest")]), PATIENCE);
+        let refused = finish(lunway(&["backup", "run", &source, &fixture.path("dest")]), PATIENCE);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(!refused.status.success() && said.contains("the last 100 of them"), "{source}: {said}");
-        let refused = finish(lunway(&["copy", &source, &place.path("copy")]), PATIENCE);
+        let refused = finish(lunway(&["copy", &source, &fixture.path("copy")]), PATIENCE);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(!refused.status.success() && said.contains("the last 100 of them"), "{source}: {said}");
     }
-    assert_eq!(place.left(), Vec::<String>::new());
+    assert_eq!(fixture.left(), Vec::<String>::new());
 }

@@ -514,7 +514,7 @@ fn a_repair_that_is_refused_after_a_change_leaves_the_copy() {
     {
         let guids = || lunway_vhdx_device::random_guids().unwrap();
         let file = lunway_vhdx::open_file(Path::new(&folder.path("disk.vhdx")), true).unwrap();
-        let disk = lunway_vhdx::Disk::open(file, &lunway_vhdx::OpenOptions::writable(), guids()).unwrap();
+        let disk = lunway_vhdx::Disk::open(file, &lunway_vhdx::VhdxOpenOptions::writable(), guids()).unwrap();
         let chain = lunway_vhdx::Chain::new(vec![disk]).unwrap();
         chain.write_at(0, &[7; 4096]).unwrap();
         // As a killed process leaves it.

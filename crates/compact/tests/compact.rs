@@ -9,8 +9,8 @@ use lunway_crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::pack::pack;
 use lunway_vhdx::{
-    Chain, CreateOptions, Disk, Kind, Locator, OpenOptions, Storage, check::check, create, divide_blocks,
-    pack_metadata,
+    Chain, CreateOptions, Disk, DiskKind, Locator, Storage, VhdxOpenOptions, check::check, create,
+    divide_blocks, pack_metadata,
 };
 
 const MIB: usize = 1 << 20;
@@ -50,7 +50,7 @@ fn lost(now: &[u8], then: &[u8]) -> Option<usize> {
 }
 
 fn open_disk<S: Storage>(storage: S, writable: bool) -> Disk<S> {
-    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    let options = if writable { VhdxOpenOptions::writable() } else { VhdxOpenOptions::read_only() };
     Disk::open(storage, &options, guids()).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -61,7 +61,7 @@ fn open<S: Storage>(storage: S, writable: bool) -> Chain<S> {
 /// A file in blocks of this size that the guest has written.
 fn written_in(block: usize) -> MemoryStorage {
     let storage = Arc::new(MemoryStorage::default());
-    let mut options = CreateOptions::new(Kind::Dynamic, SIZE as u64, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, SIZE as u64, Guid::from_digits(5));
     options.parameters.block_size = block as u32;
     create(&storage, &options, guids().as_mut()).expect("a file");
     let chain = open(storage.clone(), true);
@@ -82,7 +82,7 @@ fn compact<S: Storage + Clone>(storage: &S, mode: Mode, keep: Option<Range<u64>>
     chain.close().expect("a close");
     if mode.moves() {
         pack_metadata(storage, guids().as_mut()).expect("metadata moves");
-        let disk = Disk::open(storage.clone(), &OpenOptions::writable(), guids()).expect("it opens");
+        let disk = Disk::open(storage.clone(), &VhdxOpenOptions::writable(), guids()).expect("it opens");
         pack(&disk, &mut |_| ControlFlow::Continue(())).expect("blocks move");
         disk.close().expect("a close");
     }
@@ -217,7 +217,7 @@ fn divided_blocks_give_up_what_larger_ones_had_to_keep() {
 fn child(changed: Range<usize>) -> (Arc<MemoryStorage>, Arc<MemoryStorage>) {
     let (parent, storage) = (Arc::new(written()), Arc::new(MemoryStorage::default()));
     let base = open_disk(parent.clone(), false);
-    let mut options = CreateOptions::new(Kind::Differencing, SIZE as u64, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Differencing, SIZE as u64, Guid::from_digits(5));
     options.parameters.block_size = MIB as u32;
     options.parameters.locator = Some(Locator::new(base.data_write_guid(), "parent.vhdx", None));
     create(&storage, &options, guids().as_mut()).expect("a file");

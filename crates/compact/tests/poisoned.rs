@@ -17,7 +17,7 @@ use lunway_vhdx::check::check;
 use lunway_vhdx::format::{Guid, MIB};
 use lunway_vhdx::pack::pack;
 use lunway_vhdx::{
-    Chain, CreateOptions, Disk, Kind, OpenOptions, Storage, create, divide_blocks, pack_metadata,
+    Chain, CreateOptions, Disk, DiskKind, Storage, VhdxOpenOptions, create, divide_blocks, pack_metadata,
 };
 use support::fuse::Fuse;
 use support::*;
@@ -273,7 +273,7 @@ fn guids(seed: u64) -> Box<dyn lunway_vhdx::format::GuidSource> {
 }
 
 fn open(storage: &Arc<MemoryStorage>, writable: bool, seed: u64) -> Disk<Arc<MemoryStorage>> {
-    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    let options = if writable { VhdxOpenOptions::writable() } else { VhdxOpenOptions::read_only() };
     Disk::open(storage.clone(), &options, guids(seed)).expect("it opens")
 }
 
@@ -317,7 +317,7 @@ fn compaction_of_disks_full_of_poison_leaves_every_file_as_it_was() {
         let contents = made.contents(&made.image());
         let bytes = std::fs::read(made.image()).expect("an image");
         let storage = Arc::new(MemoryStorage::default());
-        let mut options = CreateOptions::new(Kind::Dynamic, bytes.len() as u64, Guid::from_digits(5));
+        let mut options = CreateOptions::new(DiskKind::Dynamic, bytes.len() as u64, Guid::from_digits(5));
         let mut random = Random::new(seed);
         options.parameters.block_size = (MIB << random.below(3)) as u32;
         create(&storage, &options, guids(seed).as_mut()).expect("a file");

@@ -19,15 +19,15 @@ const BODY_MAX: usize = 4 << 20;
 /// client, which reads when it has sent everything, learns what is wrong.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-/// The varying parts of a path.
-pub(crate) struct Place<T>(pub(crate) T);
+/// Path parameters: the variable segments of a request's path.
+pub(crate) struct PathParameters<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Place<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathParameters<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match Path::from_request_parts(parts, state).await {
-            Ok(Path(place)) => Ok(Self(place)),
+            Ok(Path(parameters)) => Ok(Self(parameters)),
             Err(error) => Err(ApiError::bad_request(format!("{}: {error}", parts.uri.path()))),
         }
     }

@@ -23,16 +23,16 @@
 //! | `manager` | changes, one at a time |
 //! | `export` | snapshots of logical units over NBD, each with a thread |
 //! | `answer`, `error`, `extract`, `patch` | bodies out and in |
-//! | `listen`, `door`, `token` | sockets, limits, who is let in |
+//! | `listen`, `admission`, `token` | sockets, limits, who is let in |
 //! | `document`, `replace` | a file changed as little as possible, and all or nothing |
 
+mod admission;
 mod answer;
 mod api;
 mod backing;
 mod client;
 mod console;
 mod document;
-mod door;
 mod error;
 mod export;
 mod extract;

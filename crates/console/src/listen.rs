@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
-use crate::door::{Door, Visitor};
+use crate::admission::{AdmissionGuard, TokenAdmission};
 use crate::error::ApiError;
 use crate::killed::KilledProcess;
 use crate::running::RunningDaemon;
@@ -157,7 +157,7 @@ impl TcpSocket {
     /// Serves until the runtime ends.
     pub(crate) async fn serve(self, router: Router) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
-        let door = Arc::new(Door::default());
+        let admission = Arc::new(TokenAdmission::default());
         loop {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -166,15 +166,15 @@ impl TcpSocket {
                     continue;
                 }
             };
-            let visitor = Arc::new(door.enter(peer.ip()));
+            let guard = Arc::new(admission.enter(peer.ip()));
             let (router, token) = (router.clone(), Arc::clone(&self.token));
             tokio::spawn(async move {
-                let seen = Arc::clone(&visitor);
+                let seen = Arc::clone(&guard);
                 let service =
                     service_fn(move |request| answer(router.clone(), token.clone(), seen.clone(), request));
                 tokio::select! {
                     served = serve_connection(stream, service) => note(served),
-                    () = visitor.must_go() => {}
+                    () = guard.must_close() => {}
                 }
             });
         }
@@ -210,7 +210,7 @@ fn note(served: hyper::Result<()>) {
 async fn answer(
     router: Router,
     token: Arc<Token>,
-    visitor: Arc<Visitor>,
+    guard: Arc<AdmissionGuard>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     if let Err(refused) = admit(&token, request.headers()) {
@@ -218,7 +218,7 @@ async fn answer(
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(response);
     }
-    if !visitor.come_in() {
+    if !guard.admit() {
         let sentence = format!("{CONNECTIONS_MAX} connections are being answered: repeat");
         return Ok(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, sentence).into_response());
     }

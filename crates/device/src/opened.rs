@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
-use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, ImageFormat, IscsiUrl};
+use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, ImageFormat, IscsiUrlText};
 use lunway_block::{BlockDevice, BlockError};
 use lunway_file::{Closed, FileDevice, Workers};
 use lunway_image::Format;
@@ -33,7 +33,7 @@ pub struct OpenOptions {
     pub direct: bool,
     /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection,
     /// whatever stands here.
-    pub iscsi: lunway_initiator::OpenOptions,
+    pub iscsi: lunway_initiator::SessionOptions,
 }
 
 impl Default for OpenOptions {
@@ -41,7 +41,7 @@ impl Default for OpenOptions {
     /// the next.
     fn default() -> Self {
         let initiator_ports = InitiatorPorts::Host;
-        let iscsi = lunway_initiator::OpenOptions { initiator_ports, ..Default::default() };
+        let iscsi = lunway_initiator::SessionOptions { initiator_ports, ..Default::default() };
         Self { sector: None, read_only: false, direct: false, iscsi }
     }
 }
@@ -280,7 +280,7 @@ async fn open_vhdx_on(
     }
 }
 
-async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, OpenError> {
+async fn open_iscsi(url: &IscsiUrlText, options: &OpenOptions) -> Result<Opened, OpenError> {
     let device = || url.to_string();
     let address = Address::parse(url.expose_secret());
     let address =

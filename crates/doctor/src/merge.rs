@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::facts::{
-    Disk, Ends, Facts, HostEnd, HostSession, HostUnit, Mount, OpenIscsi, Record, Session, Target, TargetEnd,
+    Disk, Ends, Facts, HostEnd, HostSession, HostUnit, KernelSession, Mount, OpenIscsi, Record, Target,
+    TargetEnd,
 };
 use crate::seen::Seen;
 
@@ -74,7 +75,7 @@ fn host(name: &str, facts: &Facts) -> Option<HostEnd> {
     })
 }
 
-fn session(initiator: &OpenIscsi, session: &Session) -> HostSession {
+fn session(initiator: &OpenIscsi, session: &KernelSession) -> HostSession {
     let digests = match initiator.records.known() {
         Err(why) => Seen::unseen(why),
         Ok(records) => match records.iter().find(|record| is_of(record, session)) {
@@ -99,7 +100,7 @@ fn session(initiator: &OpenIscsi, session: &Session) -> HostSession {
 }
 
 /// Returns `true` if a session was made from this record.
-fn is_of(record: &Record, session: &Session) -> bool {
+fn is_of(record: &Record, session: &KernelSession) -> bool {
     let portal = session.connection.portal.map(|address| address.to_string());
     record.target == session.target
         && portal.as_deref().is_none_or(|address| record.portal.split(',').next() == Some(address))
@@ -171,11 +172,11 @@ mod tests {
     use crate::facts::{Multipath, MultipathMap, Storage};
 
     fn host_with(mounts: Vec<Mount>) -> Facts {
-        let session = Session {
+        let session = KernelSession {
             name: "session1".into(),
             target: "t".into(),
             disks: vec!["sdb".into()],
-            ..Session::default()
+            ..KernelSession::default()
         };
         let disk =
             Disk { name: "sdb".into(), lun: Some(3), session: Some("session1".into()), ..Disk::default() };

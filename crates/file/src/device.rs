@@ -26,7 +26,7 @@ use crate::size::{Loss, Size};
 use crate::space;
 use crate::store::Store;
 use crate::transfer::{Now, meaning, read_fully, read_now, write_fully, write_now};
-use crate::workers::{Lane, Workers};
+use crate::workers::{ThreadPool, Workers};
 use crate::write_back::WriteBack;
 
 /// Tells devices apart where they share a thread's ring.
@@ -164,14 +164,14 @@ impl FileDevice {
         self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Runs `job` in a lane.
+    /// Runs `job` in a pool.
     fn on<T: Send + Unpin + 'static>(
         &self,
-        lane: impl FnOnce(&Workers) -> &Lane,
+        pool: impl FnOnce(&Workers) -> &ThreadPool,
         job: impl FnOnce(&Arc<Inner>) -> Result<T, BlockError> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
         let inner = Arc::clone(&self.inner);
-        lane(&self.inner.workers).io(move || job(&inner))
+        pool(&self.inner.workers).io(move || job(&inner))
     }
 
     fn ring(&self) -> Option<Arc<Ring>> {
@@ -263,13 +263,13 @@ impl Inner {
         self.file.placement() == Placement::Memory
     }
 
-    fn way(&self, len: usize, supported: &AtomicBool, lane: &Lane) -> Way {
+    fn way(&self, len: usize, supported: &AtomicBool, pool: &ThreadPool) -> Way {
         match () {
             () if len > INLINE_BYTES_MAX => Way::Elsewhere,
             () if self.in_memory() => Way::Inline,
             // Past the page cache every transfer waits for the disk.
             () if self.direct || !supported.load(Ordering::Relaxed) => Way::Elsewhere,
-            () if lane.pending() >= self.inline_max => Way::Elsewhere,
+            () if pool.pending() >= self.inline_max => Way::Elsewhere,
             () => Way::TryInline,
         }
     }

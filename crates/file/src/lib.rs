@@ -21,7 +21,7 @@
 //! | `store` | what the file system holds and has left |
 //! | `flush` | the memory that a flush failed |
 //! | `write_back` | bounding what a flush has to do |
-//! | [`Workers`], [`Lane`], `answer` | a device's threads for what blocks, and the way back; for devices of other crates that lie on files too |
+//! | [`Workers`], [`ThreadPool`], `answer` | a device's threads for blocking work, and the way back |
 //! | `ring` | io_uring; the only `unsafe` code of the crate |
 //! | `collector` | who takes completions from a ring: a task of the caller's runtime, else a thread |
 
@@ -47,5 +47,5 @@ pub use device::FileDevice;
 pub use handle::Closed;
 pub use open::{Engine, FileOptions, OpenError};
 pub use place::place;
-pub use workers::{Lane, Workers};
+pub use workers::{ThreadPool, Workers};
 pub use write_back::WriteBack;

@@ -37,30 +37,30 @@ static DEVICES: AtomicUsize = AtomicUsize::new(0);
 
 /// The threads of one device, started when there is work and ended when there is none for some seconds.
 ///
-/// **Isolation.** Each device has threads of its own, and each kind of work its lane of them, so that a device whose
+/// **Isolation.** Each device has threads of its own, and each kind of work its pool of them, so that a device whose
 /// disk does not answer holds up nothing but itself: not another device, its hanging reads not its flush, and a long
-/// flush not its reads. The bound of a lane is the device's share of the process's threads: no device can take
+/// flush not its reads. The bound of a pool is the device's share of the process's threads: no device can take
 /// another's.
 ///
 /// **Turns.** Reads, maps and writes are taken from the device's owners in turn ([`Owner`]), and what has not begun of
 /// an owner who is gone is dropped when its answer is polled.
 pub struct Workers {
     /// Reads.
-    pub reads: Lane,
+    pub reads: ThreadPool,
     /// Maps of what is allocated, on one thread: a map of a fragmented file is thousands of system calls, none of which
     /// waits for a disk, and whoever asks for it can wait for longer than who reads.
-    pub maps: Lane,
+    pub maps: ThreadPool,
     /// Writes.
-    pub writes: Lane,
+    pub writes: ThreadPool,
     /// Unmaps and zeroing in pieces, on one thread: while a file system gives up space of a file it lets nobody write
     /// to that.
-    pub zeroing: Lane,
+    pub zeroing: ThreadPool,
     /// Lane of one thread for flushes: they are made one at a time, and one call covers all that wait (`flush`).
-    pub flushes: Lane,
+    pub flushes: ThreadPool,
     /// Lane of one thread, for resizing and background write-back.
-    pub upkeep: Lane,
+    pub upkeep: ThreadPool,
     /// Lane of one thread, for work beside all others that may take hours.
-    pub background: Lane,
+    pub background: ThreadPool,
 }
 
 impl Workers {
@@ -69,13 +69,13 @@ impl Workers {
     pub fn new() -> Self {
         DEVICES.fetch_add(1, Ordering::Relaxed);
         Self {
-            reads: Lane::new("file-read", Bound::Share),
-            maps: Lane::new("file-map", Bound::One),
-            writes: Lane::new("file-write", Bound::Share),
-            zeroing: Lane::new("file-zero", Bound::One),
-            flushes: Lane::new("file-flush", Bound::One).in_one_line(),
-            upkeep: Lane::new("file-upkeep", Bound::One).in_one_line(),
-            background: Lane::new("file-background", Bound::One).in_one_line(),
+            reads: ThreadPool::new("file-read", Bound::Share),
+            maps: ThreadPool::new("file-map", Bound::One),
+            writes: ThreadPool::new("file-write", Bound::Share),
+            zeroing: ThreadPool::new("file-zero", Bound::One),
+            flushes: ThreadPool::new("file-flush", Bound::One).in_one_line(),
+            upkeep: ThreadPool::new("file-upkeep", Bound::One).in_one_line(),
+            background: ThreadPool::new("file-background", Bound::One).in_one_line(),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Drop for Workers {
     }
 }
 
-/// A device's share of the threads, for one of its two lanes of transfers.
+/// A device's share of the threads, for one of its two pools for transfers.
 fn share(devices: usize) -> usize {
     (PROCESS_THREADS / (2 * devices.max(1))).clamp(THREADS_MIN, THREADS_MAX)
 }
@@ -141,8 +141,8 @@ struct Shared {
     room: OnceLock<Arc<WriteBack>>,
 }
 
-/// A bounded queue, and threads that take from it.
-pub struct Lane {
+/// Thread pool: a bounded queue, and threads that take from it.
+pub struct ThreadPool {
     shared: Arc<Shared>,
     bound: Bound,
 }
@@ -151,7 +151,7 @@ pub struct Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
-impl Lane {
+impl ThreadPool {
     fn new(name: &'static str, bound: Bound) -> Self {
         let [jobs, for_room] = [(); 2].map(|()| FairQueue::new(QUEUE_MAX));
         let queue =
@@ -280,7 +280,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
@@ -403,13 +403,13 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::mpsc;
 
-    fn lane() -> Lane {
-        Lane::new("file-test", Bound::Share)
+    fn pool() -> ThreadPool {
+        ThreadPool::new("file-test", Bound::Share)
     }
 
     #[tokio::test]
     async fn jobs_run_side_by_side_up_to_the_limit() {
-        let lane = lane();
+        let pool = pool();
         // Only if all run at once do any get past the barrier.
         let barrier = Arc::new(Barrier::new(THREADS_MAX));
         let jobs = (0..THREADS_MAX).map(|index| {
@@ -418,65 +418,65 @@ mod tests {
                 barrier.wait();
                 index
             };
-            lane.run(job).unwrap()
+            pool.run(job).unwrap()
         });
         for (index, job) in jobs.collect::<Vec<_>>().into_iter().enumerate() {
             assert_eq!(job.await, Some(index));
         }
-        let many: Vec<_> = (0..1000).map(|index| lane.run(move || index).unwrap()).collect();
+        let many: Vec<_> = (0..1000).map(|index| pool.run(move || index).unwrap()).collect();
         for (index, job) in many.into_iter().enumerate() {
             assert_eq!(job.await, Some(index));
         }
-        assert!(lane.shared.lock().threads <= THREADS_MAX);
+        assert!(pool.shared.lock().threads <= THREADS_MAX);
     }
 
     #[tokio::test]
     async fn a_job_that_panics_answers_none_and_costs_no_thread() {
-        let lane = lane();
+        let pool = pool();
         for _ in 0..2 * THREADS_MAX {
-            let job = lane.run(|| std::panic::resume_unwind(Box::new("gone"))).unwrap();
+            let job = pool.run(|| std::panic::resume_unwind(Box::new("gone"))).unwrap();
             assert_eq!(job.await, None::<()>);
         }
-        assert_eq!(lane.run(|| 1).unwrap().await, Some(1));
+        assert_eq!(pool.run(|| 1).unwrap().await, Some(1));
         let begun = std::time::Instant::now();
-        while lane.pending() > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{}", lane.pending());
+        while pool.pending() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{}", pool.pending());
             thread::yield_now();
         }
     }
 
     #[test]
     fn a_lane_that_hangs_is_bounded_and_answers_busy_beyond() {
-        let lane = lane();
+        let pool = pool();
         let (go, hold) = mpsc::channel::<()>();
         let hold = Arc::new(Mutex::new(hold));
         for _ in 0..QUEUE_MAX {
             let hold = Arc::clone(&hold);
-            drop(lane.run(move || hold.lock().unwrap().recv().is_ok()).unwrap());
+            drop(pool.run(move || hold.lock().unwrap().recv().is_ok()).unwrap());
         }
         // Those that run make room for as many again, and no more.
-        let more = (0..2 * QUEUE_MAX).filter(|_| lane.run(|| ()).is_ok()).count();
+        let more = (0..2 * QUEUE_MAX).filter(|_| pool.run(|| ()).is_ok()).count();
         assert!(more <= THREADS_MAX, "{more}");
-        assert!(matches!(lane.io(|| Ok(())), Io::Ready(Err(BlockError::Busy))));
-        assert!(lane.shared.lock().threads <= THREADS_MAX);
+        assert!(matches!(pool.io(|| Ok(())), Io::Ready(Err(BlockError::Busy))));
+        assert!(pool.shared.lock().threads <= THREADS_MAX);
         drop(go);
     }
 
-    /// A lane of one thread whose job waits for the sender, and what the later jobs note.
-    fn held(lane: Lane) -> (Lane, mpsc::Sender<()>, Arc<Mutex<Vec<u32>>>) {
+    /// A pool of one thread whose job waits for the sender, and what the later jobs note.
+    fn held(pool: ThreadPool) -> (ThreadPool, mpsc::Sender<()>, Arc<Mutex<Vec<u32>>>) {
         let ((go, hold), (begins, begun)) = (mpsc::channel::<()>(), mpsc::channel());
         let job = move || {
             begins.send(()).unwrap();
             hold.recv().is_ok()
         };
-        drop(lane.run(job).unwrap());
+        drop(pool.run(job).unwrap());
         begun.recv().unwrap();
-        (lane, go, Arc::default())
+        (pool, go, Arc::default())
     }
 
-    fn note(lane: &Lane, notes: &Arc<Mutex<Vec<u32>>>, number: u32) -> Io<Result<u32, BlockError>> {
+    fn note(pool: &ThreadPool, notes: &Arc<Mutex<Vec<u32>>>, number: u32) -> Io<Result<u32, BlockError>> {
         let notes = Arc::clone(notes);
-        lane.io(move || {
+        pool.io(move || {
             notes.lock().unwrap().push(number);
             Ok(number)
         })
@@ -484,15 +484,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_owner_with_a_thousand_jobs_delays_another_by_one() {
-        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let (pool, go, notes) = held(ThreadPool::new("file-test", Bound::One));
         let [flood, other] = [(); 2].map(|()| Owner::new());
         let mut jobs: Vec<_> = {
             let _entered = flood.enter();
-            (0..1000).map(|number| note(&lane, &notes, number)).collect()
+            (0..1000).map(|number| note(&pool, &notes, number)).collect()
         };
         {
             let _entered = other.enter();
-            jobs.extend([1000, 1001].map(|number| note(&lane, &notes, number)));
+            jobs.extend([1000, 1001].map(|number| note(&pool, &notes, number)));
         }
         drop(go);
         for job in jobs {
@@ -505,15 +505,15 @@ mod tests {
     /// for room, also those that others needed for what needs none.
     #[tokio::test]
     async fn jobs_that_wait_for_room_hold_no_thread() {
-        let lane = lane();
+        let pool = pool();
         let write_back = Arc::new(WriteBack::new());
-        lane.wait_for(&write_back);
+        pool.wait_for(&write_back);
         assert!(write_back.note(u64::MAX / 2), "more than any disk takes in time, and a pass is under way");
-        let waiting: Vec<_> = (0..100).map(|index| lane.io_when_room(move || Ok(index))).collect();
+        let waiting: Vec<_> = (0..100).map(|index| pool.io_when_room(move || Ok(index))).collect();
         for index in 0..10 {
-            assert_eq!(lane.io(move || Ok(index)).await, Ok(index), "it needs no room");
+            assert_eq!(pool.io(move || Ok(index)).await, Ok(index), "it needs no room");
         }
-        assert_eq!(lane.shared.lock().for_room.len(), 100);
+        assert_eq!(pool.shared.lock().for_room.len(), 100);
         write_back.cleaned(write_back.mark());
         for (index, job) in waiting.into_iter().enumerate() {
             assert_eq!(job.await, Ok(index));
@@ -522,35 +522,35 @@ mod tests {
 
     #[tokio::test]
     async fn jobs_that_wait_for_room_go_with_their_owner() {
-        let lane = lane();
+        let pool = pool();
         let write_back = Arc::new(WriteBack::new());
-        lane.wait_for(&write_back);
+        pool.wait_for(&write_back);
         write_back.note(u64::MAX / 2);
         let owner = Owner::new();
         let waiting = {
             let _entered = owner.enter();
-            lane.io_when_room(|| Ok(()))
+            pool.io_when_room(|| Ok(()))
         };
         owner.leave();
         assert_eq!(waiting.await, Err(BlockError::lost()));
-        assert_eq!((lane.pending(), lane.shared.lock().len()), (0, 0));
+        assert_eq!((pool.pending(), pool.shared.lock().len()), (0, 0));
     }
 
     #[tokio::test]
     async fn work_in_pieces_has_other_owners_turns_between() {
-        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let (pool, go, notes) = held(ThreadPool::new("file-test", Bound::One));
         let [long, other] = [(); 2].map(|()| Owner::new());
         let work = {
             let _entered = long.enter();
             let (notes, mut left) = (Arc::clone(&notes), 3);
-            lane.io_in_pieces(move || {
+            pool.io_in_pieces(move || {
                 notes.lock().unwrap().push(1000 + left);
                 left -= 1;
                 if left == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
             })
         };
         let _entered = other.enter();
-        let jobs = [1, 2].map(|number| note(&lane, &notes, number));
+        let jobs = [1, 2].map(|number| note(&pool, &notes, number));
         drop(go);
         work.await.unwrap();
         for job in jobs {
@@ -561,10 +561,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_with_64_sessions_delays_a_neighbour_by_one_job_to_a_turn() {
-        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let (pool, go, notes) = held(ThreadPool::new("file-test", Bound::One));
         let job = |owner: &Owner, number| {
             let _entered = owner.enter();
-            note(&lane, &notes, number)
+            note(&pool, &notes, number)
         };
         let sessions = (0..64).map(|_| Owner::in_groups(["", "host"]));
         let mut jobs: Vec<_> =
@@ -580,21 +580,21 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_not_begun_of_an_owner_who_leaves_is_dropped_and_what_has_is_carried_out() {
-        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let (pool, go, notes) = held(ThreadPool::new("file-test", Bound::One));
         let [gone, stays] = [(); 2].map(|()| Owner::new());
         let of = |owner: &Owner, number| {
             let _entered = owner.enter();
-            note(&lane, &notes, number)
+            note(&pool, &notes, number)
         };
         let dropped: Vec<_> = (0..100).map(|number| of(&gone, number)).collect();
         let kept = of(&stays, 200);
-        assert_eq!(lane.pending(), 102);
+        assert_eq!(pool.pending(), 102);
         gone.leave();
         // The thread hangs meanwhile: nothing but the poll drops them.
         for job in dropped {
             assert_eq!(job.await, Err(BlockError::lost()));
         }
-        assert_eq!(lane.pending(), 2);
+        assert_eq!(pool.pending(), 2);
         assert!(matches!(of(&gone, 300), Io::Ready(Err(BlockError::Busy))), "later ones are refused");
         drop(go);
         assert_eq!(kept.await, Ok(200));
@@ -603,11 +603,11 @@ mod tests {
 
     #[tokio::test]
     async fn flushes_are_carried_out_whoever_asked_for_them() {
-        let (lane, go, notes) = held(Lane::new("file-test", Bound::One).in_one_line());
+        let (pool, go, notes) = held(ThreadPool::new("file-test", Bound::One).in_one_line());
         let owner = Owner::new();
         let flush = {
             let _entered = owner.enter();
-            note(&lane, &notes, 1)
+            note(&pool, &notes, 1)
         };
         owner.leave();
         drop(go);
@@ -617,10 +617,10 @@ mod tests {
     #[test]
     fn threads_are_divided_among_the_devices_and_end_with_theirs() {
         assert_eq!([1, 64, 128, 1000].map(share), [16, 16, 8, 2]);
-        let lane = lane();
-        let shared = Arc::downgrade(&lane.shared);
-        drop(lane.run(|| ()).unwrap());
-        drop(lane);
+        let pool = pool();
+        let shared = Arc::downgrade(&pool.shared);
+        drop(pool.run(|| ()).unwrap());
+        drop(pool);
         let gone = (0..1000).any(|_| {
             thread::sleep(Duration::from_millis(5));
             shared.upgrade().is_none()

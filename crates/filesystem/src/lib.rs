@@ -74,7 +74,7 @@ pub mod xfs;
 
 pub use map::{Ranges, Use};
 pub use source::{Source, Unreadable};
-pub use volume::{Doubt, Examined, Identity, Mounted, Volume};
+pub use volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 /// Depth to which containers nest: disk, partition table, physical volume, logical volume.
 pub const DEPTH: usize = 4;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::fields::{label, le32, uuid};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
+use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 const SIGNATURE: [u8; 10] = *b"SWAPSPACE2";
 /// Signatures that a suspended system puts in its place, by the means that suspended it.
@@ -53,7 +53,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
         signature(source)?.ok_or_else(|| Doubt::new("it has no signature of swap space"))?;
     let header: [u8; 4096] = source.array(0)?;
     let size = (u64::from(le32(&header, field::LAST_PAGE)) + 1) * page;
-    let identity = Identity {
+    let identity = VolumeIdentity {
         kind: "swap",
         label: label(&header[field::LABEL..field::LABEL + 16]),
         uuid: uuid(&header[field::UUID..]),

@@ -7,7 +7,7 @@ use crate::source::{Source, Unreadable};
 
 /// Identity of a volume, as the volume states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct VolumeIdentity {
     /// The name of the format: `ext4`, `XFS`, `NTFS` …
     pub kind: &'static str,
     /// Its label.
@@ -79,7 +79,7 @@ impl From<Unreadable> for Doubt {
 /// Result of the examination of a volume.
 pub struct Examined {
     /// Identity that it states.
-    pub identity: Identity,
+    pub identity: VolumeIdentity,
     /// Notes for people before they drop its free ranges, in sentences.
     pub notes: Vec<String>,
     /// Mount state: whether the volume may be changing; the mount state of a doubt is in [`Doubt::mounted`].
@@ -104,7 +104,7 @@ pub trait Volume {
     /// Number of bytes that [`free_in`] gives for the whole volume, exactly.
     fn free_bytes(&self) -> u64;
 
-    /// Number of bytes of the source that the format knows: [`Identity::size`], and not more than the source has.
+    /// Number of bytes of the source that the format knows: [`VolumeIdentity::size`], and not more than the source has.
     /// Behind them nothing is free.
     fn size(&self) -> u64;
 

@@ -1,7 +1,7 @@
 //! VHD and qcow2 files as [`BlockDevice`](lunway_block::BlockDevice)s.
 //!
 //! Everything blocks in `lunway_image` and is done on threads of the device's own, as a file's operations are
-//! (`lunway_file::Lane`).
+//! (`lunway_file::ThreadPool`).
 //!
 //! | part | is |
 //! |---|---|

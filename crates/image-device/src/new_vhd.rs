@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, Geometry, Io, SharedBuf, Zeroing};
-use lunway_file::{Lane, Workers};
+use lunway_file::{ThreadPool, Workers};
 use lunway_image::vhd::Writer;
 
 use crate::{OpenError, meaning};
@@ -32,12 +32,12 @@ impl NewVhd {
 
     fn on<T: Send + Unpin + 'static>(
         &self,
-        lane: &Lane,
+        pool: &ThreadPool,
         offset: u64,
         job: impl FnOnce(&Writer<File>) -> std::io::Result<T> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
         let writer = Arc::clone(&self.writer);
-        lane.io(move || job(&writer).map_err(|error| meaning(error, offset)))
+        pool.io(move || job(&writer).map_err(|error| meaning(error, offset)))
     }
 }
 

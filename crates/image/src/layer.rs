@@ -34,7 +34,7 @@ pub struct Compressed {
 
 /// Kind of layer: how a file holds its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ImageKind {
     /// All of it, in order.
     Fixed,
     /// Only what was written.
@@ -47,7 +47,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
     /// Kind of layer.
-    pub kind: Kind,
+    pub kind: ImageKind,
     /// Bytes of the disk.
     pub size: u64,
     /// The unit of allocation, bytes; 0 where there is none.
@@ -75,7 +75,7 @@ impl<S: Storage> Layer<S> {
         match self {
             Self::Vhd(vhd) => vhd.info(),
             Self::Qcow2(qcow2) => qcow2.info(),
-            Self::Raw(raw) => LayerInfo { kind: Kind::Fixed, size: raw.len, block: 0, id: None },
+            Self::Raw(raw) => LayerInfo { kind: ImageKind::Fixed, size: raw.len, block: 0, id: None },
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lunway_image::vhd::format::{FOOTER_CHECKSUM, HEADER_CHECKSUM, checksum};
 use lunway_image::vhd::{Layout, WriteError, Writer};
-use lunway_image::{Format, Image, Kind, Source};
+use lunway_image::{Format, Image, ImageKind, Source};
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::Guid;
 
@@ -170,7 +170,7 @@ fn a_differencing_disk_shows_its_parent_where_its_bitmaps_say() {
     let image = open("one.avhd").unwrap();
     assert_eq!(
         image.layers().map(|layer| layer.kind).collect::<Vec<_>>(),
-        [Kind::Differencing, Kind::Dynamic]
+        [ImageKind::Differencing, ImageKind::Dynamic]
     );
     let mut read = vec![9; 2 << 20];
     image.read_at(0, &mut read).unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockError, Fate};
 
-use crate::OpenOptions;
+use crate::SessionOptions;
 use crate::slots::Effect;
 
 /// Time in ticks, so that a command is stamped without asking the clock.
@@ -21,7 +21,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn new(options: &OpenOptions) -> Self {
+    pub(crate) fn new(options: &SessionOptions) -> Self {
         let shortest = options.command_timeout.min(options.abort_timeout);
         let period = (shortest / 8).clamp(Duration::from_millis(2), Duration::from_millis(500));
         let ticks = |time: Duration| (time.as_nanos() / period.as_nanos()) as u64 + 1;

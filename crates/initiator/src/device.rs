@@ -22,7 +22,7 @@ use crate::recovery::Recovery;
 use crate::session::Session;
 use crate::slots::{Command, Effect, Outcome};
 use crate::unit::{Shape, Unit, UnitCell};
-use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, Predecessors, SessionEvent};
+use crate::{IscsiUrl, KnownDisk, OpenError, Predecessors, SessionEvent, SessionOptions, VpdIdentity};
 
 /// A logical unit behind one iSCSI session, as a block device.
 ///
@@ -32,8 +32,8 @@ use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, Predecessors,
 ///
 /// # A lost connection
 ///
-/// Operations wait while the device connects again, up to [`replacement_timeout`](OpenOptions::replacement_timeout);
-/// with none they do not wait, and mean more by their errors: see [`OpenOptions`].
+/// Operations wait while the device connects again, up to [`replacement_timeout`](SessionOptions::replacement_timeout);
+/// with none they do not wait, and mean more by their errors: see [`SessionOptions`].
 /// All that this trait offers is idempotent and is sent again, once the old session is proven dead. [`BlockError`]
 /// tells how the others end: `Timeout` and `Aborted`: whether it happened is not known; `Gone`: it did not happen,
 /// or the target offers another disk now.
@@ -58,7 +58,7 @@ pub struct IscsiDevice {
 
 impl IscsiDevice {
     /// Opens the logical unit that `url` names. The device lives as long as the runtime this is called on.
-    pub async fn open(url: IscsiUrl, options: OpenOptions) -> Result<Self, OpenError> {
+    pub async fn open(url: IscsiUrl, options: SessionOptions) -> Result<Self, OpenError> {
         let options = options.with_timers_of(&url);
         let Some(target) = url.target.clone() else {
             return Err(OpenError::NoTarget { portal: url.portal() });
@@ -162,7 +162,7 @@ impl IscsiDevice {
     }
 
     /// The names by which the disk is known over every path.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &VpdIdentity {
         self.unit.identity()
     }
 
@@ -244,7 +244,7 @@ impl IscsiDevice {
 }
 
 /// The ISID of a device, and its record where there is one.
-fn claim(url: &IscsiUrl, options: &OpenOptions) -> Result<(Isid, Option<ClaimedPort>), OpenError> {
+fn claim(url: &IscsiUrl, options: &SessionOptions) -> Result<(Isid, Option<ClaimedPort>), OpenError> {
     if let Some(isid) = options.isid {
         return Ok((isid, None));
     }
@@ -260,7 +260,7 @@ fn claim(url: &IscsiUrl, options: &OpenOptions) -> Result<(Isid, Option<ClaimedP
 /// Asks the unit what it is, over a session whose port is recorded first.
 async fn learn(
     url: &IscsiUrl,
-    options: &OpenOptions,
+    options: &SessionOptions,
     lun: u16,
     fresh: &mut FreshSession,
     port: Option<&mut ClaimedPort>,

@@ -9,7 +9,7 @@ use lunway_block::duration::HumanTime;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
-use crate::{IscsiUrl, OpenError, OpenOptions};
+use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Delay after which, where there is hope, another connection is attempted beside the pending one. TCP itself would try
 /// again after a second: a machine that comes back is found sooner.
@@ -24,7 +24,7 @@ const TRIES_MAX: usize = 6;
 /// there; the first connection counts. Each notification of `hope` is a try more, at once.
 pub(crate) struct Dialling<'a> {
     pub(crate) url: &'a IscsiUrl,
-    pub(crate) options: &'a OpenOptions,
+    pub(crate) options: &'a SessionOptions,
     pub(crate) hope: Option<&'a Notify>,
 }
 

@@ -7,7 +7,7 @@ use lunway_iscsi::pdu::Isid;
 use lunway_scsi::AdditionalSense;
 
 use crate::fresh_session::{FreshSession, Purpose};
-use crate::{IscsiUrl, OpenError, OpenOptions};
+use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// After a path without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but
 /// with round trips of storage networks in mind).
@@ -40,7 +40,7 @@ const DETOURS_MAX: usize = 32;
 /// end the device's next session: they are cut off, which discards what was sent and has not arrived.
 pub(crate) struct Fence<'a> {
     pub(crate) url: &'a IscsiUrl,
-    pub(crate) options: &'a OpenOptions,
+    pub(crate) options: &'a SessionOptions,
     pub(crate) isid: Isid,
     /// Portal group of the lost session.
     pub(crate) portal_group: u16,
@@ -50,7 +50,7 @@ impl Fence<'_> {
     /// A session in the place of the lost one, to be logged out, and the unit attentions that it met; none if nothing
     /// is proven.
     pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<(FreshSession, Vec<AdditionalSense>)> {
-        let options = OpenOptions {
+        let options = SessionOptions {
             connect_timeout: PATIENCE,
             login_timeout: PATIENCE,
             logout_timeout: GOODBYE,
@@ -87,7 +87,7 @@ impl Fence<'_> {
     async fn log_in(
         &self,
         path: IscsiUrl,
-        options: &OpenOptions,
+        options: &SessionOptions,
     ) -> Option<(FreshSession, Vec<AdditionalSense>)> {
         match tokio::time::timeout(PATIENCE, self.prove(&path, options)).await {
             Ok(Ok(proof)) => proof,
@@ -106,7 +106,7 @@ impl Fence<'_> {
     async fn prove(
         &self,
         path: &IscsiUrl,
-        options: &OpenOptions,
+        options: &SessionOptions,
     ) -> Result<Option<(FreshSession, Vec<AdditionalSense>)>, OpenError> {
         let mut fresh = FreshSession::dial(path, options, self.isid, Purpose::Normal, None).await?;
         if fresh.portal_group() != Some(self.portal_group) {

@@ -22,7 +22,7 @@ use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
 use crate::silence::{Sign, Watch, black_hole};
 use crate::url::portal_of;
 use crate::wire::{self, Alarm};
-use crate::{IscsiUrl, OpenError, OpenOptions};
+use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Most targets that one login may be sent on through (RFC 7143 §11.13.5, status class 1).
 const REDIRECTS_MAX: usize = 4;
@@ -61,7 +61,7 @@ impl FreshSession {
     /// Connects and logs in, following redirections. See [`Dialling`] for `hope`.
     pub(crate) async fn dial(
         url: &IscsiUrl,
-        options: &OpenOptions,
+        options: &SessionOptions,
         isid: Isid,
         purpose: Purpose,
         hope: Option<&Notify>,
@@ -391,7 +391,7 @@ pub(crate) fn log_tolerated(core: &InitiatorConnection, what: &str) {
 
 fn connection_config(
     url: &IscsiUrl,
-    options: &OpenOptions,
+    options: &SessionOptions,
     isid: Isid,
     purpose: Purpose,
 ) -> InitiatorConnectionConfig {

@@ -6,14 +6,14 @@ use lunway_scsi::vpd::{Association, Designator, DesignatorType, DeviceIdentifica
 
 /// The names of a disk, by which it is recognised over any path (VPD pages 83h and 80h).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct VpdIdentity {
     /// Names of the logical unit that are meant to be unique: NAA, EUI-64, SCSI name string, T10 vendor.
     pub designators: Vec<Designator>,
     /// The unit's serial number, unique among those of its vendor's product.
     pub serial: Option<String>,
 }
 
-impl Identity {
+impl VpdIdentity {
     /// Takes the unit's names from its identification.
     pub(crate) fn take(&mut self, identification: &DeviceIdentification) {
         let names = [
@@ -71,7 +71,7 @@ fn is_locally_assigned(designator: &Designator) -> bool {
 }
 
 /// The first name.
-impl fmt::Display for Identity {
+impl fmt::Display for VpdIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.designators.first(), &self.serial) {
             (Some(designator), _) => f.pad(&designator.text()),
@@ -96,7 +96,7 @@ mod tests {
         // What tgt says of target 1 and unit 1, whichever disk that is.
         let counted = || name(DesignatorType::NAA, &[0x30, 0, 0, 1, 0, 0, 0, 1]);
         let identity = |designators| {
-            let mut identity = Identity::default();
+            let mut identity = VpdIdentity::default();
             identity.take(&DeviceIdentification { designators });
             identity
         };
@@ -115,7 +115,7 @@ mod tests {
             code_set: 1,
             bytes: vec![byte; 8],
         };
-        let identity = |names: &[u8], serial: Option<&str>| Identity {
+        let identity = |names: &[u8], serial: Option<&str>| VpdIdentity {
             designators: names.iter().map(|&byte| name(byte)).collect(),
             serial: serial.map(str::to_owned),
         };

@@ -12,7 +12,7 @@ use lunway_iscsi::pdu::Isid;
 use sha2::{Digest, Sha256};
 
 use crate::options::initiator_name;
-use crate::{IscsiUrl, IsidFamily, OpenOptions};
+use crate::{IscsiUrl, IsidFamily, SessionOptions};
 
 /// Sessions of one host with one logical unit over one lane at a time. A bound for the search, far above any use.
 const SLOTS_MAX: u16 = 256;
@@ -130,7 +130,7 @@ pub(crate) struct UnitPorts {
 
 impl UnitPorts {
     /// None where ports are not recorded.
-    pub(crate) fn find(url: &IscsiUrl, options: &OpenOptions) -> io::Result<Option<Self>> {
+    pub(crate) fn find(url: &IscsiUrl, options: &SessionOptions) -> io::Result<Option<Self>> {
         let (Some(target), Some(lun)) = (&url.target, url.lun) else { return Ok(None) };
         let Some(root) = options.initiator_ports.directory()? else { return Ok(None) };
         let target = target.to_ascii_lowercase();
@@ -361,7 +361,9 @@ mod tests {
     fn ports(directory: &Path, lun: u16) -> UnitPorts {
         let url = IscsiUrl::parse(&format!("iscsi://192.0.2.1/iqn.2026-11.com.example:disk/{lun}")).unwrap();
         let initiator_ports = InitiatorPorts::In(directory.to_owned());
-        UnitPorts::find(&url, &OpenOptions { initiator_ports, ..OpenOptions::default() }).unwrap().unwrap()
+        UnitPorts::find(&url, &SessionOptions { initiator_ports, ..SessionOptions::default() })
+            .unwrap()
+            .unwrap()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::exchange::{Exchange, ask};
 use crate::fresh_session::{FreshSession, Purpose};
 use crate::isid::IsidFamily;
 use crate::unit::vpd;
-use crate::{IscsiUrl, OpenError, OpenOptions};
+use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Room for 2,000 logical units.
 const LUN_LIST_LEN: u32 = 16 << 10;
@@ -67,7 +67,7 @@ pub struct UnitInspection {
 }
 
 /// Lists the targets of a portal in a discovery session.
-pub async fn discover(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<TargetRecord>, OpenError> {
+pub async fn discover(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<TargetRecord>, OpenError> {
     let mut fresh =
         FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Discovery, None).await?;
     let which = url.target.clone().map_or(SendTargets::All, SendTargets::Named);
@@ -78,7 +78,7 @@ pub async fn discover(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<Targe
 
 /// Asks a target for its logical units, and the one that `url` names for all it tells. Looks only: nothing is written,
 /// no mode is changed.
-pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection, OpenError> {
+pub async fn inspect(url: &IscsiUrl, options: &SessionOptions) -> Result<Inspection, OpenError> {
     let options = &options.clone().with_timers_of(url);
     if url.target.is_none() {
         return Err(OpenError::NoTarget { portal: url.portal() });
@@ -95,7 +95,7 @@ pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection
 /// # Errors
 ///
 /// [`OpenError`]; a target that does not answer REPORT LUNS with a list has [`OpenError::Command`].
-pub async fn luns(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<u16>, OpenError> {
+pub async fn luns(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<u16>, OpenError> {
     let options = &options.clone().with_timers_of(url);
     let mut fresh =
         FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;

@@ -18,8 +18,8 @@
 //! # Errors
 //!
 //! [`UrlError`] for addresses, [`OpenError`] until the device is open, [`BlockError`](lunway_block::BlockError) after
-//! that. No operation waits for ever; [`OpenOptions`] says how long. What happens to work under way when a connection
-//! is lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
+//! that. No operation waits for ever; [`SessionOptions`] says how long. What happens to work under way when a
+//! connection is lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
 //!
 //! # Parts
 //!
@@ -27,7 +27,7 @@
 //! |---|---|
 //! | [`IscsiUrl`] | addresses |
 //! | [`IscsiDevice`], `operation` | the block device: operations to CDBs, cut where they are too long |
-//! | [`OpenOptions`] | how long to wait for what; how to be one of several paths |
+//! | [`SessionOptions`] | how long to wait for what; how to be one of several paths |
 //! | [`Observer`], [`SessionEvent`] | what happens to sessions, told as it happens |
 //! | [`Silence`], `probe` | whether a silent path is dead, by what the kernel knows of it |
 //! | [`discover`], [`inspect`](fn@inspect) | what is there, as plain data |
@@ -40,7 +40,7 @@
 //! | [`InitiatorPorts`], [`Predecessors`] | ISIDs that are the same on every start; what a killed process has left at the target, ended before the first I/O |
 //! | [`RecordedSession`] | which sessions processes of this host have now, for those who compare them with a target's |
 //! | `dialling`, `fresh_session`, `exchange` | a connection, a fresh session, one question at a time |
-//! | `unit`, `access`, [`Identity`] | shape, limits and names of a logical unit, and the state of its port |
+//! | `unit`, `access`, [`VpdIdentity`] | shape, limits and names of a logical unit, and the state of its port |
 //!
 //! The crate knows no target: what it is tested against speaks iSCSI over a socket.
 
@@ -74,7 +74,7 @@ mod url;
 mod wire;
 
 pub use device::IscsiDevice;
-pub use identity::Identity;
+pub use identity::VpdIdentity;
 pub use initiator_port::InitiatorPorts;
 pub use inspect::{Inspection, UnitInspection, discover, inspect, luns};
 pub use isid::IsidFamily;
@@ -83,7 +83,7 @@ pub use lunway_iscsi::pdu::Isid;
 pub use lunway_scsi::AccessState;
 pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
-pub use options::OpenOptions;
+pub use options::SessionOptions;
 pub use predecessors::Predecessors;
 pub use recorded_session::RecordedSession;
 pub use silence::Silence;

@@ -31,7 +31,7 @@ use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silenc
 /// [`Timeout`](lunway_block::BlockError::Timeout): as after an abort that was confirmed, it may have happened in part,
 /// and nothing of it happens any more. An operation of several commands ends when the last of them has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenOptions {
+pub struct SessionOptions {
     /// Our iSCSI name; `None`: what the address says, else one made from the host's name.
     pub initiator_name: Option<String>,
     /// For a TCP connection to one address.
@@ -98,12 +98,12 @@ pub struct OpenOptions {
     pub known: Option<KnownDisk>,
 }
 
-impl OpenOptions {
+impl SessionOptions {
     /// For a device that is one of several ways to a disk.
     ///
     /// ```
     /// # use std::time::Duration;
-    /// let options = lunway_initiator::OpenOptions::fail_fast();
+    /// let options = lunway_initiator::SessionOptions::fail_fast();
     /// assert!(options.replacement_timeout.is_zero() && options.silence.is_some());
     /// ```
     pub fn fail_fast() -> Self {
@@ -137,7 +137,7 @@ impl OpenOptions {
     }
 }
 
-impl Default for OpenOptions {
+impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             initiator_name: None,
@@ -171,7 +171,7 @@ impl Default for OpenOptions {
 }
 
 /// The name that sessions of this address have.
-pub(crate) fn initiator_name(url: &IscsiUrl, options: &OpenOptions) -> String {
+pub(crate) fn initiator_name(url: &IscsiUrl, options: &SessionOptions) -> String {
     let name = url.initiator.clone().or_else(|| options.initiator_name.clone());
     name.unwrap_or_else(default_initiator_name)
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::fence::Fence;
 use crate::initiator_port::{ClaimedPort, UnitPorts};
-use crate::{IscsiUrl, OpenError, OpenOptions};
+use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Between two looks whether another process has done opening the same disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ pub struct Predecessors {
 
 impl Predecessors {
     /// Looks for what is left. Waits for another process that is opening the same disk.
-    pub async fn find(url: &IscsiUrl, options: &OpenOptions) -> Result<Self, OpenError> {
+    pub async fn find(url: &IscsiUrl, options: &SessionOptions) -> Result<Self, OpenError> {
         let failed =
             |error: std::io::Error| OpenError::Record { portal: url.portal(), why: error.to_string() };
         let mut this = Self { url: url.clone(), found: Instant::now(), left: Vec::new(), records: None };
@@ -81,7 +81,7 @@ impl Predecessors {
 
     /// Ends the old sessions by logins over `paths`, of which host, port and `from` count, and over the paths that they
     /// went themselves.
-    pub async fn reinstate(&mut self, paths: &[IscsiUrl], options: &OpenOptions) {
+    pub async fn reinstate(&mut self, paths: &[IscsiUrl], options: &SessionOptions) {
         let left = std::mem::take(&mut self.left);
         let url = &self.url;
         let all = stream::iter(left).map(|port| reinstate(port, url, paths, options));
@@ -147,7 +147,7 @@ async fn reinstate(
     mut port: ClaimedPort,
     url: &IscsiUrl,
     paths: &[IscsiUrl],
-    options: &OpenOptions,
+    options: &SessionOptions,
 ) -> Option<ClaimedPort> {
     for group in port.groups().to_vec() {
         let fence = Fence { url, options, isid: port.isid, portal_group: group.tag };

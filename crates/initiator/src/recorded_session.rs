@@ -113,7 +113,7 @@ fn locks(text: &str) -> BTreeMap<u64, u32> {
 mod tests {
     use super::*;
     use crate::initiator_port::UnitPorts;
-    use crate::{InitiatorPorts, IscsiUrl, OpenOptions};
+    use crate::{InitiatorPorts, IscsiUrl, SessionOptions};
 
     #[test]
     fn a_session_is_told_with_its_names_its_process_and_afterwards_as_left_behind() {
@@ -121,7 +121,7 @@ mod tests {
         let url = "iscsi://192.0.2.1/iqn.2026-11.com.example:Disk/3?initiator=iqn.2026-11.com.example:host";
         let url = IscsiUrl::parse(url).unwrap();
         let initiator_ports = InitiatorPorts::In(folder.path().to_owned());
-        let options = OpenOptions { initiator_ports, ..OpenOptions::default() };
+        let options = SessionOptions { initiator_ports, ..SessionOptions::default() };
         let ports = UnitPorts::find(&url, &options).unwrap().unwrap();
         let mut port = ports.claim("").unwrap();
         let told = || {

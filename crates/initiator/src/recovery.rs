@@ -16,7 +16,7 @@ use crate::fresh_session::{FreshSession, Purpose};
 use crate::initiator_port::ClaimedPort;
 use crate::session::{BREACHES_MAX, Session};
 use crate::unit::{Unit, UnitCell};
-use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
+use crate::{IscsiUrl, OpenError, SessionEvent, SessionOptions};
 
 /// First wait before an attempt; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ const WAIT_PORT_DOWN: Duration = Duration::from_secs(30);
 /// Each of these sessions doubles the wait before the next login, up to `retry_max`.
 pub(crate) struct Recovery {
     url: IscsiUrl,
-    options: OpenOptions,
+    options: SessionOptions,
     isid: Isid,
     /// The record of it, for the next process.
     port: Mutex<Option<ClaimedPort>>,
@@ -85,7 +85,7 @@ impl Loss {
 impl Recovery {
     pub(crate) fn new(
         url: IscsiUrl,
-        options: OpenOptions,
+        options: SessionOptions,
         isid: Isid,
         port: Option<ClaimedPort>,
         unit: Arc<UnitCell>,
@@ -111,7 +111,7 @@ impl Recovery {
         port.into_iter().for_each(ClaimedPort::release);
     }
 
-    pub(crate) fn options(&self) -> &OpenOptions {
+    pub(crate) fn options(&self) -> &SessionOptions {
         &self.options
     }
 

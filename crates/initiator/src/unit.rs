@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::access::Port;
 use crate::exchange::{Answer, Exchange, OverSession, ask};
 use crate::session::{Session, is_doubtful};
-use crate::{Identity, OpenError};
+use crate::{OpenError, VpdIdentity};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.
 const INQUIRY_LEN: u16 = 255;
@@ -129,7 +129,7 @@ impl Shape {
 }
 
 /// An open device's knowledge of its disk: enough to open another path to that before it can be used. See
-/// [`OpenOptions::known`](crate::OpenOptions::known).
+/// [`OpenOptions::known`](crate::SessionOptions::known).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownDisk(pub(crate) Shape);
 
@@ -137,7 +137,7 @@ pub struct KnownDisk(pub(crate) Shape);
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) shape: Shape,
-    identity: Identity,
+    identity: VpdIdentity,
     /// The port that it was asked through.
     port: Port,
     /// The state of that port, where the unit knows such states.
@@ -343,7 +343,7 @@ struct Facts {
     limits: Option<BlockLimits>,
     characteristics: Option<BlockDeviceCharacteristics>,
     provisioning: Option<LogicalBlockProvisioning>,
-    identity: Identity,
+    identity: VpdIdentity,
     port: Port,
 }
 
@@ -455,7 +455,7 @@ enum Found {
 /// The unit of a device: its shape as it is now, the names it keeps, and who wants to hear of changes.
 pub(crate) struct UnitCell {
     shape: RwLock<Shape>,
-    identity: Identity,
+    identity: VpdIdentity,
     /// As the latest session found it.
     port: Mutex<Port>,
     lun: u16,
@@ -485,7 +485,7 @@ impl UnitCell {
         *self.shape.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &VpdIdentity {
         &self.identity
     }
 
@@ -507,7 +507,7 @@ impl UnitCell {
         self.same(&unit.identity, Some(unit.shape.geometry.logical_sector))
     }
 
-    fn same(&self, identity: &Identity, sector: Option<u32>) -> Result<(), String> {
+    fn same(&self, identity: &VpdIdentity, sector: Option<u32>) -> Result<(), String> {
         if !self.identity.is_still(identity) {
             let old = &self.identity;
             return Err(format!(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, OpenDevice, Server};
 
@@ -19,7 +19,7 @@ use support::scripted::{Act, Disk, NAME, SECTOR};
 const WRITE: u8 = 0x8A;
 const INQUIRY: u8 = 0x12;
 
-async fn open(disk: &Arc<Disk>, options: OpenOptions) -> IscsiDevice {
+async fn open(disk: &Arc<Disk>, options: SessionOptions) -> IscsiDevice {
     let url = IscsiUrl::parse(&format!("iscsi://{}/{NAME}/0", disk.serve().await)).unwrap();
     IscsiDevice::open(url, options).await.expect("open")
 }
@@ -44,7 +44,7 @@ const CHANGES: [(u8, u8); 7] =
 
 #[tokio::test]
 async fn a_unit_attention_that_may_mean_another_disk_is_looked_into_before_anything_is_written() {
-    for options in [quick(), OpenOptions::fail_fast()] {
+    for options in [quick(), SessionOptions::fail_fast()] {
         for (asc, ascq) in CHANGES {
             let disk = Disk::new(64, 8);
             let device = open(&disk, options.clone()).await;
@@ -67,7 +67,7 @@ const ABSENCES: [(u8, u8, u8); 3] = [(5, 0x21, 0x00), (7, 0x27, 0x00), (5, 0x25,
 
 #[tokio::test]
 async fn an_error_that_the_disk_cannot_have_given_is_looked_into_before_anything_is_written() {
-    for options in [quick(), OpenOptions::fail_fast()] {
+    for options in [quick(), SessionOptions::fail_fast()] {
         for (key, asc, ascq) in ABSENCES {
             let disk = Disk::new(64, 8);
             let device = open(&disk, options.clone()).await;
@@ -106,7 +106,7 @@ async fn writes_wait_until_the_unit_has_said_that_it_is_the_same_disk_and_are_do
 #[tokio::test]
 async fn a_unit_that_does_not_say_which_it_is_gets_no_write() {
     let disk = Disk::new(64, 8);
-    let device = open(&disk, OpenOptions { command_timeout: Duration::from_secs(1), ..quick() }).await;
+    let device = open(&disk, SessionOptions { command_timeout: Duration::from_secs(1), ..quick() }).await;
     let mut told = false;
     disk.script(move |cdb| match cdb[0] {
         WRITE if !told => {
@@ -129,7 +129,7 @@ async fn a_unit_that_does_not_say_which_it_is_gets_no_write() {
 #[tokio::test]
 async fn where_another_path_may_do_it_nothing_is_held_for_long() {
     let disk = Disk::new(64, 8);
-    let device = open(&disk, OpenOptions::fail_fast()).await;
+    let device = open(&disk, SessionOptions::fail_fast()).await;
     let mut told = false;
     disk.script(move |cdb| match cdb[0] {
         WRITE if !told => {
@@ -187,7 +187,7 @@ async fn is_untouched(address: SocketAddr) {
 
 #[tokio::test]
 async fn a_lun_that_is_exchanged_in_a_live_session_is_not_written_to() {
-    for options in [quick(), OpenOptions::fail_fast()] {
+    for options in [quick(), SessionOptions::fail_fast()] {
         for pause in [false, true] {
             let (server, address) = serve().await;
             let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();

@@ -10,19 +10,19 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, PathState};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 
 use support::proxy::{self, Faults};
 use support::scripted::{Disk, NAME};
 use support::{model, quick};
 
-async fn behind_proxy(options: OpenOptions, query: &str) -> (Arc<Disk>, Arc<Faults>, Arc<IscsiDevice>) {
+async fn behind_proxy(options: SessionOptions, query: &str) -> (Arc<Disk>, Arc<Faults>, Arc<IscsiDevice>) {
     let disk = Disk::new(8 * 256, 32);
     let (address, faults) = proxy::start(disk.serve().await).await;
     (disk, faults, Arc::new(open(address, options, query).await))
 }
 
-async fn open(address: SocketAddr, options: OpenOptions, query: &str) -> IscsiDevice {
+async fn open(address: SocketAddr, options: SessionOptions, query: &str) -> IscsiDevice {
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0{query}")).unwrap();
     IscsiDevice::open(url, options).await.expect("open")
 }
@@ -51,7 +51,7 @@ async fn nor_do_they_with_digests() {
 
 #[tokio::test]
 async fn a_silent_network_is_noticed_and_left() {
-    let options = OpenOptions {
+    let options = SessionOptions {
         login_timeout: Duration::from_millis(500),
         nop_interval: Duration::from_millis(200),
         nop_timeout: Duration::from_millis(200),
@@ -73,7 +73,7 @@ async fn a_silent_network_is_noticed_and_left() {
 
 #[tokio::test]
 async fn after_the_replacement_timeout_io_fails_at_once_until_the_target_is_back() {
-    let options = OpenOptions { replacement_timeout: Duration::from_millis(300), ..quick() };
+    let options = SessionOptions { replacement_timeout: Duration::from_millis(300), ..quick() };
     let (disk, faults, device) = behind_proxy(options, "").await;
     device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await.unwrap();
     faults.refused.store(true, Ordering::Relaxed);

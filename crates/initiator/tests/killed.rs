@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
-use lunway_initiator::{InitiatorPorts, IscsiDevice, IscsiUrl, OpenError, OpenOptions};
+use lunway_initiator::{InitiatorPorts, IscsiDevice, IscsiUrl, OpenError, SessionOptions};
 
 use support::line::Line;
 use support::scripted::{Act, Disk, NAME as SCRIPTED};
@@ -26,11 +26,11 @@ fn address(portal: SocketAddr) -> String {
     format!("iscsi://{portal}/{NAME}/0")
 }
 
-fn recorded_in(records: &Path) -> OpenOptions {
-    OpenOptions {
+fn recorded_in(records: &Path) -> SessionOptions {
+    SessionOptions {
         initiator_ports: InitiatorPorts::In(records.to_owned()),
         settle: Duration::from_secs(2),
-        ..OpenOptions::default()
+        ..SessionOptions::default()
     }
 }
 

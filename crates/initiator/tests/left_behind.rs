@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -68,7 +68,7 @@ async fn nothing_more_is_sent_of_a_session_from_the_moment_of_its_loss() {
     let (recorder, stop) = (Recorder::default(), Arc::new(Notify::new()));
     let (address, given) = far_end(disk.serve().await, stop.clone()).await;
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
-    let options = OpenOptions { observer: Some(recorder.observer()), ..OpenOptions::fail_fast() };
+    let options = SessionOptions { observer: Some(recorder.observer()), ..SessionOptions::fail_fast() };
     let device = IscsiDevice::open(url, options).await.expect("open");
     stop.notify_one();
     let mut stream = given.await.unwrap();

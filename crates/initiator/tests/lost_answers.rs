@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 
 use support::quick;
 use support::rejecting::{Rejecting, ask_beyond, good, read_with};
@@ -22,7 +22,7 @@ const WRITE: u8 = 0x8A;
 async fn open(
     disk: &Arc<Disk>,
     answer: fn(&[u8]) -> Vec<u8>,
-    options: OpenOptions,
+    options: SessionOptions,
 ) -> (Arc<Rejecting>, IscsiDevice) {
     open_for(disk, WRITE, answer, options).await
 }
@@ -32,7 +32,7 @@ async fn open_for(
     disk: &Arc<Disk>,
     opcode: u8,
     answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static,
-    options: OpenOptions,
+    options: SessionOptions,
 ) -> (Arc<Rejecting>, IscsiDevice) {
     let between = Arc::new(Rejecting::default());
     let address = between.serve_with(disk.serve().await, opcode, answer).await;
@@ -50,7 +50,7 @@ async fn commands_whose_answers_were_lost_are_sent_again_when_the_next_answer_co
     for pings in [false, true] {
         let disk = Disk::new(64, 8);
         let nop_interval = if pings { Duration::from_millis(300) } else { Duration::ZERO };
-        let options = OpenOptions {
+        let options = SessionOptions {
             command_timeout: Duration::from_secs(60),
             nop_interval,
             nop_timeout: Duration::from_secs(30),
@@ -77,7 +77,7 @@ async fn commands_whose_answers_were_lost_are_sent_again_when_the_next_answer_co
 
 #[tokio::test]
 async fn a_write_that_the_target_knows_no_more_and_never_answered_is_sent_again_once() {
-    let options = OpenOptions { command_timeout: Duration::from_millis(500), ..quick() };
+    let options = SessionOptions { command_timeout: Duration::from_millis(500), ..quick() };
     let disk = Disk::new(64, 8);
     let (_, device) = open(&disk, good, options).await;
     disk.knows_no_tasks.store(true, Ordering::Relaxed);
@@ -142,7 +142,7 @@ async fn data_segments_above_the_declared_length_are_a_breach_that_is_told_after
 #[tokio::test]
 async fn a_lane_whose_target_breaks_the_protocol_in_five_sessions_in_a_row_ends_and_says_so() {
     let disk = Disk::new(4096, 8);
-    let (between, device) = open_for(&disk, READ, too_long, OpenOptions::fail_fast()).await;
+    let (between, device) = open_for(&disk, READ, too_long, SessionOptions::fail_fast()).await;
     between.left.store(usize::MAX, Ordering::SeqCst);
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -158,7 +158,7 @@ async fn a_lane_whose_target_breaks_the_protocol_in_five_sessions_in_a_row_ends_
 
 #[tokio::test]
 async fn a_target_that_is_reached_while_the_old_session_keeps_its_lun_busy_is_not_called_unreachable() {
-    let options = OpenOptions {
+    let options = SessionOptions {
         command_timeout: Duration::from_millis(300),
         abort_timeout: Duration::from_millis(100),
         replacement_timeout: Duration::from_millis(1500),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, ExtentKind, PathState, Zeroing};
 use lunway_initiator::{
-    AccessState, IscsiDevice, IscsiUrl, OpenError, OpenOptions, SessionEvent, discover, inspect,
+    AccessState, IscsiDevice, IscsiUrl, OpenError, SessionEvent, SessionOptions, discover, inspect,
 };
 use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
@@ -204,7 +204,7 @@ async fn chap_lets_in_who_proves_it_and_tells_a_false_target() {
 async fn a_target_that_goes_for_good_ends_operations_in_time() {
     let (server, address) = serve("").await;
     let options =
-        lunway_initiator::OpenOptions { replacement_timeout: Duration::from_millis(300), ..quick() };
+        lunway_initiator::SessionOptions { replacement_timeout: Duration::from_millis(300), ..quick() };
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     let device = IscsiDevice::open(url, options).await.unwrap();
     server.shutdown(Duration::from_millis(500)).await.unwrap();
@@ -238,7 +238,7 @@ async fn a_session_is_one_path_that_counts_what_went_over_it() {
 async fn an_idle_session_knows_how_long_the_target_takes_to_answer() {
     let (server, address) = serve("").await;
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
-    let options = OpenOptions { nop_interval: Duration::from_millis(20), ..OpenOptions::default() };
+    let options = SessionOptions { nop_interval: Duration::from_millis(20), ..SessionOptions::default() };
     let device = IscsiDevice::open(url, options).await.unwrap();
     let until = std::time::Instant::now() + Duration::from_secs(10);
     while device.paths()[0].ping.is_none() {
@@ -257,7 +257,7 @@ async fn the_state_of_its_port_is_known_and_followed() {
     use lunway_target::AccessState as Configured;
     let (server, address) = serve("").await;
     let recorder = Recorder::default();
-    let options = OpenOptions { observer: Some(recorder.observer()), ..OpenOptions::fail_fast() };
+    let options = SessionOptions { observer: Some(recorder.observer()), ..SessionOptions::fail_fast() };
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     let device = IscsiDevice::open(url, options).await.unwrap();
     assert_eq!(device.access(), Some(AccessState::ActiveOptimized));
@@ -294,7 +294,7 @@ async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk
     use lunway_target::AccessState as Configured;
     let (server, address) = serve("").await;
     let recorder = Recorder::default();
-    let options = OpenOptions { observer: Some(recorder.observer()), ..OpenOptions::fail_fast() };
+    let options = SessionOptions { observer: Some(recorder.observer()), ..SessionOptions::fail_fast() };
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     let device = IscsiDevice::open(url, options).await.unwrap();
     let geometry = device.geometry();
@@ -315,7 +315,7 @@ async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when
     use lunway_target::AccessState as Configured;
     let (server, address) = serve("").await;
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
-    let other = IscsiDevice::open(url.clone(), OpenOptions::fail_fast()).await.unwrap();
+    let other = IscsiDevice::open(url.clone(), SessionOptions::fail_fast()).await.unwrap();
     let turn = async |state| {
         let group = TargetPortalGroup { tag: 1, state, preferred: false };
         let edit = |config: &mut Config| {
@@ -325,13 +325,13 @@ async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when
         server.change(edit, ChangeOptions::default()).await.unwrap();
     };
     turn(Configured::Standby).await;
-    let refused = IscsiDevice::open(url.clone(), OpenOptions::fail_fast()).await.unwrap_err();
+    let refused = IscsiDevice::open(url.clone(), SessionOptions::fail_fast()).await.unwrap_err();
     assert!(matches!(refused, OpenError::Inactive { .. }), "{refused}");
     let recorder = Recorder::default();
-    let options = OpenOptions {
+    let options = SessionOptions {
         known: Some(other.known()),
         observer: Some(recorder.observer()),
-        ..OpenOptions::fail_fast()
+        ..SessionOptions::fail_fast()
     };
     let device = IscsiDevice::open(url, options).await.unwrap();
     assert_eq!((device.geometry(), device.access()), (other.geometry(), Some(AccessState::Standby)));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_initiator::{
-    AccessState, Detours, IscsiDevice, IscsiUrl, IsidFamily, OpenOptions, SessionEvent, SharedObserver,
+    AccessState, Detours, IscsiDevice, IscsiUrl, IsidFamily, SessionEvent, SessionOptions, SharedObserver,
 };
 
 use support::line::Line;
@@ -26,11 +26,11 @@ fn url(address: SocketAddr) -> IscsiUrl {
     IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap()
 }
 
-fn lane(recorder: &Recorder) -> OpenOptions {
-    OpenOptions { observer: Some(recorder.observer()), ..OpenOptions::fail_fast() }
+fn lane(recorder: &Recorder) -> SessionOptions {
+    SessionOptions { observer: Some(recorder.observer()), ..SessionOptions::fail_fast() }
 }
 
-async fn open(address: SocketAddr, options: OpenOptions) -> IscsiDevice {
+async fn open(address: SocketAddr, options: SessionOptions) -> IscsiDevice {
     IscsiDevice::open(url(address), options).await.expect("open")
 }
 
@@ -97,7 +97,7 @@ async fn events_explain_what_follows_them() {
     });
     let line = Line::start(disk.serve().await).await;
     let device =
-        open(line.address, OpenOptions { observer: Some(observer), ..OpenOptions::fail_fast() }).await;
+        open(line.address, SessionOptions { observer: Some(observer), ..SessionOptions::fail_fast() }).await;
     let device = Arc::new(device);
     disk.once(READ, Act::Ignore);
     let read = device.read(0, Buf::zeroed(512));
@@ -162,7 +162,7 @@ async fn a_barrier_is_an_ordered_command_that_is_sent_until_it_has_had_its_turn(
 async fn an_operation_of_several_commands_is_unknown_if_one_of_them_is() {
     let disk = Disk::new(4096, 1);
     let recorder = Recorder::default();
-    let options = OpenOptions { transfer_max: 4096, ..lane(&recorder) };
+    let options = SessionOptions { transfer_max: 4096, ..lane(&recorder) };
     let device = open(disk.serve().await, options).await;
     // The first is executed and never answered; the others were not even sent.
     disk.once(WRITE, Act::ExecuteAndHangUp);
@@ -179,7 +179,7 @@ async fn hope_makes_it_try_at_once() {
     let line = Line::start(disk.serve().await).await;
     let recorder = Recorder::default();
     let device =
-        open(line.address, OpenOptions { retry_max: Duration::from_secs(60), ..lane(&recorder) }).await;
+        open(line.address, SessionOptions { retry_max: Duration::from_secs(60), ..lane(&recorder) }).await;
     line.refuse(true);
     line.cut();
     // By now it waits for seconds between attempts.
@@ -197,7 +197,7 @@ async fn an_attempt_whose_first_packet_was_lost_does_not_wait_for_it() {
     let disk = Disk::new(64, 8);
     let line = Line::start(disk.serve().await).await;
     let recorder = Recorder::default();
-    let options = OpenOptions { connect_timeout: Duration::from_secs(20), ..lane(&recorder) };
+    let options = SessionOptions { connect_timeout: Duration::from_secs(20), ..lane(&recorder) };
     let device = open(line.address, options).await;
     line.swallow(true);
     device.sever("for the test");
@@ -220,7 +220,7 @@ async fn a_lost_session_is_proven_dead_over_another_cable_while_its_own_is_dead(
     dead.swallow(true);
     let recorder = Recorder::default();
     let ways = [url(dead.address), url(other.address)];
-    let options = OpenOptions { detours: Some(Detours::new(move || ways.to_vec())), ..lane(&recorder) };
+    let options = SessionOptions { detours: Some(Detours::new(move || ways.to_vec())), ..lane(&recorder) };
     let device = open(own.address, options).await;
     own.swallow(true);
     device.sever("for the test");
@@ -245,7 +245,7 @@ async fn a_session_is_settled_when_the_unit_has_answered_a_command_that_waits_fo
     let recorder = Recorder::default();
     let way = url(other.address);
     let ways = Detours::new(move || vec![way.clone()]);
-    let device = open(own.address, OpenOptions { detours: Some(ways), ..lane(&recorder) }).await;
+    let device = open(own.address, SessionOptions { detours: Some(ways), ..lane(&recorder) }).await;
     // What is left of the session lasts 400 ms, and before that there is a unit attention to tell.
     let mut asked = 0;
     disk.script(move |cdb| {
@@ -298,7 +298,7 @@ async fn another_portal_group_proves_nothing() {
     let own = Line::start(portal).await;
     let recorder = Recorder::default();
     let ways = Detours::new(move || vec![url(elsewhere)]);
-    let device = open(own.address, OpenOptions { detours: Some(ways), ..lane(&recorder) }).await;
+    let device = open(own.address, SessionOptions { detours: Some(ways), ..lane(&recorder) }).await;
     assert_eq!(device.portal_group(), Some(1));
     own.refuse(true);
     own.cut();
@@ -329,7 +329,7 @@ async fn its_own_attempts_begin_when_nothing_of_the_fence_is_left() {
     let recorder = Recorder::default();
     let way = url(mute.address);
     let ways = Detours::new(move || vec![way.clone()]);
-    let device = open(portal, OpenOptions { detours: Some(ways), ..lane(&recorder) }).await;
+    let device = open(portal, SessionOptions { detours: Some(ways), ..lane(&recorder) }).await;
     device.sever("for the test");
     let lost = recorder.when("the loss", is_lost).await;
     let up = recorder.when("the next session", is_up(2)).await;
@@ -355,7 +355,7 @@ async fn a_logout_that_the_target_asks_for_settles_the_session() {
             Vec::new()
         }
     });
-    let device = open(disk.serve().await, OpenOptions { detours: Some(ways), ..lane(&recorder) }).await;
+    let device = open(disk.serve().await, SessionOptions { detours: Some(ways), ..lane(&recorder) }).await;
     disk.once(WRITE, Act::AskForLogout);
     device.write(0, sectors(1), Durability::Volatile).await.unwrap();
     recorder.when("the next session", is_up(2)).await;
@@ -393,7 +393,7 @@ async fn a_power_on_that_the_first_session_meets_is_told_too_for_other_lanes_may
 #[tokio::test]
 async fn what_the_target_itself_ended_is_over_and_not_unknown() {
     let disk = Disk::new(64, 8);
-    let device = open(disk.serve().await, OpenOptions::fail_fast()).await;
+    let device = open(disk.serve().await, SessionOptions::fail_fast()).await;
     disk.script(|cdb| if cdb[0] == WRITE { Act::Sense(0xB, 0, 0) } else { Act::Execute });
     let error = device.write(0, sectors(1), Durability::Volatile).await.unwrap_err();
     assert!(matches!(error, BlockError::Timeout { .. }), "{error}");
@@ -412,7 +412,7 @@ async fn a_target_that_stays_busy_says_so_within_a_tenth_of_a_second_as_another_
     ];
     for act in busy {
         let disk = Disk::new(64, 8);
-        let device = open(disk.serve().await, OpenOptions::fail_fast()).await;
+        let device = open(disk.serve().await, SessionOptions::fail_fast()).await;
         disk.script(move |cdb| if [READ, WRITE].contains(&cdb[0]) { act() } else { Act::Execute });
         let start = Instant::now();
         assert_eq!(device.read(0, Buf::zeroed(512)).await.unwrap_err(), BlockError::Busy);
@@ -462,7 +462,7 @@ async fn a_session_keeps_the_isid_that_it_was_given() {
     let disk = Disk::new(64, 8);
     let family = IsidFamily::random();
     let recorder = Recorder::default();
-    let options = OpenOptions { isid: Some(family.member(7)), ..lane(&recorder) };
+    let options = SessionOptions { isid: Some(family.member(7)), ..lane(&recorder) };
     let device = open(disk.serve().await, options).await;
     device.sever("for the test");
     recorder.when("the next session", is_up(2)).await;
@@ -496,7 +496,7 @@ async fn busy_is_no_proof_that_the_old_session_is_over() {
 async fn a_barrier_that_is_not_given_its_turn_is_no_barrier() {
     let disk = Disk::new(64, 8);
     let recorder = Recorder::default();
-    let options = OpenOptions { command_timeout: Duration::from_millis(300), ..lane(&recorder) };
+    let options = SessionOptions { command_timeout: Duration::from_millis(300), ..lane(&recorder) };
     let device = open(disk.serve().await, options).await;
     device.barrier().await.unwrap();
     // BUSY, TASK SET FULL, RESERVATION CONFLICT, TASK ABORTED.
@@ -539,7 +539,7 @@ async fn a_logout_that_the_target_asked_for_settles_nothing_while_commands_are_u
             })
         };
         let device =
-            open(disk.serve().await, OpenOptions { observer: Some(observer), ..lane(&recorder) }).await;
+            open(disk.serve().await, SessionOptions { observer: Some(observer), ..lane(&recorder) }).await;
         disk.script(move |cdb| match cdb[0] {
             WRITE => Act::Ignore,
             READ => Act::AskForLogout,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 
 use support::quick;
 use support::rejecting::Rejecting;
@@ -25,7 +25,7 @@ const INVALID_PDU_FIELD: u8 = 0x09;
 const LONG_OPERATION_REJECT: u8 = 0x0A;
 const WAITING_FOR_LOGOUT: u8 = 0x0C;
 
-async fn open(reason: u8, options: OpenOptions) -> (Arc<Disk>, Arc<Rejecting>, IscsiDevice) {
+async fn open(reason: u8, options: SessionOptions) -> (Arc<Disk>, Arc<Rejecting>, IscsiDevice) {
     let (disk, rejecting) = (Disk::new(64, 8), Arc::new(Rejecting::default()));
     let address = rejecting.serve(disk.serve().await, WRITE, reason).await;
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
@@ -46,7 +46,7 @@ async fn a_command_that_was_rejected_is_sent_again() {
         INVALID_PDU_FIELD,
         LONG_OPERATION_REJECT,
     ] {
-        for options in [quick(), OpenOptions::fail_fast()] {
+        for options in [quick(), SessionOptions::fail_fast()] {
             let (disk, rejecting, device) = open(reason, options).await;
             rejecting.left.store(3, Ordering::SeqCst);
             device.write(0, ones(), Durability::Volatile).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_command_that_is_rejected_again_and_again_is_an_error_that_says_so() {
 #[tokio::test]
 async fn where_another_path_may_do_it_a_rejected_command_fails_as_not_done() {
     for reason in [PROTOCOL_ERROR, COMMAND_NOT_SUPPORTED] {
-        let (_disk, rejecting, device) = open(reason, OpenOptions::fail_fast()).await;
+        let (_disk, rejecting, device) = open(reason, SessionOptions::fail_fast()).await;
         rejecting.left.store(usize::MAX, Ordering::SeqCst);
         let error = device.write(0, ones(), Durability::Volatile).await.unwrap_err();
         assert!(matches!(&error, BlockError::Gone { why, .. } if why.contains("rejected")), "{error}");

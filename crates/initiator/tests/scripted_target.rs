@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, Permit, SharedBuf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, OpenOptions, inspect};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, SessionOptions, inspect};
 
 use support::scripted::{Act, Disk, NAME, SECTOR};
 use support::{Random, model, quick};
@@ -27,7 +27,7 @@ async fn url(disk: &Arc<Disk>) -> IscsiUrl {
     IscsiUrl::parse(&format!("iscsi://{}/{NAME}/0", disk.serve().await)).unwrap()
 }
 
-async fn open(disk: &Arc<Disk>, options: OpenOptions) -> IscsiDevice {
+async fn open(disk: &Arc<Disk>, options: SessionOptions) -> IscsiDevice {
     IscsiDevice::open(url(disk).await, options).await.expect("open")
 }
 
@@ -112,7 +112,7 @@ async fn transfers_are_cut_at_the_targets_limit_and_at_ours() {
     assert!(disk.seen.lock().unwrap().iter().filter(|cdb| cdb[0] == WRITE).all(|cdb| blocks(cdb) <= 24));
 
     let disk = Disk::new(8192, 16);
-    let device = open(&disk, OpenOptions { transfer_max: 64 << 10, ..quick() }).await;
+    let device = open(&disk, SessionOptions { transfer_max: 64 << 10, ..quick() }).await;
     device.read(0, Buf::zeroed(1 << 20)).await.unwrap();
     assert_eq!(disk.count(READ), 16);
 }
@@ -163,7 +163,7 @@ async fn a_target_without_read_16_and_write_16_is_read_and_written_by_those_of_t
             _ => Act::Execute,
         });
         let replacement_timeout = if fast { Duration::ZERO } else { quick().replacement_timeout };
-        let options = OpenOptions { replacement_timeout, ..quick() };
+        let options = SessionOptions { replacement_timeout, ..quick() };
         let device = open(&disk, options).await;
         let data = pattern(11, 64 * SECTOR);
         device.write(4096, data.clone(), Durability::Stable).await.unwrap();
@@ -206,7 +206,7 @@ async fn busy_full_attention_and_aborted_are_tried_again() {
 #[tokio::test]
 async fn a_target_that_stays_busy_is_reported_as_busy_in_time() {
     let disk = Disk::new(64, 8);
-    let device = open(&disk, OpenOptions { command_timeout: Duration::from_millis(200), ..quick() }).await;
+    let device = open(&disk, SessionOptions { command_timeout: Duration::from_millis(200), ..quick() }).await;
     disk.script(|cdb| if cdb[0] == READ { Act::Status(0x08) } else { Act::Execute });
     let mut errors = Vec::new();
     // On a busy machine the time may end while a command is on its way, which is a timeout.
@@ -236,7 +236,7 @@ async fn errors_keep_their_meaning() {
 #[tokio::test]
 async fn a_path_knows_why_its_connection_was_lost_and_why_there_is_no_new_one() {
     let disk = Disk::new(64, 8);
-    let options = OpenOptions { replacement_timeout: Duration::from_millis(500), ..quick() };
+    let options = SessionOptions { replacement_timeout: Duration::from_millis(500), ..quick() };
     let device = open(&disk, options).await;
     assert_eq!(device.paths()[0].last_event, None);
     disk.once(READ, Act::ExecuteAndHangUp);
@@ -254,7 +254,7 @@ async fn a_path_knows_why_its_connection_was_lost_and_why_there_is_no_new_one() 
 #[tokio::test]
 async fn a_command_without_answer_is_aborted_and_times_out() {
     let disk = Disk::new(64, 8);
-    let device = open(&disk, OpenOptions { command_timeout: Duration::from_millis(200), ..quick() }).await;
+    let device = open(&disk, SessionOptions { command_timeout: Duration::from_millis(200), ..quick() }).await;
     disk.once(READ, Act::Ignore);
     let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
     assert_eq!(error, BlockError::Timeout { millis: 200, fate: Fate::Over });
@@ -269,7 +269,7 @@ async fn a_command_without_answer_is_aborted_and_times_out() {
 async fn a_target_that_hangs_up_at_each_command_has_the_replacement_timeout_and_few_logins() {
     let disk = Disk::new(64, 8);
     let replacement_timeout = Duration::from_secs(3);
-    let device = open(&disk, OpenOptions { replacement_timeout, ..quick() }).await;
+    let device = open(&disk, SessionOptions { replacement_timeout, ..quick() }).await;
     disk.script(|cdb| if cdb[0] == READ { Act::ExecuteAndHangUp } else { Act::Execute });
     let start = Instant::now();
     let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
@@ -297,7 +297,7 @@ async fn a_target_that_hangs_up_at_each_command_has_the_replacement_timeout_and_
 async fn a_write_that_sessions_are_lost_over_fails_in_time_though_reads_are_carried_out() {
     let disk = Disk::new(64, 8);
     let replacement_timeout = Duration::from_secs(2);
-    let device = Arc::new(open(&disk, OpenOptions { replacement_timeout, ..quick() }).await);
+    let device = Arc::new(open(&disk, SessionOptions { replacement_timeout, ..quick() }).await);
     // Long enough for a read to be carried out in each session.
     let hang_up = Duration::from_millis(100);
     disk.script(move |cdb| if cdb[0] == WRITE { Act::HangUpAfter(hang_up) } else { Act::Execute });
@@ -321,7 +321,7 @@ async fn a_write_that_sessions_are_lost_over_fails_in_time_though_reads_are_carr
 #[tokio::test]
 async fn a_target_that_holds_each_command_just_under_its_time_and_hangs_up_is_bounded() {
     let disk = Disk::new(64, 8);
-    let options = OpenOptions {
+    let options = SessionOptions {
         command_timeout: Duration::from_millis(800),
         replacement_timeout: Duration::from_secs(2),
         ..quick()
@@ -350,7 +350,7 @@ async fn a_write_that_was_taken_in_part_is_an_error() {
 #[tokio::test]
 async fn where_the_abort_is_not_answered_either_a_new_session_ends_the_old_one() {
     let disk = Disk::new(64, 8);
-    let options = OpenOptions {
+    let options = SessionOptions {
         command_timeout: Duration::from_millis(200),
         abort_timeout: Duration::from_millis(100),
         ..quick()
@@ -569,7 +569,7 @@ async fn what_cannot_be_opened_says_why() {
 async fn a_target_that_answers_no_command_costs_its_timeouts_once_and_then_io_fails_at_once() {
     let disk = Disk::new(64, 8);
     let millis = Duration::from_millis;
-    let options = OpenOptions {
+    let options = SessionOptions {
         command_timeout: millis(400),
         abort_timeout: millis(200),
         replacement_timeout: millis(600),

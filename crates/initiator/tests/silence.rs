@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions, SessionEvent};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionEvent, SessionOptions};
 
 use support::line::Line;
 use support::recorder::{Recorder, is_lost, is_up};
@@ -16,22 +16,22 @@ use support::scripted::{Act, Disk, NAME};
 
 const READ: u8 = 0x88;
 
-async fn behind_a_line(options: OpenOptions) -> (Arc<Disk>, Line, Recorder, IscsiDevice) {
+async fn behind_a_line(options: SessionOptions) -> (Arc<Disk>, Line, Recorder, IscsiDevice) {
     let disk = Disk::new(64 << 10, 32);
     let line = Line::start(disk.serve().await).await;
     let recorder = Recorder::default();
-    let options = OpenOptions { observer: Some(recorder.observer()), ..options };
+    let options = SessionOptions { observer: Some(recorder.observer()), ..options };
     let url = IscsiUrl::parse(&format!("iscsi://{}/{NAME}/0", line.address)).unwrap();
     let device = IscsiDevice::open(url, options).await.expect("open");
     (disk, line, recorder, device)
 }
 
 /// One that would have time for much before anything but silence is noticed.
-fn patient() -> OpenOptions {
-    OpenOptions {
+fn patient() -> SessionOptions {
+    SessionOptions {
         nop_interval: Duration::from_secs(60),
         nop_timeout: Duration::from_secs(60),
-        ..OpenOptions::fail_fast()
+        ..SessionOptions::fail_fast()
     }
 }
 
@@ -80,7 +80,7 @@ async fn a_black_hole_in_the_middle_of_a_stream_is_noticed_as_soon() {
 
 #[tokio::test]
 async fn an_idle_path_that_has_become_a_black_hole_is_noticed_before_it_is_needed() {
-    let options = OpenOptions { nop_interval: Duration::from_millis(200), ..patient() };
+    let options = SessionOptions { nop_interval: Duration::from_millis(200), ..patient() };
     let (_, line, recorder, _device) = behind_a_line(options).await;
     line.swallow(true);
     let start = Instant::now();
@@ -100,10 +100,10 @@ async fn a_disk_that_takes_its_time_is_no_black_hole() {
 
 #[tokio::test]
 async fn a_target_that_hangs_is_left_when_it_does_not_answer_pings() {
-    let options = OpenOptions {
+    let options = SessionOptions {
         nop_interval: Duration::from_millis(500),
         nop_timeout: Duration::from_millis(2500),
-        ..OpenOptions::fail_fast()
+        ..SessionOptions::fail_fast()
     };
     let (_, line, recorder, device) = behind_a_line(options).await;
     // Its kernel acknowledges what nobody reads.
@@ -136,7 +136,7 @@ async fn a_window_that_is_closed_for_seconds_is_no_black_hole() {
 
 #[tokio::test]
 async fn a_black_hole_while_connecting_again_is_left_too() {
-    let options = OpenOptions { login_timeout: Duration::from_secs(60), ..patient() };
+    let options = SessionOptions { login_timeout: Duration::from_secs(60), ..patient() };
     let (disk, line, recorder, device) = behind_a_line(options).await;
     // In the middle of what a new session asks the unit.
     let hole = Arc::new(tokio::sync::Notify::new());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Geometry, Io, PathSample, PathState};
-use lunway_initiator::{Detours, IscsiDevice, IscsiUrl, OpenOptions, SessionEvent, SharedObserver};
+use lunway_initiator::{Detours, IscsiDevice, IscsiUrl, SessionEvent, SessionOptions, SharedObserver};
 use lunway_scsi::AccessState;
 use tokio::sync::Notify;
 
@@ -80,7 +80,7 @@ impl IscsiLane {
     /// Opens a session. The device is not part of the lane before [`admit`](Self::admit).
     pub(crate) async fn connect(
         &self,
-        options: &OpenOptions,
+        options: &SessionOptions,
         detours: Detours,
     ) -> Result<IscsiDevice, lunway_initiator::OpenError> {
         let lane = self.weak.clone();
@@ -92,7 +92,7 @@ impl IscsiLane {
                 lane.happened(event);
             }
         });
-        let options = OpenOptions { observer: Some(observer), detours: Some(detours), ..options.clone() };
+        let options = SessionOptions { observer: Some(observer), detours: Some(detours), ..options.clone() };
         IscsiDevice::open(self.url.clone(), options).await
     }
 

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lunway_block::{BlockDevice, BlockError, Io};
 use lunway_initiator::{
-    Detours, Identity, InitiatorPorts, IscsiDevice, IscsiUrl, IsidFamily, KnownDisk, OpenOptions,
+    Detours, InitiatorPorts, IscsiDevice, IscsiUrl, IsidFamily, KnownDisk, SessionOptions, VpdIdentity,
 };
 use lunway_machine::Machine;
 use tokio::task::AbortHandle;
@@ -54,8 +54,8 @@ pub struct IscsiMultipath {
 
 impl IscsiMultipath {
     /// Opens the disk. Of `options`, our name and what a command may take are used, for each lane; the rest is as
-    /// [`OpenOptions::fail_fast`] has it.
-    pub async fn open(url: &MultipathUrl, options: &OpenOptions) -> Result<Self, OpenError> {
+    /// [`SessionOptions::fail_fast`] has it.
+    pub async fn open(url: &MultipathUrl, options: &SessionOptions) -> Result<Self, OpenError> {
         let trusted = options.cache_survives_power_on;
         let mut options = lane_options(options);
         let command_timeout = options.command_timeout;
@@ -100,7 +100,7 @@ impl IscsiMultipath {
     }
 
     /// The plan that [`open`](Self::open) would follow, without opening anything but a session to ask for portals.
-    pub async fn plan_for(url: &MultipathUrl, options: &OpenOptions) -> Result<Plan, OpenError> {
+    pub async fn plan_for(url: &MultipathUrl, options: &SessionOptions) -> Result<Plan, OpenError> {
         plan_on(url, &lane_options(options), &Machine::watch()).await
     }
 
@@ -179,9 +179,9 @@ impl Drop for IscsiMultipath {
     }
 }
 
-fn lane_options(options: &OpenOptions) -> OpenOptions {
-    let lane = OpenOptions::fail_fast();
-    OpenOptions {
+fn lane_options(options: &SessionOptions) -> SessionOptions {
+    let lane = SessionOptions::fail_fast();
+    SessionOptions {
         // Shorter ones, where the caller has them.
         nop_interval: options.nop_interval.min(lane.nop_interval),
         nop_timeout: options.nop_timeout.min(lane.nop_timeout),
@@ -196,7 +196,7 @@ fn lane_options(options: &OpenOptions) -> OpenOptions {
     }
 }
 
-async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -> Result<Plan, OpenError> {
+async fn plan_on(url: &MultipathUrl, options: &SessionOptions, machine: &Machine) -> Result<Plan, OpenError> {
     let mut wish =
         Wish { kind: url.plan, from: url.from.clone(), weights: url.weights.clone(), lanes: Vec::new() };
     for lane in &url.lanes {
@@ -215,7 +215,7 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
 struct Disk {
     /// Name of the lane over which it was seen, for people.
     lane: String,
-    identity: Identity,
+    identity: VpdIdentity,
     geometry: lunway_block::Geometry,
 }
 
@@ -240,13 +240,13 @@ impl Disk {
 struct Team {
     lanes: Vec<Arc<IscsiLane>>,
     registrar: Option<Arc<Registrar>>,
-    options: OpenOptions,
+    options: SessionOptions,
     /// ISIDs for where ports are not recorded.
     isids: IsidFamily,
 }
 
 impl Team {
-    fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
+    fn new(url: &MultipathUrl, plan: &Plan, options: SessionOptions) -> Arc<Self> {
         let registrar = url.key.map(|key| Registrar::new(key, url.register.unwrap_or_default()));
         let lane = |planned: &lunway_multipath::plan::PlannedLane| {
             let address = url.lane(planned.from, planned.portal, planned.target.as_deref());
@@ -316,7 +316,7 @@ impl Team {
     /// Connects a lane, and registers the key over it.
     async fn connect(&self, n: usize, known: Option<KnownDisk>) -> Result<IscsiDevice, Failure> {
         let lane = &self.lanes[n];
-        let mut options = OpenOptions { known, ..self.options.clone() };
+        let mut options = SessionOptions { known, ..self.options.clone() };
         match options.initiator_ports {
             InitiatorPorts::Random => options.isid = Some(self.isids.member(n as u16)),
             _ => options.lane = Some(lane.planned.name()),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use lunway_block::duration::HumanTime;
-use lunway_initiator::{IscsiUrl, OpenOptions, TargetRecord};
+use lunway_initiator::{IscsiUrl, SessionOptions, TargetRecord};
 use tokio::time::timeout;
 
 use crate::address::{MultipathUrl, PortalName};
@@ -15,7 +15,7 @@ use lunway_multipath::plan::Portal;
 const RESOLVE_TIME: Duration = Duration::from_secs(5);
 
 /// The portals that were named; where only one was, all that the target tells of.
-pub(crate) async fn find(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
+pub(crate) async fn find(url: &MultipathUrl, options: &SessionOptions) -> Result<Vec<Portal>, OpenError> {
     if url.portals.is_empty() {
         let told = told(url, options).await?;
         if !told.is_empty() {
@@ -48,7 +48,7 @@ async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, OpenError> {
 }
 
 /// Returns the portals that the target reports (SendTargets), asked from one local address after the other.
-async fn told(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
+async fn told(url: &MultipathUrl, options: &SessionOptions) -> Result<Vec<Portal>, OpenError> {
     let mut from = url.from.iter().copied().map(Some).collect::<Vec<_>>();
     if from.is_empty() {
         from.push(None);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunway_block::BlockError;
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions, Predecessors};
+use lunway_initiator::{IscsiDevice, IscsiUrl, Predecessors, SessionOptions};
 
 use crate::open_error::OpenError;
 use lunway_multipath::Unproven;
@@ -12,7 +12,7 @@ use lunway_multipath::Unproven;
 /// reached so is left.
 pub(crate) async fn reinstate(
     mut paths: Vec<IscsiUrl>,
-    options: &OpenOptions,
+    options: &SessionOptions,
 ) -> Result<Vec<Predecessors>, OpenError> {
     // Sessions belong to a target's name. In an order that is the same for all processes, as each name is opened by one
     // at a time.

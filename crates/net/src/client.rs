@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::NetError;
-use crate::line::{Line, STALL, Stop};
+use crate::line::{Line, STALL, StopFlag};
 use crate::measure::{Direction, End, Stream, Throughput};
 use crate::protocol::{BUFFER_RANGE, DURATION_MAX, GO, MESSAGE_MAX, Report, Request, Status, Task, Welcome};
 use crate::round_trips::{self, DEPTH_MAX, RoundTrips, Shape};
@@ -37,7 +37,7 @@ pub struct Client {
     window: Window,
     mtu: Option<u32>,
     patience: Duration,
-    stop: Stop,
+    stop: StopFlag,
     path: Path,
 }
 
@@ -72,7 +72,7 @@ impl Client {
         window: Window,
         patience: Duration,
     ) -> Result<Self, NetError> {
-        let (mtu, stop, path) = (None, Stop::new(), Path::default());
+        let (mtu, stop, path) = (None, StopFlag::new(), Path::default());
         let mut client = Self { peer, from, window, mtu, patience, stop, path };
         let opened = client.open(Task::Describe, Duration::ZERO)?;
         let tcp = TcpInfo::of(&opened.stream)?;
@@ -104,7 +104,7 @@ impl Client {
 
     /// The same, ended early by `stop`.
     #[must_use]
-    pub fn with_stop(mut self, stop: Stop) -> Self {
+    pub fn with_stop(mut self, stop: StopFlag) -> Self {
         self.stop = stop;
         self
     }
@@ -295,7 +295,7 @@ impl Client {
 
     /// Says that nothing more comes, and reads what the responder counted, whether or not a stop was asked for.
     fn report(&self, opened: &Opened, patience: Duration) -> Result<Report, NetError> {
-        let unstoppable = Stop::new();
+        let unstoppable = StopFlag::new();
         opened.stream.shutdown(Shutdown::Write)?;
         let mut report = [0; Report::SIZE];
         Line::new(&opened.stream, &unstoppable, patience)?.read_exact(&mut report)?;

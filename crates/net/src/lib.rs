@@ -42,7 +42,7 @@ mod verdict;
 
 pub use client::{Client, Path, STREAMS_MAX};
 pub use error::NetError;
-pub use line::Stop;
+pub use line::StopFlag;
 pub use loopback::Loopback;
 pub use matrix::{Cell, Matrix, Mtu, Plan, Step, matrix};
 pub use measure::{Direction, End, Stream, Throughput};

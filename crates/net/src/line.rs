@@ -25,9 +25,9 @@ const SLEEPS: u32 = 64;
 
 /// Asks measurements and responders to end; clones ask the same ones.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl StopFlag {
     /// Nobody has asked yet.
     pub fn new() -> Self {
         Self::default()
@@ -48,7 +48,7 @@ impl Stop {
 /// passes, or a stop is asked for: whatever the peer does.
 pub(crate) struct Line<'a> {
     stream: &'a TcpStream,
-    stop: &'a Stop,
+    stop: &'a StopFlag,
     deadline: Instant,
     /// Waits that sleep at once, as watching was in vain.
     sleeps: u32,
@@ -56,7 +56,7 @@ pub(crate) struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// A line that is given up after `patience`.
-    pub(crate) fn new(stream: &'a TcpStream, stop: &'a Stop, patience: Duration) -> io::Result<Self> {
+    pub(crate) fn new(stream: &'a TcpStream, stop: &'a StopFlag, patience: Duration) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TICK))?;
         stream.set_write_timeout(Some(TICK))?;

@@ -4,14 +4,14 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
 
 use crate::NetError;
-use crate::line::Stop;
+use crate::line::StopFlag;
 use crate::responder::Responder;
 
 /// A responder that lives as long as this value: for what this machine's own stack can do, between two threads.
 #[derive(Debug)]
 pub struct Loopback {
     address: SocketAddr,
-    stop: Stop,
+    stop: StopFlag,
     thread: Option<JoinHandle<Result<(), NetError>>>,
 }
 
@@ -20,7 +20,7 @@ impl Loopback {
     pub fn start(address: IpAddr) -> Result<Self, NetError> {
         let listener = TcpListener::bind((address, 0))?;
         let address = listener.local_addr()?;
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let asked = stop.clone();
         let serve = move || Responder::serve(listener, &asked);
         let thread = thread::Builder::new().name("net".into()).spawn(serve)?;

@@ -7,7 +7,7 @@ use crate::client::{Client, Path};
 use crate::measure::{Direction, Throughput};
 use crate::round_trips::{RoundTrips, Shape};
 use crate::socket::Window;
-use crate::{NetError, Stop, theory};
+use crate::{NetError, StopFlag, theory};
 
 /// Measurements of [`matrix`]: every combination of the first four, then the round trips.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ pub struct Step {
 pub fn matrix(
     client: &Client,
     plan: &Plan,
-    stop: &Stop,
+    stop: &StopFlag,
     progress: &mut dyn FnMut(&Step),
 ) -> Result<Matrix, NetError> {
     let client = client.clone().with_stop(stop.clone());
@@ -192,7 +192,7 @@ impl Matrix {
         client: &Client,
         plan: &Plan,
         mtus: &[Mtu],
-        stop: &Stop,
+        stop: &StopFlag,
         begin: &mut dyn FnMut(usize, String),
     ) -> Result<(), NetError> {
         let mut index = 0;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::SockRef;
 
 use crate::NetError;
-use crate::line::{Line, Stop};
+use crate::line::{Line, StopFlag};
 use crate::protocol::{GO, Report, Request, Status, Task, Welcome};
 use crate::round_trips;
 use crate::socket::{Buffers, congestion, set_window};
@@ -45,7 +45,7 @@ pub struct Responder;
 impl Responder {
     /// Serves until `stop`, blocking the caller. The threads that it starts are the caller's children, so they are in
     /// the caller's network namespace.
-    pub fn serve(listener: TcpListener, stop: &Stop) -> Result<(), NetError> {
+    pub fn serve(listener: TcpListener, stop: &StopFlag) -> Result<(), NetError> {
         // Accepting times out as reading does (socket(7)).
         SockRef::from(&listener).set_read_timeout(Some(ACCEPT_TIME))?;
         let running = AtomicUsize::new(0);
@@ -78,7 +78,7 @@ impl Responder {
     }
 }
 
-fn answer(stream: &TcpStream, busy: bool, stop: &Stop) -> Result<(), NetError> {
+fn answer(stream: &TcpStream, busy: bool, stop: &StopFlag) -> Result<(), NetError> {
     let mut line = Line::new(stream, stop, REQUEST_TIME)?;
     let mut request = [0; Request::SIZE];
     line.read_exact(&mut request)?;

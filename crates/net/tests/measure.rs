@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunway_net::{Client, Direction, Loopback, Mtu, NetError, Plan, Shape, Stop, Window, matrix};
+use lunway_net::{Client, Direction, Loopback, Mtu, NetError, Plan, Shape, StopFlag, Window, matrix};
 
 const BRIEFLY: Duration = Duration::from_millis(300);
 
@@ -153,7 +153,7 @@ fn a_stop_ends_everything_early_and_keeps_what_was_measured() {
     let responder = responder();
     let long = Duration::from_secs(60);
     for direction in [Direction::Send, Direction::Receive] {
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let client = client(&responder).with_stop(stop.clone());
         let start = Instant::now();
         let measured = thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn a_stop_ends_everything_early_and_keeps_what_was_measured() {
             "{measured:?}"
         );
     }
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let client = client(&responder).with_stop(stop.clone());
     let measured = thread::scope(|scope| {
         scope.spawn(|| {
@@ -240,7 +240,7 @@ fn a_matrix_has_every_combination_and_says_which_mtus_it_could_not_show() {
     };
     let mut steps = Vec::new();
     let matrix =
-        matrix(&client(&responder), &plan, &Stop::new(), &mut |step| steps.push(step.clone())).unwrap();
+        matrix(&client(&responder), &plan, &StopFlag::new(), &mut |step| steps.push(step.clone())).unwrap();
     assert!(matrix.complete && matrix.failure.is_none());
     assert_eq!((matrix.cells.len(), matrix.round_trips.len(), steps.len()), (16, 1, 17));
     assert_eq!(matrix.mtus_beyond, [u32::MAX]);
@@ -256,7 +256,7 @@ fn a_matrix_has_every_combination_and_says_which_mtus_it_could_not_show() {
 #[test]
 fn a_matrix_that_is_stopped_keeps_the_cells_that_were_measured() {
     let responder = responder();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let plan = Plan { time: Duration::from_millis(50), ..Plan::default() };
     let matrix = matrix(&client(&responder), &plan, &stop, &mut |step| {
         if step.index == 2 {

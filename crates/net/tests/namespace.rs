@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lunway_foreign::namespace::{self, ip};
-use lunway_net::{Client, Direction, Responder, Stop, Throughput, Window, theory};
+use lunway_net::{Client, Direction, Responder, StopFlag, Throughput, Window, theory};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const NEAR: &str = "10.9.8.1";
@@ -24,7 +24,7 @@ const TRIES: usize = 5;
 /// Two machines and a cable: this namespace, and another one with a responder.
 struct Cable {
     far: Child,
-    stop: Stop,
+    stop: StopFlag,
     responder: Option<JoinHandle<()>>,
 }
 
@@ -47,7 +47,7 @@ impl Cable {
             thread::sleep(Duration::from_millis(5));
         }
         let namespace = File::open(&far_namespace).unwrap();
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let mut cable = Self { far, stop: stop.clone(), responder: None };
         ip(&format!("link add near mtu {mtu} type veth peer name far mtu {mtu} netns {}", cable.far.id()));
         ip(&format!("addr add {NEAR}/24 dev near"));

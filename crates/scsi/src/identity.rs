@@ -8,13 +8,13 @@ const OUI: [u8; 3] = [0x02, b'L', b'W'];
 
 /// Serial number and world-wide names of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct UnitIdentity {
     serial: String,
     naa: [u8; 16],
     eui64: [u8; 8],
 }
 
-impl Identity {
+impl UnitIdentity {
     /// The designators are made of the serial number alone, wherever that is from: whoever gives another unit the
     /// number that this one has gives it all its names, and it is the same disk.
     pub(crate) fn derive(options: &LogicalUnitOptions) -> Self {
@@ -74,8 +74,8 @@ fn hash(text: &str, seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn of(identity: &str) -> Identity {
-        Identity::derive(&LogicalUnitOptions { identity: identity.to_owned(), ..Default::default() })
+    fn of(identity: &str) -> UnitIdentity {
+        UnitIdentity::derive(&LogicalUnitOptions { identity: identity.to_owned(), ..Default::default() })
     }
 
     /// Name derived from the text below; disks in use are known by it.
@@ -103,7 +103,7 @@ mod tests {
     fn one_text_in_two_places_gives_two_disks() {
         let at = |distinction: &str| {
             let (identity, distinction) = ("target/0".to_owned(), distinction.to_owned());
-            Identity::derive(&LogicalUnitOptions { identity, distinction, ..Default::default() })
+            UnitIdentity::derive(&LogicalUnitOptions { identity, distinction, ..Default::default() })
         };
         assert_eq!(at("here"), at("here"));
         assert_ne!(at("here").naa(), at("there").naa());
@@ -116,14 +116,14 @@ mod tests {
         let (identity, serial) = ("elsewhere/7".to_owned(), one.serial().to_owned());
         let distinction = "another machine".to_owned();
         let other =
-            Identity::derive(&LogicalUnitOptions { identity, distinction, serial, ..Default::default() });
+            UnitIdentity::derive(&LogicalUnitOptions { identity, distinction, serial, ..Default::default() });
         assert_eq!(one, other);
     }
 
     #[test]
     fn a_given_serial_is_kept_and_bounded() {
         let serial = format!("SN 1{}", "x".repeat(200));
-        let identity = Identity::derive(&LogicalUnitOptions { serial, ..Default::default() });
+        let identity = UnitIdentity::derive(&LogicalUnitOptions { serial, ..Default::default() });
         assert!(identity.serial().starts_with("SN1xx"));
         assert_eq!(identity.serial().len(), LogicalUnitOptions::SERIAL_MAX);
     }

@@ -71,7 +71,7 @@ mod working_memory;
 pub use authority::Authority;
 pub use capacity::ReadCapacity;
 pub use cdb::Cdb;
-pub use identity::Identity;
+pub use identity::UnitIdentity;
 pub use inquiry::{Inquiry, PeripheralType};
 pub use lba_status::{LbaStatus, LbaStatusDescriptor, Provisioning};
 pub use logical_unit::{LogicalUnit, LogicalUnitOptions};

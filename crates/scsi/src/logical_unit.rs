@@ -10,7 +10,7 @@ use lunway_block::{BlockDevice, Durability, Geometry};
 use crate::device_server::sanitize;
 use crate::fair_turn::FairTurn;
 use crate::gate::Gate;
-use crate::identity::Identity;
+use crate::identity::UnitIdentity;
 use crate::medium_operation::{Background, MediumOperation, MediumWork, Phase};
 use crate::mode::{ModeChange, ModeParameters};
 use crate::nexus::{ItlNexus, PortPair};
@@ -125,7 +125,7 @@ pub struct LogicalUnit {
     options: LogicalUnitOptions,
     /// Writes are refused by the administrator; begins as [`LogicalUnitOptions::read_only`].
     read_only: AtomicBool,
-    identity: Identity,
+    identity: UnitIdentity,
     mode: ModeParameters,
     /// One MODE SELECT that saves at a time.
     saving_mode: Arc<FairTurn>,
@@ -169,7 +169,7 @@ impl LogicalUnit {
         let keeper = Keeper::load(state_of(&options))?;
         let mode = load_mode(&options, geometry.volatile_cache)?;
         let unit = Arc::new(Self {
-            identity: Identity::derive(&options),
+            identity: UnitIdentity::derive(&options),
             mode,
             saving_mode: Arc::default(),
             threshold: AtomicU8::new(options.threshold_percent.unwrap_or(0)),
@@ -216,7 +216,7 @@ impl LogicalUnit {
     }
 
     /// Serial number and designators.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &UnitIdentity {
         &self.identity
     }
 

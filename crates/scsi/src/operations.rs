@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use crate::authority::Authority;
 use crate::device_server::transfer::Blocks;
 use crate::device_server::{
-    Cdb, Handler, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log, medium,
-    mode, ports, report, sanitize, thin, transfer, verify,
+    Handler, PaddedCdb, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log,
+    medium, mode, ports, report, sanitize, thin, transfer, verify,
 };
 use crate::gate::Claim;
 use crate::logical_unit::LogicalUnit;
@@ -210,7 +210,7 @@ impl Operation {
     }
 
     /// The blocks that this command claims at the gate.
-    pub(crate) fn claim(&self, cdb: &Cdb, data_out: &[u8]) -> Claim {
+    pub(crate) fn claim(&self, cdb: &PaddedCdb, data_out: &[u8]) -> Claim {
         if !matches!(self.kind.passage, Passage::Shared | Passage::Exclusive) {
             return Claim::Nothing;
         }
@@ -228,7 +228,7 @@ impl Operation {
 
     /// Returns the effect of reservations on this command. Two commands are refused only where they ask for more than
     /// nothing (SBC-4 table 13): START STOP UNIT that does not start, PREVENT ALLOW MEDIUM REMOVAL that prevents.
-    pub(crate) fn access(&self, cdb: &Cdb) -> Access {
+    pub(crate) fn access(&self, cdb: &PaddedCdb) -> Access {
         const START: u8 = 0x01;
         const POWER_CONDITION: u8 = 0xF0;
         const PREVENT: u8 = 0x03;
@@ -248,7 +248,7 @@ impl Operation {
     /// Authority that this command needs. Some need less than their row states, because they change nothing or give up
     /// what is the nexus's own: START STOP UNIT that neither loads nor ejects, PREVENT ALLOW MEDIUM REMOVAL that
     /// allows, and REGISTER with the new key 0 and for nobody else, which ends the nexus's own registration.
-    pub(crate) fn authority_of(&self, cdb: &Cdb, data_out: &[u8]) -> Authority {
+    pub(crate) fn authority_of(&self, cdb: &PaddedCdb, data_out: &[u8]) -> Authority {
         const LOEJ: u8 = 0x02;
         const POWER_CONDITION: u8 = 0xF0;
         const PREVENT: u8 = 0x03;

@@ -92,7 +92,7 @@ pub struct Fleece {
 struct State {
     /// `None` once it has ended.
     disks: Option<Disks>,
-    grains: BTreeMap<u64, Place>,
+    grains: BTreeMap<u64, GrainState>,
     /// Grains of the area that are taken.
     taken: u32,
     ended: Option<String>,
@@ -114,7 +114,7 @@ struct Disks {
 
 /// Location of the old content of a grain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum GrainState {
     /// On the device still; a change waits for its copy.
     Copying,
     /// It was zeroes.
@@ -232,8 +232,9 @@ impl Fleece {
     pub(crate) fn is_kept(&self, offset: u64, length: u64) -> bool {
         self.has_ended() || {
             let state = self.state();
-            self.grains(offset, length)
-                .all(|grain| matches!(state.grains.get(&grain), Some(Place::Zeroes | Place::Area(_))))
+            self.grains(offset, length).all(|grain| {
+                matches!(state.grains.get(&grain), Some(GrainState::Zeroes | GrainState::Area(_)))
+            })
         }
     }
 
@@ -293,7 +294,7 @@ impl Fleece {
                     return;
                 }
                 let new: Vec<_> = grains.clone().filter(|grain| !state.grains.contains_key(grain)).collect();
-                state.grains.extend(new.iter().map(|grain| (*grain, Place::Copying)));
+                state.grains.extend(new.iter().map(|grain| (*grain, GrainState::Copying)));
                 new
             };
             if claimed.is_empty() {
@@ -313,7 +314,7 @@ impl Fleece {
     async fn copied(&self, grains: Range<u64>) {
         poll_fn(|context| {
             let mut state = self.state();
-            if !state.grains.range(grains.clone()).any(|(_, place)| *place == Place::Copying) {
+            if !state.grains.range(grains.clone()).any(|(_, place)| *place == GrainState::Copying) {
                 return Poll::Ready(());
             }
             wake_later(&mut state.wakers, context);
@@ -337,7 +338,7 @@ impl Fleece {
                 let from = number * GRAIN as usize;
                 let piece = data.slice(from..(from + GRAIN as usize).min(data.len()));
                 if piece.iter().all(|byte| *byte == 0) {
-                    if let Err(why) = self.kept(*grain, Place::Zeroes) {
+                    if let Err(why) = self.kept(*grain, GrainState::Zeroes) {
                         return Some(Err(why));
                     }
                     continue;
@@ -363,7 +364,7 @@ impl Fleece {
                         error => format!("the copy-on-write area failed: {error}"),
                     }));
                 }
-                if let Err(why) = self.kept(*grain, Place::Area(place)) {
+                if let Err(why) = self.kept(*grain, GrainState::Area(place)) {
                     return Some(Err(why));
                 }
             }
@@ -391,7 +392,7 @@ impl Fleece {
         Ok(state.taken - 1)
     }
 
-    fn kept(&self, grain: u64, place: Place) -> Result<(), String> {
+    fn kept(&self, grain: u64, place: GrainState) -> Result<(), String> {
         let mut state = self.state();
         if state.disks.is_some() {
             state.grains.insert(grain, place);
@@ -458,7 +459,7 @@ impl Fleece {
         let length = buf.len() as u64;
         let grains = self.grains(offset, length);
         let is_kept = |state: &State, grain: u64| {
-            matches!(state.grains.get(&grain), Some(Place::Zeroes | Place::Area(_)))
+            matches!(state.grains.get(&grain), Some(GrainState::Zeroes | GrainState::Area(_)))
         };
         let all_kept = {
             let state = self.state();
@@ -469,7 +470,7 @@ impl Fleece {
             buf = self.answered(origin.read(offset, buf).into_future()).await?;
         }
         // What was kept by now may have changed before it was read; what was not has not.
-        let kept: Vec<(u64, Place)> = {
+        let kept: Vec<(u64, GrainState)> = {
             let state = self.state();
             state.grains.range(grains).map(|(grain, place)| (*grain, *place)).collect()
         };
@@ -478,9 +479,9 @@ impl Fleece {
             let (start, end) = (bytes.start.max(offset), bytes.end.min(offset + length));
             let into = (start - offset) as usize..(end - offset) as usize;
             match place {
-                Place::Copying => {}
-                Place::Zeroes => buf[into].fill(0),
-                Place::Area(place) => {
+                GrainState::Copying => {}
+                GrainState::Zeroes => buf[into].fill(0),
+                GrainState::Area(place) => {
                     let whole = Buf::for_overwrite(GRAIN as usize);
                     let read = area.read(u64::from(place) * GRAIN, whole);
                     let whole = self.answered(read.into_future()).await?;
@@ -573,7 +574,7 @@ impl Drop for Claim<'_> {
         let wakers = {
             let mut state = self.fleece.state();
             for grain in &self.grains {
-                if state.grains.get(grain) == Some(&Place::Copying) {
+                if state.grains.get(grain) == Some(&GrainState::Copying) {
                     state.grains.remove(grain);
                 }
             }

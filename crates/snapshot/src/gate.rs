@@ -35,11 +35,11 @@ pub enum HoldError {
 pub(crate) struct Gate {
     /// Changes under way, and [`SHUT`].
     count: AtomicU64,
-    book: Mutex<Book>,
+    state: Mutex<HoldState>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct HoldState {
     /// The number of the present hold; 0: none.
     hold: u64,
     last: u64,
@@ -59,9 +59,9 @@ impl Drop for Inside {
 }
 
 impl Gate {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn state(&self) -> MutexGuard<'_, HoldState> {
         // Every change of it is complete before anything can panic.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a change, unless changes are held. It ends with [`leave`](Self::leave).
@@ -76,7 +76,7 @@ impl Gate {
     /// The end of a change.
     pub(crate) fn leave(&self) {
         if self.count.fetch_sub(1, SeqCst) == SHUT | 1 {
-            let owner = self.book().owner.take();
+            let owner = self.state().owner.take();
             owner.into_iter().for_each(Waker::wake);
         }
     }
@@ -93,10 +93,10 @@ impl Gate {
                 if gate.enter() {
                     return Poll::Ready(());
                 }
-                let mut book = gate.book();
-                if book.hold != 0 {
-                    if !book.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                        book.waiting.push(context.waker().clone());
+                let mut state = gate.state();
+                if state.hold != 0 {
+                    if !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                        state.waiting.push(context.waker().clone());
                     }
                     return Poll::Pending;
                 }
@@ -107,14 +107,15 @@ impl Gate {
     }
 
     fn release(&self, hold: u64) {
-        let mut book = self.book();
-        if book.hold != hold {
+        let mut state = self.state();
+        if state.hold != hold {
             return;
         }
-        book.hold = 0;
+        state.hold = 0;
         self.count.fetch_and(!SHUT, SeqCst);
-        let wakers: Vec<_> = std::mem::take(&mut book.waiting).into_iter().chain(book.owner.take()).collect();
-        drop(book);
+        let wakers: Vec<_> =
+            std::mem::take(&mut state.waiting).into_iter().chain(state.owner.take()).collect();
+        drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -164,14 +165,14 @@ impl Hold {
     /// Shuts the gate. What is under way has not ended yet.
     pub(crate) fn shut(gate: &Arc<Gate>, device: Arc<dyn Held>, limit: Duration) -> Result<Self, HoldError> {
         let number = {
-            let mut book = gate.book();
-            if book.hold != 0 {
+            let mut state = gate.state();
+            if state.hold != 0 {
                 return Err(HoldError::Busy);
             }
-            book.last += 1;
-            book.hold = book.last;
+            state.last += 1;
+            state.hold = state.last;
             gate.count.fetch_or(SHUT, SeqCst);
-            book.hold
+            state.hold
         };
         let watch = Arc::<Watch>::default();
         let hold = Self { gate: Arc::clone(gate), device, number, limit, watch: Arc::clone(&watch) };
@@ -190,12 +191,12 @@ impl Hold {
     /// [`HoldError::Late`].
     pub async fn at_rest(&self) -> Result<(), HoldError> {
         self.during(poll_fn(|context| {
-            let mut book = self.gate.book();
+            let mut state = self.gate.state();
             if self.gate.count.load(SeqCst) & !SHUT == 0 {
                 return Poll::Ready(());
             }
-            book.owner = Some(context.waker().clone());
-            drop(book);
+            state.owner = Some(context.waker().clone());
+            drop(state);
             // The last one may have left before it was known whom to wake.
             match self.gate.count.load(SeqCst) & !SHUT {
                 0 => Poll::Ready(()),
@@ -223,10 +224,10 @@ impl Hold {
 
     /// Asks to be woken at the end of the hold. `false`: it has come.
     fn note(&self, context: &Context<'_>) -> bool {
-        let mut book = self.gate.book();
-        let held = book.hold == self.number;
+        let mut state = self.gate.state();
+        let held = state.hold == self.number;
         if held {
-            book.owner = Some(context.waker().clone());
+            state.owner = Some(context.waker().clone());
         }
         held
     }
@@ -238,12 +239,12 @@ impl Hold {
     /// [`HoldError::Late`]: changes are not held any more.
     pub fn begin(&self, fleece: &Arc<Fleece>) -> Result<(), HoldError> {
         // Under the lock under which a hold ends.
-        let book = self.gate.book();
-        if book.hold != self.number {
+        let state = self.gate.state();
+        if state.hold != self.number {
             return Err(HoldError::Late(self.limit));
         }
         self.device.fleeces().add(fleece);
-        drop(book);
+        drop(state);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::config::{AccessRule, TargetConfig};
 
 /// Decision of a target's rules about an asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum AccessDecision {
     /// Log in, and see and do this.
     Granted(LunView),
     /// Stay outside.
@@ -42,15 +42,15 @@ impl<'a> From<&'a TargetConfig> for Gate<'a> {
 /// and nothing where it is not. An empty list of rules is no exception.
 ///
 /// `user` is the CHAP user that was proven; none matches no rule that names users.
-pub(crate) fn decide(gate: Gate<'_>, asker: Asker<'_>, user: Option<&str>) -> Access {
+pub(crate) fn decide(gate: Gate<'_>, asker: Asker<'_>, user: Option<&str>) -> AccessDecision {
     match rule_of(gate.rules, asker, user) {
-        Some(rule) if !rule.deny => Access::Granted(LunView {
+        Some(rule) if !rule.deny => AccessDecision::Granted(LunView {
             luns: rule.luns.as_ref().map(|luns| luns.iter().copied().collect()),
             read_only: rule.read_only,
         }),
-        Some(_) => Access::Denied,
-        None if gate.open => Access::Granted(LunView::ALL),
-        None => Access::Denied,
+        Some(_) => AccessDecision::Denied,
+        None if gate.open => AccessDecision::Granted(LunView::ALL),
+        None => AccessDecision::Denied,
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn barred<'a>(
     asker: Asker<'_>,
     users: impl Iterator<Item = &'a str>,
 ) -> Vec<String> {
-    let denied = |user: &&str| decide(gate, asker, Some(user)) == Access::Denied;
+    let denied = |user: &&str| decide(gate, asker, Some(user)) == AccessDecision::Denied;
     users.filter(denied).map(str::to_owned).collect()
 }
 
@@ -151,18 +151,21 @@ mod tests {
 
     #[test]
     fn what_matches_no_rule_is_refused_also_where_there_are_none_unless_the_target_is_open() {
-        assert_eq!(decide(closed(&[]), asker(HOST, "10.0.0.1"), None), Access::Denied);
-        assert_eq!(decide(open(&[]), asker(HOST, "10.0.0.1"), None), Access::Granted(LunView::ALL));
+        assert_eq!(decide(closed(&[]), asker(HOST, "10.0.0.1"), None), AccessDecision::Denied);
+        assert_eq!(decide(open(&[]), asker(HOST, "10.0.0.1"), None), AccessDecision::Granted(LunView::ALL));
         let rules = [rule("initiators = [\"iqn.2026-11.com.example:other\"]\nread_only = true")];
-        assert_eq!(decide(closed(&rules), asker(HOST, "10.0.0.1"), None), Access::Denied);
-        assert_eq!(decide(open(&rules), asker(HOST, "10.0.0.1"), None), Access::Granted(LunView::ALL));
+        assert_eq!(decide(closed(&rules), asker(HOST, "10.0.0.1"), None), AccessDecision::Denied);
+        assert_eq!(
+            decide(open(&rules), asker(HOST, "10.0.0.1"), None),
+            AccessDecision::Granted(LunView::ALL)
+        );
         for gate in [closed(&rules), open(&rules)] {
             let other = decide(gate, asker("IQN.2026-11.com.example:OTHER", "10.0.0.1"), None);
-            assert_eq!(other, Access::Granted(LunView { luns: None, read_only: true }));
+            assert_eq!(other, AccessDecision::Granted(LunView { luns: None, read_only: true }));
         }
         let deny = [rule("from = [\"10.0.0.1/32\"]\ndeny = true")];
-        assert_eq!(decide(open(&deny), asker(HOST, "10.0.0.1"), None), Access::Denied);
-        assert_eq!(decide(open(&deny), asker(HOST, "10.0.0.2"), None), Access::Granted(LunView::ALL));
+        assert_eq!(decide(open(&deny), asker(HOST, "10.0.0.1"), None), AccessDecision::Denied);
+        assert_eq!(decide(open(&deny), asker(HOST, "10.0.0.2"), None), AccessDecision::Granted(LunView::ALL));
     }
 
     #[test]
@@ -174,21 +177,21 @@ mod tests {
         ];
         let of = |from: &str| decide(closed(&rules), asker(HOST, from), None);
         let some = LunView { luns: Some(BTreeSet::from([0, 2])), read_only: false };
-        assert_eq!(of("10.0.0.13"), Access::Denied);
-        assert_eq!(of("10.0.0.14"), Access::Granted(some.clone()));
-        assert_eq!(of("::ffff:10.0.0.14"), Access::Granted(some.clone()));
-        assert_eq!(of("fd00::7"), Access::Granted(some));
-        assert_eq!(of("192.0.2.1"), Access::Granted(LunView { luns: None, read_only: true }));
+        assert_eq!(of("10.0.0.13"), AccessDecision::Denied);
+        assert_eq!(of("10.0.0.14"), AccessDecision::Granted(some.clone()));
+        assert_eq!(of("::ffff:10.0.0.14"), AccessDecision::Granted(some.clone()));
+        assert_eq!(of("fd00::7"), AccessDecision::Granted(some));
+        assert_eq!(of("192.0.2.1"), AccessDecision::Granted(LunView { luns: None, read_only: true }));
     }
 
     #[test]
     fn a_rule_with_users_is_for_those_who_have_proven_to_be_one() {
         let rules = [rule("users = [\"admin\"]"), rule("users = [\"backup\"]\nread_only = true")];
         let of = |user| decide(closed(&rules), asker(HOST, "10.0.0.1"), user);
-        assert_eq!(of(Some("admin")), Access::Granted(LunView::ALL));
-        assert_eq!(of(Some("backup")), Access::Granted(LunView { luns: None, read_only: true }));
-        assert_eq!(of(Some("other")), Access::Denied);
-        assert_eq!(of(None), Access::Denied);
+        assert_eq!(of(Some("admin")), AccessDecision::Granted(LunView::ALL));
+        assert_eq!(of(Some("backup")), AccessDecision::Granted(LunView { luns: None, read_only: true }));
+        assert_eq!(of(Some("other")), AccessDecision::Denied);
+        assert_eq!(of(None), AccessDecision::Denied);
     }
 
     #[test]

@@ -23,7 +23,7 @@
 //! | `access` | the rules of a target: who may log in, and see and do what |
 //! | `principal` | who sessions and reservations belong to |
 //! | `source` | limits of logins, and lines about denials, by where they come from |
-//! | [`Crowd`] | connections with a bounded number of places, none of which one source can take from others |
+//! | [`SourceQuota`] | connections with a bounded number of places, none of which one source can take from others |
 //! | `chap_failures` | how long a secret that was tried in vain has to wait |
 //! | `metrics` | what is counted, and what Prometheus reads |
 //! | `isns` | registration with a name server |
@@ -37,7 +37,6 @@ mod access;
 mod background;
 mod chap_failures;
 mod config;
-mod crowd;
 mod driver;
 mod isns;
 mod log_limit;
@@ -51,6 +50,7 @@ mod secret;
 mod server;
 mod shared;
 mod source;
+mod source_quota;
 mod state;
 mod worker;
 
@@ -59,7 +59,6 @@ pub use config::{
     ConfigError, DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
     PortalGroupConfig, Redirect, TargetConfig, TargetPortalGroup,
 };
-pub use crowd::Crowd;
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
     Rates, SessionReading, SpaceReading, TaskManagementReading, WarningCount,
@@ -69,10 +68,11 @@ pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
-    KeepFormats, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError, OpenOptions,
+    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError,
     OpenedDevice, OpeningDevice, Persist, Served, Server, SessionKeys, SessionSummary, ShutdownError,
     SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning,
     WarningKind,
 };
 pub use source::Source;
+pub use source_quota::SourceQuota;
 pub use state::{FileStore, StateDirError};

@@ -13,10 +13,10 @@ use lunway_iscsi::text::to_hexadecimal;
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LogicalUnit, LunView, Nexus, PortPair, ScsiTarget};
 
-use crate::access::{self, Access, Asker, Gate};
+use crate::access::{self, AccessDecision, Asker, Gate};
 use crate::chap_failures::ChapFailures;
 use crate::config::{Advertise, FIRST_PORTAL_GROUP, Limits, TargetConfig};
-use crate::driver::Session;
+use crate::driver::SessionContext;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{DeviceReading, Metrics, SpaceReading};
 use crate::portal::PortalTable;
@@ -56,8 +56,8 @@ impl Target {
         let gate = Gate::from(&self.config);
         let Some(auth) = &self.auth else {
             return match access::decide(gate, asker, None) {
-                Access::Granted(_) => Ok(None),
-                Access::Denied => Err(LoginStatus::AUTHORIZATION_FAILURE),
+                AccessDecision::Granted(_) => Ok(None),
+                AccessDecision::Denied => Err(LoginStatus::AUTHORIZATION_FAILURE),
             };
         };
         let users = auth.accounts.iter().map(|account| account.user.as_str());
@@ -70,10 +70,16 @@ impl Target {
 
     /// Returns the present access of an initiator that has logged in through a portal of `group`; denied as well where
     /// the target is disabled or not offered by that group.
-    pub(crate) fn access_of(&self, initiator: &str, from: IpAddr, user: Option<&str>, group: u16) -> Access {
+    pub(crate) fn access_of(
+        &self,
+        initiator: &str,
+        from: IpAddr,
+        user: Option<&str>,
+        group: u16,
+    ) -> AccessDecision {
         match self.config.enabled && self.is_offered_by(group) {
             true => self.access(Asker { initiator, from }, user),
-            false => Access::Denied,
+            false => AccessDecision::Denied,
         }
     }
 
@@ -81,18 +87,18 @@ impl Target {
     /// ask whether the target is offered where the session came by: a portal that is taken away takes no rights away.
     pub(crate) fn view_of(&self, initiator: &str, from: IpAddr, user: Option<&str>) -> LunView {
         match self.access(Asker { initiator, from }, user) {
-            Access::Granted(view) => view,
-            Access::Denied => LunView::NOTHING,
+            AccessDecision::Granted(view) => view,
+            AccessDecision::Denied => LunView::NOTHING,
         }
     }
 
     /// Returns the present access of a logged-in initiator. One that would not get in any more, because there is
     /// something to prove now or the user is gone, may do nothing.
-    fn access(&self, asker: Asker<'_>, user: Option<&str>) -> Access {
+    fn access(&self, asker: Asker<'_>, user: Option<&str>) -> AccessDecision {
         let is_known =
             |user| self.auth.iter().flat_map(|auth| &auth.accounts).any(|known| known.user == user);
         if self.auth.is_some() && !user.is_some_and(is_known) {
-            return Access::Denied;
+            return AccessDecision::Denied;
         }
         access::decide(Gate::from(&self.config), asker, user)
     }
@@ -286,12 +292,12 @@ impl Shared {
         ends: Ends,
         joinable: Option<Joinable>,
         ticket: &mut Ticket,
-    ) -> Result<(Session, Vec<Arc<Handle>>), Refusal> {
+    ) -> Result<(SessionContext, Vec<Arc<Handle>>), Refusal> {
         let initiator = logged_in.initiator_name.clone();
         let (Some(target), SessionType::Normal) = (&logged_in.target_name, logged_in.session_type) else {
             ticket.establish_discovery()?;
             let principal = String::new();
-            let session = Session { nexus: None, counters: None, initiator, principal, target: None };
+            let session = SessionContext { nexus: None, counters: None, initiator, principal, target: None };
             return Ok((session, Vec::new()));
         };
         let target = target.to_ascii_lowercase();
@@ -311,7 +317,10 @@ impl Shared {
                 (None, established.inspect_err(|refusal| self.no_place(*refusal, &initiator))?)
             }
         };
-        Ok((Session { nexus, counters: None, initiator, principal, target: Some(target) }, predecessors))
+        Ok((
+            SessionContext { nexus, counters: None, initiator, principal, target: Some(target) },
+            predecessors,
+        ))
     }
 
     /// A login that finds no place is logged: its user sees a timeout or "out of resources" at best.
@@ -350,8 +359,8 @@ impl Shared {
         let target = serving.target(logged_in.target_name.as_deref()?)?;
         let (initiator, user) = (&logged_in.initiator_name, logged_in.user.as_deref());
         match target.access_of(initiator, ends.peer.ip(), user, portal_group(logged_in)) {
-            Access::Granted(view) => Some((Arc::clone(target), view)),
-            Access::Denied => None,
+            AccessDecision::Granted(view) => Some((Arc::clone(target), view)),
+            AccessDecision::Denied => None,
         }
     }
 

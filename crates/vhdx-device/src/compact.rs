@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Compaction, CompactionPhase};
 use lunway_compact::FreeMap;
 use lunway_vhdx::pack::{Step, move_block};
-use lunway_vhdx::{Chain, Kind, Source};
+use lunway_vhdx::{Chain, DiskKind, Source};
 
 use crate::backing::Backing;
 use crate::device::{Inner, unmap};
@@ -174,7 +174,7 @@ fn refused(why: impl Into<String>) -> BlockError {
 
 /// Gives up what frozen file systems do not use.
 fn drop_free(inner: &Arc<Inner>, task: &Compaction, pace: &mut Pace<'_>) -> Result<(), BlockError> {
-    if inner.look(|chain| chain.disks()[0].parameters().kind == Kind::Fixed)? {
+    if inner.look(|chain| chain.disks()[0].parameters().kind == DiskKind::Fixed)? {
         return Err(refused("a fixed disk keeps its space: `lunway disk convert` makes a dynamic one of it"));
     }
     {

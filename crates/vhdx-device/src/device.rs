@@ -13,10 +13,10 @@ use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Compaction, CompactionPhase, Durability, Extent, ExtentKind,
     FileRange, Geometry, Identity, Io, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
-use lunway_file::{Lane, Workers, WriteBack};
+use lunway_file::{ThreadPool, Workers, WriteBack};
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, Kind, OpenOptions, Source};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, Source, VhdxOpenOptions};
 
 use crate::backing::Backing;
 use crate::compact::{self, Watch};
@@ -105,7 +105,7 @@ impl VhdxDevice {
     /// [`OpenError`], which says what is wrong and where.
     pub fn open(path: &Path, read_only: bool) -> Result<Self, OpenError> {
         let failed = |source| OpenError { path: path.to_owned(), source };
-        let options = if read_only { OpenOptions::read_only() } else { OpenOptions::writable() };
+        let options = if read_only { VhdxOpenOptions::read_only() } else { VhdxOpenOptions::writable() };
         let access = |what, source| failed(lunway_vhdx::OpenError::Access { what, source });
         let random = |error: getrandom::Error| {
             access("asking for random numbers", std::io::Error::other(error.to_string()))
@@ -149,7 +149,7 @@ impl VhdxDevice {
     /// What is wrong with it.
     pub fn open_on(device: Arc<dyn BlockDevice>, read_only: bool) -> Result<Self, lunway_vhdx::OpenError> {
         let read_only = read_only || device.geometry().read_only;
-        let options = if read_only { OpenOptions::read_only() } else { OpenOptions::writable() };
+        let options = if read_only { VhdxOpenOptions::read_only() } else { VhdxOpenOptions::writable() };
         let guids = random_guids().map_err(|error| lunway_vhdx::OpenError::Access {
             what: "asking for random numbers",
             source: std::io::Error::other(error.to_string()),
@@ -183,11 +183,11 @@ impl VhdxDevice {
 
     fn on<T: Send + Unpin + 'static>(
         &self,
-        lane: impl FnOnce(&Workers) -> &Lane,
+        pool: impl FnOnce(&Workers) -> &ThreadPool,
         job: impl FnOnce(&Arc<Inner>) -> Result<T, BlockError> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
         let inner = Arc::clone(&self.inner);
-        lane(&self.inner.workers).io(move || job(&inner))
+        pool(&self.inner.workers).io(move || job(&inner))
     }
 }
 
@@ -198,8 +198,10 @@ impl Inner {
         let geometry = Geometry {
             physical_sector: parameters.physical_sector.max(parameters.logical_sector),
             unmap: match parameters.kind {
-                Kind::Fixed => Unmap::Never,
-                Kind::Dynamic | Kind::Differencing => Unmap::Zeroes { granularity: UNMAP_GRANULARITY },
+                DiskKind::Fixed => Unmap::Never,
+                DiskKind::Dynamic | DiskKind::Differencing => {
+                    Unmap::Zeroes { granularity: UNMAP_GRANULARITY }
+                }
             },
             read_only: disk.is_read_only(),
             volatile_cache: !disk.is_read_only(),
@@ -441,9 +443,9 @@ pub(crate) fn identity(chain: &Chain<Backing>) -> Identity {
 /// Returns the mode in which an unmap is carried out.
 pub(crate) fn unmap(chain: &Chain<Backing>) -> DiscardMode {
     match chain.disks()[0].parameters().kind {
-        Kind::Dynamic | Kind::Fixed => DiscardMode::Unmap,
+        DiskKind::Dynamic | DiskKind::Fixed => DiscardMode::Unmap,
         // An unmap of a part of a block would leave what the parent has there.
-        Kind::Differencing => DiscardMode::Zero,
+        DiskKind::Differencing => DiscardMode::Zero,
     }
 }
 

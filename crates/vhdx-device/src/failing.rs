@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Compaction, Durability, Permit};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, Kind, create};
+use lunway_vhdx::{CreateOptions, DiskKind, create};
 
 use crate::backing::Backing;
 use crate::{VhdxDevice, random_guids};
@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn made(folder: &Path) -> PathBuf {
     let path = folder.join("disk.vhdx");
-    let mut options = CreateOptions::new(Kind::Dynamic, SIZE, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, SIZE, Guid::from_digits(5));
     options.parameters.block_size = 1 << 20;
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     create(&file, &options, random_guids().unwrap().as_mut()).unwrap();

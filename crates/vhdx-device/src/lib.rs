@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The engine says which metadata an operation needs and where its payload lies; both are blocking system calls here,
-//! on threads of the device's own as a file's are (`lunway_file::Lane`): no core waits for them, no other device does,
-//! and what waits is bounded.
+//! on threads of the device's own as a file's are (`lunway_file::ThreadPool`): no core waits for them, no other device
+//! does, and what waits is bounded.
 //!
 //! | part | is |
 //! |---|---|

@@ -19,8 +19,8 @@ use lunway_block::{BlockError, SnapshotCommit};
 use lunway_occupancy::announce;
 use lunway_vhdx::merge::PENDING;
 use lunway_vhdx::{
-    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, OpenError, OpenOptions, create, open_file, relative_path,
-    rename_new,
+    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, OpenError, VhdxOpenOptions, create, open_file,
+    relative_path, rename_new,
 };
 
 use crate::backing::{Backing, Locked};
@@ -116,7 +116,7 @@ fn continued(
     let closed = disks.next().map_or(Ok(()), Disk::close).map_err(meaning);
     let leaf = closed.and_then(|()| new_leaf(base.file(), pending, relative)).and_then(|[leaf, base]| {
         let disks = [leaf, base].into_iter().chain(disks).collect();
-        Chain::of_disks(disks, &paths, folder(pending), &OpenOptions::read_only(), no_guids).map_err(told)
+        Chain::of_disks(disks, &paths, folder(pending), &VhdxOpenOptions::read_only(), no_guids).map_err(told)
     });
     match leaf {
         Ok(chain) => Ok((chain, base)),
@@ -128,7 +128,7 @@ fn continued(
 fn new_leaf(file: &Locked, pending: &Path, relative: &str) -> Result<[Disk<Backing>; 2], BlockError> {
     // Whoever slips in between the two locks has changed the base, or holds it: both are seen below.
     lock(file, false).map_err(told)?;
-    let base = Disk::open(Backing::File(file.try_clone()?), &OpenOptions::read_only(), no_guids());
+    let base = Disk::open(Backing::File(file.try_clone()?), &VhdxOpenOptions::read_only(), no_guids());
     let base = base.map_err(told)?;
     if pending.symlink_metadata().is_ok_and(|found| found.is_file()) {
         fs::remove_file(pending)?;
@@ -141,7 +141,7 @@ fn new_leaf(file: &Locked, pending: &Path, relative: &str) -> Result<[Disk<Backi
     made.map_err(|error| BlockError::Snapshot { why: format!("making {}: {error}", pending.display()) })?;
     File::open(folder(pending))?.sync_all()?;
     let new = file.with(open_file(pending, true).map_err(told)?);
-    let leaf = Disk::open(Backing::File(new), &OpenOptions::writable(), random_guids().map_err(random)?);
+    let leaf = Disk::open(Backing::File(new), &VhdxOpenOptions::writable(), random_guids().map_err(random)?);
     Ok([leaf.map_err(told)?, base])
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn finish(leaf: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     // A file that the base has outlived stays what it is.
-    Chain::open_files(&pending, folder(&pending), &OpenOptions::read_only(), no_guids)?;
+    Chain::open_files(&pending, folder(&pending), &VhdxOpenOptions::read_only(), no_guids)?;
     let named = rename_new(&pending, leaf);
     named.map_err(|source| OpenError::Access { what: "renaming the new file of a snapshot", source })?;
     tracing::info!(leaf = %leaf.display(), "finished a snapshot that was stopped after its commit");

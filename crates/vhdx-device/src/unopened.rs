@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockError;
-use lunway_vhdx::{Chain, Disk, OpenError, OpenOptions};
+use lunway_vhdx::{Chain, Disk, OpenError, VhdxOpenOptions};
 
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, identity, no_guids};
@@ -94,7 +94,7 @@ impl Unopened {
         let guids = random_guids()
             .map_err(|error| access("asking for random numbers", std::io::Error::other(error.to_string())))?;
         let file = self.file.try_clone().map_err(|source| access("opening the file", source))?;
-        let options = OpenOptions::writable();
+        let options = VhdxOpenOptions::writable();
         let disk = Disk::open(Backing::File(file), &options, guids)?;
         // Its parents are found again by their locators.
         let paths = std::slice::from_ref(&self.path);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Compaction, CompactionPhase, Durability};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, Kind, create};
+use lunway_vhdx::{CreateOptions, DiskKind, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 const MIB: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(60);
 
 fn new(folder: &Path, size: u64) -> PathBuf {
     let path = folder.join("disk.vhdx");
-    let mut options = CreateOptions::new(Kind::Dynamic, size, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, size, Guid::from_digits(5));
     options.parameters.block_size = 1 << 20;
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     create(&file, &options, random_guids().unwrap().as_mut()).unwrap();

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Permit, Unmap, Zeroing};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, Kind, Locator, create};
+use lunway_vhdx::{CreateOptions, DiskKind, Locator, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 12 * MIB;
 const CLOSE_TIME: Duration = Duration::from_secs(60);
 
-fn make(folder: &Path, name: &str, kind: Kind, sector: u32, parent: Option<(&str, Guid)>) -> PathBuf {
+fn make(folder: &Path, name: &str, kind: DiskKind, sector: u32, parent: Option<(&str, Guid)>) -> PathBuf {
     let path = folder.join(name);
     let mut options = CreateOptions::new(kind, SIZE, Guid::from_digits(5));
     options.parameters.block_size = 1 << 20;
@@ -35,16 +35,16 @@ fn open(path: &Path, read_only: bool) -> VhdxDevice {
 #[tokio::test]
 async fn a_child_is_written_and_its_parent_only_read() {
     let folder = tempfile::tempdir().unwrap();
-    let base = make(folder.path(), "base.vhdx", Kind::Dynamic, 512, None);
+    let base = make(folder.path(), "base.vhdx", DiskKind::Dynamic, 512, None);
     let device = open(&base, false);
     device.write(0, Buf::copy_of(&[7; 65_536]).freeze(), Durability::Stable).await.unwrap();
     device.close(CLOSE_TIME).await.unwrap();
     let linkage = {
         let file = lunway_vhdx::open_file(&base, false).unwrap();
-        let options = lunway_vhdx::OpenOptions::read_only();
+        let options = lunway_vhdx::VhdxOpenOptions::read_only();
         lunway_vhdx::Disk::open(file, &options, random_guids().unwrap()).unwrap().data_write_guid()
     };
-    let child = make(folder.path(), "child.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
+    let child = make(folder.path(), "child.avhdx", DiskKind::Differencing, 512, Some(("base.vhdx", linkage)));
     let before = std::fs::read(&base).unwrap();
     let device = open(&child, false);
     assert_eq!(device.levels(), Some(2));
@@ -60,7 +60,7 @@ async fn a_child_is_written_and_its_parent_only_read() {
 #[tokio::test]
 async fn the_host_has_the_space_of_unmapped_blocks_without_a_flush_of_the_initiators() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let path = make(folder.path(), "disk.vhdx", DiskKind::Dynamic, 512, None);
     let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
     let device = open(&path, false);
     let data = Buf::copy_of(&vec![7; 4 << 20]).freeze();
@@ -78,7 +78,7 @@ async fn the_host_has_the_space_of_unmapped_blocks_without_a_flush_of_the_initia
 #[tokio::test]
 async fn zeroes_in_a_fixed_disk_keep_its_space() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "fixed.vhdx", Kind::Fixed, 512, None);
+    let path = make(folder.path(), "fixed.vhdx", DiskKind::Fixed, 512, None);
     let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
     let device = open(&path, false);
     device.write(0, Buf::copy_of(&[7; 12 << 20]).freeze(), Durability::Stable).await.unwrap();
@@ -100,7 +100,7 @@ async fn zeroes_in_a_fixed_disk_keep_its_space() {
 async fn blocks_that_are_unmapped_part_by_part_leave_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.vhdx");
-    let mut options = CreateOptions::new(Kind::Dynamic, 96 * MIB, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, 96 * MIB, Guid::from_digits(5));
     options.parameters.block_size = 32 << 20;
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     create(&file, &options, random_guids().unwrap().as_mut()).unwrap();
@@ -132,7 +132,7 @@ async fn blocks_that_are_unmapped_part_by_part_leave_the_file() {
 #[tokio::test]
 async fn a_fixed_disk_is_not_thin_and_a_read_only_one_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "fixed.vhdx", Kind::Fixed, 512, None);
+    let path = make(folder.path(), "fixed.vhdx", DiskKind::Fixed, 512, None);
     let device = open(&path, false);
     let geometry = device.geometry();
     assert_eq!((geometry.unmap, geometry.size), (Unmap::Never, SIZE));
@@ -153,7 +153,7 @@ async fn a_fixed_disk_is_not_thin_and_a_read_only_one_refuses_writes() {
 #[tokio::test]
 async fn many_operations_at_once_on_one_block_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let path = make(folder.path(), "disk.vhdx", DiskKind::Dynamic, 512, None);
     let device = Arc::new(open(&path, false));
     let tasks: Vec<_> = (0..64u64)
         .map(|n| {
@@ -179,7 +179,7 @@ async fn many_operations_at_once_on_one_block_do_not_disturb_each_other() {
 #[tokio::test]
 async fn a_disk_is_resized_between_operations_and_stays_locked() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let path = make(folder.path(), "disk.vhdx", DiskKind::Dynamic, 512, None);
     let device = Arc::new(open(&path, false));
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let hearing = Arc::clone(&told);
@@ -229,7 +229,7 @@ async fn a_disk_is_resized_between_operations_and_stays_locked() {
 async fn users_hear_of_a_size_that_is_durable_although_the_resize_failed() {
     let Some(chattr) = lunway_foreign::program("chattr") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let path = make(folder.path(), "disk.vhdx", DiskKind::Dynamic, 512, None);
     let device = open(&path, false);
     device.write(0, Buf::copy_of(&[7; 12 << 20]).freeze(), Durability::Stable).await.unwrap();
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -255,21 +255,21 @@ async fn users_hear_of_a_size_that_is_durable_although_the_resize_failed() {
 #[tokio::test]
 async fn a_parent_is_not_resized() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "base.vhdx", Kind::Dynamic, 512, None);
+    let path = make(folder.path(), "base.vhdx", DiskKind::Dynamic, 512, None);
     let linkage = Guid::from_digits(1);
-    make(folder.path(), "other.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
+    make(folder.path(), "other.avhdx", DiskKind::Differencing, 512, Some(("base.vhdx", linkage)));
     let device = open(&path, false);
     // It is the parent of another file's child.
     device.resize(SIZE * 2, Permit::default()).await.unwrap();
     device.close(CLOSE_TIME).await.unwrap();
     let data_write = lunway_vhdx::Disk::open(
         File::open(&path).unwrap(),
-        &lunway_vhdx::OpenOptions::read_only(),
+        &lunway_vhdx::VhdxOpenOptions::read_only(),
         random_guids().unwrap(),
     );
     let linkage = data_write.unwrap().data_write_guid();
     let device = open(&path, false);
-    make(folder.path(), "child.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
+    make(folder.path(), "child.avhdx", DiskKind::Differencing, 512, Some(("base.vhdx", linkage)));
     let error = device.resize(SIZE, Permit::default()).await.unwrap_err().to_string();
     assert!(error.contains("it is the parent of") && error.contains("child.avhdx"), "{error}");
     assert_eq!(device.geometry().size, SIZE * 2);
@@ -283,7 +283,7 @@ async fn a_parent_is_not_resized() {
 #[tokio::test]
 async fn a_file_that_another_program_cuts_fails_as_a_medium_and_is_not_made_longer() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let path = make(folder.path(), "disk.vhdx", DiskKind::Dynamic, 512, None);
     let len = || std::fs::metadata(&path).unwrap().len();
     let device = open(&path, false);
     device.write(0, Buf::copy_of(&[7; 12 << 20]).freeze(), Durability::Stable).await.unwrap();
@@ -327,7 +327,7 @@ async fn a_file_that_another_program_cuts_fails_as_a_medium_and_is_not_made_long
 #[tokio::test]
 async fn what_a_file_has_lost_is_not_lent() {
     let folder = tempfile::tempdir().unwrap();
-    let path = make(folder.path(), "disk.vhdx", Kind::Fixed, 512, None);
+    let path = make(folder.path(), "disk.vhdx", DiskKind::Fixed, 512, None);
     let device = open(&path, true);
     assert!(device.lend(11 * MIB, MIB).await.unwrap().is_some());
     let file = File::options().write(true).open(&path).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lunway_block::{BlockDevice, Buf, Durability, FileRange};
 use lunway_foreign::{machine_lacks, program};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, Kind, create};
+use lunway_vhdx::{CreateOptions, DiskKind, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 const MIB: u64 = 1 << 20;
@@ -54,7 +54,7 @@ impl Drop for Xfs {
 }
 
 fn make(path: &Path, block: u32) {
-    let mut options = CreateOptions::new(Kind::Dynamic, SIZE, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, SIZE, Guid::from_digits(5));
     options.parameters.block_size = block;
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     create(&file, &options, random_guids().unwrap().as_mut()).unwrap();

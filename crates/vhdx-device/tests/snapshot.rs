@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CHAIN_FILES_MAX, CreateOptions, Disk, Item, Kind, OpenOptions, create};
+use lunway_vhdx::{CHAIN_FILES_MAX, CreateOptions, Disk, DiskKind, Item, VhdxOpenOptions, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 const SIZE: u64 = 12 << 20;
 const CLOSE_TIME: Duration = Duration::from_secs(60);
 const PENDING: &str = "leaf.avhdx.pending-snapshot";
 
-fn base(folder: &Path, kind: Kind) -> PathBuf {
+fn base(folder: &Path, kind: DiskKind) -> PathBuf {
     let path = folder.join("base.vhdx");
     let mut options = CreateOptions::new(kind, SIZE, Guid::from_digits(5));
     options.parameters.block_size = 1 << 20;
@@ -53,7 +53,7 @@ fn names(folder: &Path) -> Vec<String> {
 async fn a_leaf_gets_the_metadata_of_the_disk_and_not_that_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let (path, leaf) = (folder.path().join("base.vhdx"), folder.path().join("leaf.avhdx"));
-    let mut options = CreateOptions::new(Kind::Dynamic, SIZE, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, SIZE, Guid::from_digits(5));
     let item = |id, flags| Item { id: Guid::from_digits(id), flags, data: vec![id as u8; 100] };
     // Of users and of systems; flag 2 is of the virtual disk (2.6.1.2).
     options.items = vec![item(1, 2), item(2, 3), item(3, 0), item(4, 1)];
@@ -63,7 +63,8 @@ async fn a_leaf_gets_the_metadata_of_the_disk_and_not_that_of_the_file() {
     let device = VhdxDevice::open(&path, false).unwrap();
     device.snapshot(&leaf, Box::new(|| Ok(()))).await.unwrap();
     device.close(CLOSE_TIME).await.unwrap();
-    let opened = Disk::open(File::open(&leaf).unwrap(), &OpenOptions::read_only(), random_guids().unwrap());
+    let opened =
+        Disk::open(File::open(&leaf).unwrap(), &VhdxOpenOptions::read_only(), random_guids().unwrap());
     let items = opened.unwrap().items().unwrap();
     let has = |item: Item| items.contains(&item);
     assert_eq!(
@@ -74,7 +75,7 @@ async fn a_leaf_gets_the_metadata_of_the_disk_and_not_that_of_the_file() {
 
 #[tokio::test]
 async fn what_was_written_before_is_frozen_and_what_comes_later_goes_to_the_leaf() {
-    for kind in [Kind::Dynamic, Kind::Fixed] {
+    for kind in [DiskKind::Dynamic, DiskKind::Fixed] {
         let folder = tempfile::tempdir().unwrap();
         let (base, leaf) = (base(folder.path(), kind), folder.path().join("leaf.avhdx"));
         let device = VhdxDevice::open(&base, false).unwrap();
@@ -110,7 +111,7 @@ async fn what_was_written_before_is_frozen_and_what_comes_later_goes_to_the_leaf
 #[tokio::test]
 async fn a_commit_that_fails_leaves_the_device_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let (base, leaf) = (base(folder.path(), Kind::Dynamic), folder.path().join("leaf.avhdx"));
+    let (base, leaf) = (base(folder.path(), DiskKind::Dynamic), folder.path().join("leaf.avhdx"));
     let device = VhdxDevice::open(&base, false).unwrap();
     write(&device, 0, 1).await;
     let pending = folder.path().join(PENDING);
@@ -132,7 +133,7 @@ async fn a_commit_that_fails_leaves_the_device_as_it_was() {
 async fn what_cannot_be_a_leaf_is_refused_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    let base = base(folder.path(), Kind::Dynamic);
+    let base = base(folder.path(), DiskKind::Dynamic);
     let device = VhdxDevice::open(&base, false).unwrap();
     write(&device, 0, 1).await;
     device.flush().await.unwrap();
@@ -156,7 +157,7 @@ async fn what_cannot_be_a_leaf_is_refused_and_changes_nothing() {
 #[tokio::test]
 async fn a_chain_that_could_not_be_opened_again_is_not_made() {
     let folder = tempfile::tempdir().unwrap();
-    let device = VhdxDevice::open(&base(folder.path(), Kind::Dynamic), false).unwrap();
+    let device = VhdxDevice::open(&base(folder.path(), DiskKind::Dynamic), false).unwrap();
     let leaf = |level: usize| folder.path().join(format!("{level}.avhdx"));
     for level in 2..=CHAIN_FILES_MAX {
         device.snapshot(&leaf(level), Box::new(|| Ok(()))).await.unwrap();
@@ -174,7 +175,7 @@ async fn a_chain_that_could_not_be_opened_again_is_not_made() {
 
 /// A copy of a folder as it is while a snapshot is committed: what a kill there leaves.
 async fn killed_at_the_commit(folder: &Path) -> tempfile::TempDir {
-    let base = base(folder, Kind::Dynamic);
+    let base = base(folder, DiskKind::Dynamic);
     let device = VhdxDevice::open(&base, false).unwrap();
     write(&device, 0, 1).await;
     let left = tempfile::tempdir().unwrap();
@@ -228,7 +229,7 @@ async fn a_kill_after_the_commit_leaves_the_leaf_as_the_device() {
 #[tokio::test]
 async fn writers_notice_nothing_of_snapshots_but_a_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let base = base(folder.path(), Kind::Dynamic);
+    let base = base(folder.path(), DiskKind::Dynamic);
     let device = Arc::new(VhdxDevice::open(&base, false).unwrap());
     let end = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..4u64)

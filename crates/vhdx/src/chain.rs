@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, Source, Stop, WritePlan};
 use crate::error::{DiskError, OpenError};
 use crate::format::GuidSource;
-use crate::open::OpenOptions;
+use crate::open::VhdxOpenOptions;
 use crate::storage::{Storage, open_file};
 use crate::transition::DiscardMode;
 
@@ -54,7 +54,7 @@ impl Chain<File> {
     pub fn open_files(
         path: &Path,
         root: &Path,
-        options: &OpenOptions,
+        options: &VhdxOpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
         let disk = Disk::open(open_file(path, !options.read_only)?, options, guids())?;
@@ -66,7 +66,7 @@ impl Chain<File> {
         disks: Vec<Disk<File>>,
         paths: &[PathBuf],
         root: &Path,
-        options: &OpenOptions,
+        options: &VhdxOpenOptions,
         guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
         Self::of_disks(disks, paths, root, options, guids)
@@ -79,7 +79,7 @@ impl<S: Storage + From<File>> Chain<S> {
         mut disks: Vec<Disk<S>>,
         paths: &[PathBuf],
         root: &Path,
-        options: &OpenOptions,
+        options: &VhdxOpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
         let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
@@ -95,7 +95,8 @@ impl<S: Storage + From<File>> Chain<S> {
             if disks.len() >= CHAIN_FILES_MAX {
                 return Err(OpenError::Chain(format!("has more than {CHAIN_FILES_MAX} files")));
             }
-            let options = OpenOptions { cached_pages: options.cached_pages, ..OpenOptions::read_only() };
+            let options =
+                VhdxOpenOptions { cached_pages: options.cached_pages, ..VhdxOpenOptions::read_only() };
             disks.push(Disk::open(open_file(&parent, false)?.into(), &options, guids())?);
             path = parent;
             paths.push(path.clone());

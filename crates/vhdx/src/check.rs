@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{HEADER_OFFSETS, Header, MIB, PAGE};
 use crate::log::replay::View;
 use crate::metadata::Parameters;
@@ -42,7 +42,7 @@ impl Report {
         self.worst() >= Some(Severity::Damage)
     }
 
-    fn add(&mut self, severity: Severity, place: Place, offset: u64, problem: impl Into<String>) {
+    fn add(&mut self, severity: Severity, place: Structure, offset: u64, problem: impl Into<String>) {
         self.push(Finding { severity, place, offset, problem: problem.into() });
     }
 
@@ -70,7 +70,7 @@ impl Report {
                     format!("{problem}, which this program does not support"),
                 );
             }
-            other => self.add(Severity::Damage, Place::File, 0, other.to_string()),
+            other => self.add(Severity::Damage, Structure::File, 0, other.to_string()),
         }
     }
 }
@@ -83,7 +83,7 @@ pub fn check(storage: &impl Storage) -> Report {
         let read = storage.read_at(offset, &mut page);
         if read.is_ok() && !Header::read_from_bytes(&page).is_ok_and(|header| header.is_valid()) {
             let problem = "signature or checksum is wrong; the other header is used, and a writable open renews this one";
-            report.add(Severity::Note, Place::Header, offset, problem);
+            report.add(Severity::Note, Structure::Header, offset, problem);
         }
     }
     let mut opened = match open::read(storage) {
@@ -98,11 +98,11 @@ pub fn check(storage: &impl Storage) -> Report {
         report.log_in_use = true;
         let header = &opened.headers.current;
         let problem = "it has entries: the file was not closed; the next writable open replays them";
-        report.add(Severity::Note, Place::Log, header.log_offset.get(), problem);
+        report.add(Severity::Note, Structure::Log, header.log_offset.get(), problem);
     }
     if let Some(copy) = opened.regions.stale_copy {
         let problem = "this copy differs from the one that is used; a write to the disk repairs it";
-        report.add(Severity::Note, Place::RegionTable, copy, problem);
+        report.add(Severity::Note, Structure::RegionTable, copy, problem);
     }
     let view = View { storage, overlay: opened.overlay.as_ref() };
     let (bat, geometry) = (opened.regions.bat, opened.geometry);
@@ -129,12 +129,12 @@ pub fn check(storage: &impl Storage) -> Report {
         Err(error) => report.add_error(error),
     }
     if let Some(offset) = in_payload {
-        report.add(Severity::Note, Place::Log, offset, "it changes payload, which the standard forbids");
+        report.add(Severity::Note, Structure::Log, offset, "it changes payload, which the standard forbids");
     }
     report.free = opened.space.free() * MIB;
     if opened.space.end() + MIB <= opened.file_len {
         let problem = format!("the last {} bytes hold nothing", opened.file_len - opened.space.end());
-        report.add(Severity::Note, Place::File, opened.space.end(), problem);
+        report.add(Severity::Note, Structure::File, opened.space.end(), problem);
     }
     report
 }

@@ -11,7 +11,7 @@ use crate::format::{
 use crate::geometry::Geometry;
 use crate::header::Headers;
 use crate::locator::Locator;
-use crate::metadata::{Item, Kind, Parameters, build};
+use crate::metadata::{DiskKind, Item, Parameters, build};
 use crate::region::{Regions, Span};
 use crate::storage::Storage;
 
@@ -31,8 +31,8 @@ pub struct CreateOptions {
 impl CreateOptions {
     /// A disk with blocks as Windows makes them: 32 MiB for dynamic disks, 2 MiB for others; sectors of 512 bytes on
     /// 4096.
-    pub fn new(kind: Kind, disk_size: u64, disk_id: Guid) -> Self {
-        let block_size = if kind == Kind::Dynamic { 32 << 20 } else { 2 << 20 };
+    pub fn new(kind: DiskKind, disk_size: u64, disk_id: Guid) -> Self {
+        let block_size = if kind == DiskKind::Dynamic { 32 << 20 } else { 2 << 20 };
         Self {
             parameters: Parameters {
                 kind,
@@ -54,7 +54,7 @@ impl CreateOptions {
     /// A differencing disk on `parent`, which is found at `relative` from its folder: the same size and sectors.
     pub fn child_of<S: Storage>(parent: &Disk<S>, relative: &str) -> Self {
         let of = parent.parameters();
-        let mut options = Self::new(Kind::Differencing, of.disk_size, of.disk_id);
+        let mut options = Self::new(DiskKind::Differencing, of.disk_size, of.disk_id);
         options.parameters.logical_sector = of.logical_sector;
         options.parameters.physical_sector = of.physical_sector;
         options.parameters.locator = Some(Locator::new(parent.data_write_guid(), relative, None));
@@ -94,7 +94,7 @@ pub fn create(
     if let Err(why) = parameters.check() {
         return invalid(why);
     }
-    if (parameters.kind == Kind::Differencing) != parameters.locator.is_some() {
+    if (parameters.kind == DiskKind::Differencing) != parameters.locator.is_some() {
         return invalid("a differencing disk, and no other, has a parent locator".into());
     }
     if options.log_length == 0
@@ -120,7 +120,7 @@ pub fn create(
     let log = Span { offset: HEADER_SECTION, len: u64::from(options.log_length) };
     let metadata = Span { offset: log.end(), len: (metadata_bytes.len() as u64).next_multiple_of(MIB) };
     let bat = Span { offset: metadata.end(), len: geometry.bat_region_len() };
-    let payload = if parameters.kind == Kind::Fixed { geometry.blocks * geometry.block_size } else { 0 };
+    let payload = if parameters.kind == DiskKind::Fixed { geometry.blocks * geometry.block_size } else { 0 };
 
     storage.set_len(bat.end() + payload)?;
     storage.write_at(metadata.offset, &metadata_bytes)?;
@@ -128,7 +128,7 @@ pub fn create(
     for offset in REGION_TABLE_OFFSETS {
         storage.write_at(offset, &table)?;
     }
-    if parameters.kind == Kind::Fixed {
+    if parameters.kind == DiskKind::Fixed {
         write_fixed_table(storage, &geometry, bat)?;
     }
     let header = Header {

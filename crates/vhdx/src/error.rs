@@ -7,9 +7,9 @@ use lunway_occupancy::{LockHolder, OtherUser};
 
 use crate::format::Guid;
 
-/// A structure of a file, to say where something is wrong.
+/// Structure of a VHDX file, to say where something is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Structure {
     /// The file as a whole.
     File,
     /// The file type identifier.
@@ -32,7 +32,7 @@ pub enum Place {
     Bitmap(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Structure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File => f.write_str("file"),
@@ -60,7 +60,7 @@ pub enum OpenError {
     #[error("{place} at byte {offset}: {problem}")]
     Corrupt {
         /// Structure that is damaged.
-        place: Place,
+        place: Structure,
         /// Offset in the file, bytes.
         offset: u64,
         /// Description of the damage.
@@ -70,7 +70,7 @@ pub enum OpenError {
     #[error("{place} at byte {offset}: {problem}")]
     Lost {
         /// Which structure leads there, or is gone itself.
-        place: Place,
+        place: Structure,
         /// Where in the file that structure is, bytes.
         offset: u64,
         /// What is gone, and what can be done.
@@ -80,7 +80,7 @@ pub enum OpenError {
     #[error("{place} at byte {offset}: {problem}, which this program does not support")]
     Unsupported {
         /// Structure that it concerns.
-        place: Place,
+        place: Structure,
         /// Offset in the file, bytes.
         offset: u64,
         /// Feature that is needed.
@@ -164,15 +164,15 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    pub(crate) fn corrupt(place: Place, offset: u64, problem: impl Into<String>) -> Self {
+    pub(crate) fn corrupt(place: Structure, offset: u64, problem: impl Into<String>) -> Self {
         Self::Corrupt { place, offset, problem: problem.into() }
     }
 
-    pub(crate) fn lost(place: Place, offset: u64, problem: impl Into<String>) -> Self {
+    pub(crate) fn lost(place: Structure, offset: u64, problem: impl Into<String>) -> Self {
         Self::Lost { place, offset, problem: problem.into() }
     }
 
-    pub(crate) fn unsupported(place: Place, offset: u64, problem: impl Into<String>) -> Self {
+    pub(crate) fn unsupported(place: Structure, offset: u64, problem: impl Into<String>) -> Self {
         Self::Unsupported { place, offset, problem: problem.into() }
     }
 

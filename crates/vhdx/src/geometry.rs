@@ -1,7 +1,7 @@
 //! Arithmetic of blocks, chunks and the table that interleaves them (2.4, 2.5).
 
 use crate::format::{BatEntry, CHUNK_SECTORS, MIB, PAGE_U64};
-use crate::metadata::{Kind, Parameters};
+use crate::metadata::{DiskKind, Parameters};
 
 /// Sizes and counts that follow from a file's parameters. Block and sector sizes are powers of two: all divisions are
 /// shifts.
@@ -13,7 +13,7 @@ pub(crate) struct Geometry {
     pub(crate) blocks: u64,
     /// Payload blocks of one sector bitmap block.
     pub(crate) chunk_ratio: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: DiskKind,
 }
 
 impl Geometry {
@@ -33,8 +33,8 @@ impl Geometry {
     /// block.
     pub(crate) fn entries(&self) -> u64 {
         match self.kind {
-            Kind::Differencing => self.chunks() * (self.chunk_ratio + 1),
-            Kind::Dynamic | Kind::Fixed => self.blocks + (self.blocks - 1) / self.chunk_ratio,
+            DiskKind::Differencing => self.chunks() * (self.chunk_ratio + 1),
+            DiskKind::Dynamic | DiskKind::Fixed => self.blocks + (self.blocks - 1) / self.chunk_ratio,
         }
     }
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::format::Guid;
 
-    fn geometry(kind: Kind, disk_size: u64, block_size: u32, logical_sector: u32) -> Geometry {
+    fn geometry(kind: DiskKind, disk_size: u64, block_size: u32, logical_sector: u32) -> Geometry {
         let disk_id = Guid::ZERO;
         Geometry::new(&Parameters {
             kind,
@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn chunk_ratios_are_those_of_the_standard() {
-        let ratio = |sector, block: u32| geometry(Kind::Dynamic, 1 << 40, block << 20, sector).chunk_ratio;
+        let ratio =
+            |sector, block: u32| geometry(DiskKind::Dynamic, 1 << 40, block << 20, sector).chunk_ratio;
         assert_eq!([ratio(512, 1), ratio(512, 2), ratio(512, 32), ratio(512, 256)], [4096, 2048, 128, 16]);
         assert_eq!(
             [ratio(4096, 1), ratio(4096, 2), ratio(4096, 32), ratio(4096, 256)],
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn payload_entries_step_over_bitmap_entries() {
-        let geometry = geometry(Kind::Differencing, 64 << 40, 1 << 20, 512);
+        let geometry = geometry(DiskKind::Differencing, 64 << 40, 1 << 20, 512);
         assert_eq!((geometry.blocks, geometry.entries()), (1 << 26, (1 << 26) + (1 << 14)));
         assert_eq!(geometry.bat_region_len(), 513 << 20, "the largest table there is");
         for block in [0, 4095, 4096, 8191, 8192, (1 << 26) - 1] {
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn a_table_without_a_parent_ends_with_the_last_payload_block() {
         let entries = |kind, blocks: u64| geometry(kind, blocks << 25, 32 << 20, 512).entries();
-        assert_eq!([entries(Kind::Dynamic, 128), entries(Kind::Dynamic, 129)], [128, 130]);
-        assert_eq!([entries(Kind::Differencing, 1), entries(Kind::Differencing, 129)], [129, 258]);
+        assert_eq!([entries(DiskKind::Dynamic, 128), entries(DiskKind::Dynamic, 129)], [128, 130]);
+        assert_eq!([entries(DiskKind::Differencing, 1), entries(DiskKind::Differencing, 129)], [129, 258]);
     }
 }

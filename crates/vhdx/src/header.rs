@@ -4,7 +4,7 @@ use std::io;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{HEADER_OFFSETS, HEADER_SECTION, Header, MIB, PAGE};
 use crate::storage::Storage;
 
@@ -41,7 +41,7 @@ impl Headers {
         let (slot, current) = match valid {
             [None, None] => {
                 let problem = "neither header has a right signature and checksum";
-                return Err(OpenError::corrupt(Place::Header, HEADER_OFFSETS[0], problem));
+                return Err(OpenError::corrupt(Structure::Header, HEADER_OFFSETS[0], problem));
             }
             [Some(first), None] => (0, first),
             [None, Some(second)] => (1, second),
@@ -52,7 +52,7 @@ impl Headers {
                 std::cmp::Ordering::Equal => {
                     let problem =
                         format!("two different headers have sequence number {}", first.sequence.get());
-                    return Err(OpenError::corrupt(Place::Header, HEADER_OFFSETS[0], problem));
+                    return Err(OpenError::corrupt(Structure::Header, HEADER_OFFSETS[0], problem));
                 }
             },
         };
@@ -86,21 +86,21 @@ impl Headers {
 
 /// Refuses what the standard forbids in the current header.
 fn check(header: &Header, at: u64) -> Result<(), OpenError> {
-    let corrupt = |problem: String| Err(OpenError::corrupt(Place::Header, at, problem));
+    let corrupt = |problem: String| Err(OpenError::corrupt(Structure::Header, at, problem));
     let (offset, length) = (header.log_offset.get(), header.log_length.get());
     if header.version.get() != 1 {
         let problem = format!("version {} of the format", header.version.get());
-        return Err(OpenError::unsupported(Place::Header, at, problem));
+        return Err(OpenError::unsupported(Structure::Header, at, problem));
     }
     if header.log_version.get() != 0 && !header.log.is_zero() {
         let problem = format!("version {} of the log, which is not empty", header.log_version.get());
-        return Err(OpenError::unsupported(Place::Header, at, problem));
+        return Err(OpenError::unsupported(Structure::Header, at, problem));
     }
     if length == 0 || !u64::from(length).is_multiple_of(MIB) {
         return corrupt(format!("the log's length {length} is not a multiple of 1 MiB"));
     }
     if length > LOG_LENGTH_MAX {
-        return Err(OpenError::unsupported(Place::Header, at, format!("a log of {length} bytes")));
+        return Err(OpenError::unsupported(Structure::Header, at, format!("a log of {length} bytes")));
     }
     if offset < HEADER_SECTION
         || !offset.is_multiple_of(MIB)

@@ -84,14 +84,14 @@ pub use disk::{
     Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, Source, Stop, WritePlan, WriteSegment,
 };
 pub use edit::{
-    Identity, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize, set_identity,
-    set_linkage2, set_parent,
+    IdentityChange, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize,
+    set_identity, set_linkage2, set_parent,
 };
-pub use error::{CreateError, DiskError, EditError, OpenError, Place};
+pub use error::{CreateError, DiskError, EditError, OpenError, Structure};
 pub use locator::{Locator, relative_path};
 pub use measured::Measured;
-pub use metadata::{Item, Kind, Parameters};
-pub use open::OpenOptions;
+pub use metadata::{DiskKind, Item, Parameters};
+pub use open::VhdxOpenOptions;
 pub use region::Span;
 pub use scan::{Counts, Finding, Severity};
 pub use storage::{Storage, open_file, open_unlocked, rename_new};

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{Guid, LocatorEntry, LocatorHeader, item};
 
 /// Keys and values of a parent locator, in their order on disk.
@@ -126,12 +126,12 @@ impl Locator {
     }
 
     pub(crate) fn parse(bytes: &[u8], at: u64) -> Result<Self, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt(Place::Locator, at, problem);
+        let corrupt = |problem: String| OpenError::corrupt(Structure::Locator, at, problem);
         let (header, rest) =
             LocatorHeader::read_from_prefix(bytes).map_err(|_| corrupt("it is too short".into()))?;
         if header.locator_type != item::VHDX_LOCATOR {
             let problem = format!("a locator of type {}", header.locator_type);
-            return Err(OpenError::unsupported(Place::Locator, at, problem));
+            return Err(OpenError::unsupported(Structure::Locator, at, problem));
         }
         let count = usize::from(header.key_value_count.get());
         if rest.len() < count * size_of::<LocatorEntry>() {

@@ -25,7 +25,7 @@ use crate::edit::{Resize, resize, set_linkage2, set_parent};
 use crate::error::{DiskError, EditError, OpenError};
 use crate::format::{Guid, GuidSource};
 use crate::locator::Locator;
-use crate::open::{self, OpenOptions};
+use crate::open::{self, VhdxOpenOptions};
 use crate::storage::{Storage, open_file, open_unlocked};
 use crate::transition::DiscardMode;
 
@@ -133,7 +133,7 @@ pub fn merge_files(
 ) -> Result<Outcome, EditError> {
     let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
     let (top, base) = (canonical(top)?, canonical(base)?);
-    let chain = Chain::open_files(&top, root, &OpenOptions::read_only(), &mut guids)?;
+    let chain = Chain::open_files(&top, root, &VhdxOpenOptions::read_only(), &mut guids)?;
     let level = chain.paths().iter().position(|path| *path == base);
     let level = level
         .filter(|level| *level > 0)
@@ -182,10 +182,10 @@ fn stack(
     files: &[File],
     paths: &[PathBuf],
     root: &Path,
-    options: &OpenOptions,
+    options: &VhdxOpenOptions,
     guids: &mut impl FnMut() -> Box<dyn GuidSource>,
 ) -> Result<Chain<File>, OpenError> {
-    let reading = OpenOptions::read_only();
+    let reading = VhdxOpenOptions::read_only();
     let mut disks = Vec::new();
     for (number, file) in files.iter().enumerate() {
         let options = if number == 0 { options } else { &reading };
@@ -202,7 +202,7 @@ fn merge_one(
     guids: &mut impl FnMut() -> Box<dyn GuidSource>,
     each: &mut dyn FnMut(Progress) -> Go,
 ) -> Result<Go, EditError> {
-    let reading = OpenOptions::read_only();
+    let reading = VhdxOpenOptions::read_only();
     let chain = stack(files, paths, root, &reading, guids)?;
     let parameters = |level: usize| chain.disks().get(level).map(Disk::parameters);
     let size = chain.size();
@@ -223,7 +223,7 @@ fn merge_one(
         resize(&files[1], &resized(size), guids().as_mut())?;
     }
     let upper = Chain::upper(vec![Disk::open(clone(&files[0])?, &reading, guids())?])?;
-    let writing = OpenOptions { data_write: Some(next), ..OpenOptions::writable() };
+    let writing = VhdxOpenOptions { data_write: Some(next), ..VhdxOpenOptions::writable() };
     let base = stack(&files[1..], &paths[1..], root, &writing, guids)?;
     let go = copy(&upper, &base, each)?;
     base.flush()?;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{
     BLOCK_SIZE_RANGE, DISK_SIZE_MAX, FileParameters, Guid, MetadataEntry, MetadataTableHeader, TABLE_LEN,
     item,
@@ -17,7 +17,7 @@ use crate::storage::Storage;
 
 /// Kind of a virtual disk file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DiskKind {
     /// Blocks come when written.
     Dynamic,
     /// All blocks are there, and stay.
@@ -30,7 +30,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Dynamic, fixed, differencing.
-    pub kind: Kind,
+    pub kind: DiskKind,
     /// Bytes of the virtual disk.
     pub disk_size: u64,
     /// Bytes of a payload block: a power of two.
@@ -67,7 +67,7 @@ impl Parameters {
     /// Reads the table and the known items. Memory: the table, and the items that are known, each of which the standard
     /// limits to 1 MiB.
     pub(crate) fn read(storage: &impl Storage, region: Span) -> Result<Self, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt(Place::Metadata, region.offset, problem);
+        let corrupt = |problem: String| OpenError::corrupt(Structure::Metadata, region.offset, problem);
         let entries = read_table(storage, region)?;
         let get = |id: Guid, length: Option<usize>| -> Result<Option<Vec<u8>>, OpenError> {
             let Some(entry) =
@@ -109,9 +109,9 @@ impl Parameters {
 
         let has_parent = file.flags.get() & FileParameters::HAS_PARENT != 0;
         let kind = match file.flags.get() & FileParameters::LEAVE_BLOCKS_ALLOCATED {
-            _ if has_parent => Kind::Differencing,
-            0 => Kind::Dynamic,
-            _ => Kind::Fixed,
+            _ if has_parent => DiskKind::Differencing,
+            0 => DiskKind::Dynamic,
+            _ => DiskKind::Fixed,
         };
         let locator = match has_parent {
             true => {
@@ -174,9 +174,9 @@ impl Parameters {
         const SYSTEM: u32 = MetadataEntry::REQUIRED;
         const DISK: u32 = MetadataEntry::REQUIRED | MetadataEntry::VIRTUAL_DISK;
         let flags = match self.kind {
-            Kind::Dynamic => 0,
-            Kind::Fixed => FileParameters::LEAVE_BLOCKS_ALLOCATED,
-            Kind::Differencing => FileParameters::HAS_PARENT,
+            DiskKind::Dynamic => 0,
+            DiskKind::Fixed => FileParameters::LEAVE_BLOCKS_ALLOCATED,
+            DiskKind::Differencing => FileParameters::HAS_PARENT,
         };
         let file = FileParameters { block_size: self.block_size.into(), flags: flags.into() };
         let item = |id, flags, data: &[u8]| Item { id, flags, data: data.to_vec() };
@@ -221,7 +221,7 @@ pub(crate) fn build(items: &[Item]) -> Vec<u8> {
 
 /// Reads and checks the table; items that nobody here knows are fine unless they are required.
 fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>, OpenError> {
-    let corrupt = |problem: String| OpenError::corrupt(Place::Metadata, region.offset, problem);
+    let corrupt = |problem: String| OpenError::corrupt(Structure::Metadata, region.offset, problem);
     let mut table = vec![0; TABLE_LEN];
     storage
         .read_at(region.offset, &mut table)
@@ -256,7 +256,7 @@ fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>
         }
         if entry.flags.get() & MetadataEntry::REQUIRED != 0 && (user || !is_known(id)) {
             return Err(OpenError::unsupported(
-                Place::Metadata,
+                Structure::Metadata,
                 region.offset,
                 format!("item {id} is required"),
             ));

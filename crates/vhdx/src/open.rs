@@ -1,7 +1,7 @@
 //! Opening a file: everything is checked before anything is believed, and before anything is changed.
 
 use crate::disk::{Disk, Parts};
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{FILE_SIGNATURE, FILE_SIZE_MAX, Guid, GuidSource};
 use crate::geometry::Geometry;
 use crate::header::Headers;
@@ -15,7 +15,7 @@ use crate::space::Space;
 use crate::storage::Storage;
 
 /// Options for opening a file.
-pub struct OpenOptions {
+pub struct VhdxOpenOptions {
     /// Not a bit of the file is changed: a log is replayed in memory.
     pub read_only: bool,
     /// Number of 4 KiB pages of metadata kept in memory, beside those that are changed. One holds the entries of 512
@@ -25,7 +25,7 @@ pub struct OpenOptions {
     pub data_write: Option<Guid>,
 }
 
-impl OpenOptions {
+impl VhdxOpenOptions {
     /// 16 MiB: the table of 4 TiB in blocks of 2 MiB.
     const CACHED_PAGES: usize = 4096;
 
@@ -63,7 +63,7 @@ impl<S: Storage> Disk<S> {
     /// alone, it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
     pub fn open(
         storage: S,
-        options: &OpenOptions,
+        options: &VhdxOpenOptions,
         mut guids: Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
         let storage = Measured::opened(storage)?;
@@ -92,7 +92,7 @@ impl<S: Storage> Disk<S> {
 
     fn assemble(
         storage: Measured<S>,
-        options: &OpenOptions,
+        options: &VhdxOpenOptions,
         guids: Box<dyn GuidSource>,
         opened: Opened,
         counts: Counts,
@@ -157,7 +157,7 @@ fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
         _ => return Err(OpenError::NotVhdx),
     }
     if len > FILE_SIZE_MAX {
-        return Err(OpenError::unsupported(Place::File, len, format!("a file of {len} bytes")));
+        return Err(OpenError::unsupported(Structure::File, len, format!("a file of {len} bytes")));
     }
     Ok(len)
 }
@@ -217,7 +217,7 @@ pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
     let file_len = view.len().map_err(OpenError::storage("asking for the file's length", 0))?.max(len);
     let regions = Regions::read(&view)?;
     for (place, span) in
-        [(Place::Log, ring.span), (Place::Bat, regions.bat), (Place::Metadata, regions.metadata)]
+        [(Structure::Log, ring.span), (Structure::Bat, regions.bat), (Structure::Metadata, regions.metadata)]
     {
         if span.end() > file_len {
             let problem = format!("it ends at byte {}, the file at {file_len}", span.end());
@@ -228,17 +228,17 @@ pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
     let geometry = Geometry::new(&parameters);
     if geometry.entries() * 8 > regions.bat.len {
         let problem = format!("it has {} bytes, {} entries need more", regions.bat.len, geometry.entries());
-        return Err(OpenError::corrupt(Place::Bat, regions.bat.offset, problem));
+        return Err(OpenError::corrupt(Structure::Bat, regions.bat.offset, problem));
     }
     let mut space = Space::new(file_len, geometry.block_size);
     for span in regions.all.iter().chain([&ring.span]) {
         if span.end() > FILE_SIZE_MAX {
             let problem = format!("a region ends at byte {}", span.end());
-            return Err(OpenError::unsupported(Place::RegionTable, span.offset, problem));
+            return Err(OpenError::unsupported(Structure::RegionTable, span.offset, problem));
         }
         if !space.take(*span) {
             let problem = format!("the structure of {} bytes there overlaps another one", span.len);
-            return Err(OpenError::corrupt(Place::RegionTable, span.offset, problem));
+            return Err(OpenError::corrupt(Structure::RegionTable, span.offset, problem));
         }
     }
     Ok(Opened { headers, overlay, regions, parameters, geometry, file_len, space })

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{
     Guid, HEADER_SECTION, MIB, REGION_TABLE_OFFSETS, RegionEntry, RegionTableHeader, TABLE_LEN, checksum,
     region_id,
@@ -62,7 +62,7 @@ impl Regions {
             (false, true) => (copies.swap_remove(1), copies.swap_remove(0)),
             (false, false) => {
                 let problem = "neither copy has a right signature and checksum";
-                return Err(OpenError::corrupt(Place::RegionTable, at, problem));
+                return Err(OpenError::corrupt(Structure::RegionTable, at, problem));
             }
         };
         let mut regions = Self::parse(&table, at)?;
@@ -73,7 +73,7 @@ impl Regions {
     }
 
     fn parse(table: &[u8], at: u64) -> Result<Self, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt(Place::RegionTable, at, problem);
+        let corrupt = |problem: String| OpenError::corrupt(Structure::RegionTable, at, problem);
         let (header, entries) =
             RegionTableHeader::read_from_prefix(table).map_err(|_| corrupt("it is too short".into()))?;
         let count = header.entry_count.get();
@@ -104,7 +104,7 @@ impl Regions {
                 region_id::METADATA => metadata = Some(span),
                 other if entry.required.get() != 0 => {
                     return Err(OpenError::unsupported(
-                        Place::RegionTable,
+                        Structure::RegionTable,
                         at,
                         format!("region {other} is required"),
                     ));

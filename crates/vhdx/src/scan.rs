@@ -1,11 +1,11 @@
 //! The scan of a block table: every entry looked at once, in bounded memory. Opening refuses what it finds; `check`
 //! reports it.
 
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{BatEntry, BlockState, FILE_SIZE_MAX, MIB};
 use crate::geometry::{Geometry, Slot};
 use crate::log::replay::Overlay;
-use crate::metadata::Kind;
+use crate::metadata::DiskKind;
 use crate::region::Span;
 use crate::space::Space;
 use crate::storage::Storage;
@@ -28,7 +28,7 @@ pub struct Finding {
     /// Severity of the finding.
     pub severity: Severity,
     /// Structure that it concerns.
-    pub place: Place,
+    pub place: Structure,
     /// Offset in the file, bytes.
     pub offset: u64,
     /// Description of the problem, and its meaning.
@@ -120,8 +120,8 @@ pub(crate) fn scan(
             let ends_chunk = matches!(slot, Slot::Bitmap(_));
             let beyond = matches!(slot, Slot::Payload(block) if block >= geometry.blocks);
             let place = match slot {
-                Slot::Payload(block) => Place::Block(block),
-                Slot::Bitmap(chunk) => Place::Bitmap(chunk),
+                Slot::Payload(block) => Structure::Block(block),
+                Slot::Bitmap(chunk) => Structure::Bitmap(chunk),
             };
             let offset = bat.offset + index * 8;
             let mut find = |severity, problem: String| sink(Finding { severity, place, offset, problem });
@@ -157,7 +157,7 @@ pub(crate) fn scan(
                 }
                 (Slot::Bitmap(_), BlockState::FullyPresent) => {
                     counts.bitmaps += 1;
-                    if geometry.kind != Kind::Differencing {
+                    if geometry.kind != DiskKind::Differencing {
                         find(
                             Severity::Note,
                             "present in a disk without a parent, where it is not used".into(),
@@ -195,11 +195,11 @@ pub(crate) fn scan(
                 }
                 (Slot::Payload(number), BlockState::PartiallyPresent) => {
                     match geometry.kind {
-                        Kind::Differencing => {
+                        DiskKind::Differencing => {
                             counts.partial += 1;
                             first_partial = first_partial.or(Some(number));
                         }
-                        Kind::Dynamic | Kind::Fixed => {
+                        DiskKind::Dynamic | DiskKind::Fixed => {
                             counts.present += 1;
                             let problem =
                                 "partially present in a disk without a parent: read as fully present";

@@ -25,7 +25,7 @@
 //! would let a reader return something else where zeroes were written.
 
 use crate::format::BlockState;
-use crate::metadata::Kind;
+use crate::metadata::DiskKind;
 
 /// Effect of a write on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,56 +70,58 @@ pub enum DiscardMode {
     Parent,
 }
 
-pub(crate) fn write(kind: Kind, state: BlockState, whole: bool) -> Write {
+pub(crate) fn write(kind: DiskKind, state: BlockState, whole: bool) -> Write {
     use BlockState::*;
     match (kind, state) {
         (_, FullyPresent) => Write::InPlace,
-        (Kind::Differencing, PartiallyPresent) if whole => Write::InPlaceFill,
-        (Kind::Differencing, PartiallyPresent) => Write::InPlaceMark,
+        (DiskKind::Differencing, PartiallyPresent) if whole => Write::InPlaceFill,
+        (DiskKind::Differencing, PartiallyPresent) => Write::InPlaceMark,
         // Not allowed there, and read as fully present.
         (_, PartiallyPresent) => Write::InPlace,
-        (Kind::Differencing, NotPresent) if !whole => Write::AllocatePart,
+        (DiskKind::Differencing, NotPresent) if !whole => Write::AllocatePart,
         (_, NotPresent | Undefined | Zero | Unmapped) => Write::Allocate,
     }
 }
 
-pub(crate) fn discard(kind: Kind, state: BlockState, mode: DiscardMode, whole: bool) -> Discard {
+pub(crate) fn discard(kind: DiskKind, state: BlockState, mode: DiscardMode, whole: bool) -> Discard {
     use BlockState::*;
     if mode == DiscardMode::Parent {
         let has_data = matches!(state, FullyPresent | PartiallyPresent);
-        return match kind == Kind::Differencing && whole && has_data {
+        return match kind == DiskKind::Differencing && whole && has_data {
             true => Discard::Become(NotPresent),
             false => Discard::Nothing,
         };
     }
     let unmap = mode == DiscardMode::Unmap;
-    let keep = mode == DiscardMode::ZeroKeepSpace || kind == Kind::Fixed;
+    let keep = mode == DiscardMode::ZeroKeepSpace || kind == DiskKind::Fixed;
     match (kind, state) {
         (_, Zero) => Discard::Nothing,
-        (Kind::Differencing, NotPresent) => match (whole, unmap) {
+        (DiskKind::Differencing, NotPresent) => match (whole, unmap) {
             (true, _) => Discard::Become(Zero),
             (false, true) => Discard::Nothing,
             (false, false) => Discard::AllocatePart,
         },
         (_, NotPresent | Undefined | Unmapped) if unmap => Discard::Nothing,
         (_, NotPresent | Undefined | Unmapped) => Discard::Become(Zero),
-        (Kind::Fixed, FullyPresent | PartiallyPresent) if unmap => Discard::Nothing,
-        (Kind::Differencing, FullyPresent | PartiallyPresent) if whole && !keep => Discard::Become(Zero),
+        (DiskKind::Fixed, FullyPresent | PartiallyPresent) if unmap => Discard::Nothing,
+        (DiskKind::Differencing, FullyPresent | PartiallyPresent) if whole && !keep => Discard::Become(Zero),
         (_, FullyPresent | PartiallyPresent) if whole && !keep => {
             Discard::Become(if unmap { Unmapped } else { Zero })
         }
-        (Kind::Differencing, PartiallyPresent) => Discard::ZeroInPlaceMark,
+        (DiskKind::Differencing, PartiallyPresent) => Discard::ZeroInPlaceMark,
         (_, FullyPresent | PartiallyPresent) => Discard::ZeroInPlace,
     }
 }
 
 /// The state of a block all of which is zero by now, if it may give its space up: one that `here` says is all in this
 /// file, since what a block does not have its parent has.
-pub(crate) fn emptied(kind: Kind, state: BlockState, here: bool) -> Option<BlockState> {
+pub(crate) fn emptied(kind: DiskKind, state: BlockState, here: bool) -> Option<BlockState> {
     use BlockState::*;
     match (kind, state) {
-        (Kind::Dynamic, FullyPresent | PartiallyPresent) | (Kind::Differencing, FullyPresent) => Some(Zero),
-        (Kind::Differencing, PartiallyPresent) if here => Some(Zero),
+        (DiskKind::Dynamic, FullyPresent | PartiallyPresent) | (DiskKind::Differencing, FullyPresent) => {
+            Some(Zero)
+        }
+        (DiskKind::Differencing, PartiallyPresent) if here => Some(Zero),
         _ => None,
     }
 }

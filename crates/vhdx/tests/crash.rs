@@ -6,7 +6,7 @@ mod support;
 
 use lunway_vhdx::crash::{Crash, MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, DiscardMode, Disk, Item, Kind, MapSegment, OpenOptions, Source, Storage};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, Item, MapSegment, Source, Storage, VhdxOpenOptions};
 use support::*;
 
 /// The unit of the tests' writes, bytes: small enough for partial blocks, large enough to look at all of a disk often.
@@ -38,7 +38,7 @@ impl Workload {
     /// A disk of `blocks` blocks of 1 MiB, with or without a parent full of ones.
     fn new(blocks: u64, differencing: bool, holes: bool) -> Self {
         let size = blocks * MIB;
-        let base = memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1);
+        let base = memory(&options(DiskKind::Dynamic, size, 1 << 20, 512), 1);
         let (start, parents, value) = match differencing {
             false => (base, Vec::new(), 0),
             true => {
@@ -60,7 +60,7 @@ impl Workload {
 
     fn open(&mut self) {
         self.opened += 1;
-        let leaf = Disk::open(self.recorder.clone(), &OpenOptions::writable(), guids(100 + self.opened));
+        let leaf = Disk::open(self.recorder.clone(), &VhdxOpenOptions::writable(), guids(100 + self.opened));
         let mut disks = vec![leaf.unwrap_or_else(|error| panic!("{error}"))];
         disks.extend(self.parents.iter().map(|parent| open(Recorder::new(parent.clone()), false, 0)));
         self.chain = Some(Chain::new(disks).unwrap_or_else(|error| panic!("{error}")));
@@ -189,8 +189,8 @@ impl Workload {
     }
 }
 
-fn open_options(writable: bool) -> OpenOptions {
-    if writable { OpenOptions::writable() } else { OpenOptions::read_only() }
+fn open_options(writable: bool) -> VhdxOpenOptions {
+    if writable { VhdxOpenOptions::writable() } else { VhdxOpenOptions::read_only() }
 }
 
 /// Small workloads, each one thing that can go wrong.
@@ -314,11 +314,11 @@ fn random_workloads_survive_sampled_power_cuts() {
 #[test]
 fn a_disk_that_is_being_made_is_none_or_whole() {
     let recorder = Recorder::default();
-    make(&recorder, &options(Kind::Fixed, 8 * MIB, 1 << 20, 512), 1);
+    make(&recorder, &options(DiskKind::Fixed, 8 * MIB, 1 << 20, 512), 1);
     recorder.each_crash(|crash| {
         for kept in [false, true] {
             let image = crash.image(512, |_| kept);
-            match Disk::open(image.clone(), &OpenOptions::read_only(), guids(1)) {
+            match Disk::open(image.clone(), &VhdxOpenOptions::read_only(), guids(1)) {
                 Ok(_) => assert_sound(&image, "a new disk"),
                 Err(lunway_vhdx::OpenError::NotVhdx) => assert!(crash.done < recorder.count()),
                 Err(error) => panic!("after {} operations: {error}", crash.done),
@@ -330,7 +330,7 @@ fn a_disk_that_is_being_made_is_none_or_whole() {
 
 #[test]
 fn a_child_that_is_being_made_is_none_or_whole() {
-    let parent = std::sync::Arc::new(memory(&options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1));
+    let parent = std::sync::Arc::new(memory(&options(DiskKind::Dynamic, 4 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(parent.clone(), true, 2));
     chain.write_at(0, &vec![1; 4 * MIB as usize]).expect("a write");
     chain.close().expect("a close");
@@ -346,7 +346,7 @@ fn a_child_that_is_being_made_is_none_or_whole() {
             rng.next();
             let image = std::sync::Arc::new(crash.image(512, |_| decide.below(100) < share));
             let context = format!("after {} operations, {share} % kept", crash.done);
-            match Disk::open(image.clone(), &OpenOptions::read_only(), guids(1)) {
+            match Disk::open(image.clone(), &VhdxOpenOptions::read_only(), guids(1)) {
                 Ok(disk) => {
                     whole += 1;
                     assert_sound(image.as_ref(), &context);

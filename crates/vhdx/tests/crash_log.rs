@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lunway_vhdx::crash::{Crash, MemoryStorage, Op, Recorder};
-use lunway_vhdx::{Chain, DiscardMode, Disk, Kind};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind};
 use support::*;
 
 const SECTOR: u64 = 512;
@@ -39,7 +39,7 @@ struct Wide {
 impl Wide {
     fn new(areas: u64) -> Self {
         let size = areas * AREA;
-        let parent = Arc::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
+        let parent = Arc::new(memory(&options(DiskKind::Dynamic, size, 1 << 20, 512), 1));
         let chain = alone(open(parent.clone(), true, 2));
         for area in 0..areas {
             for number in 0..3 {
@@ -119,7 +119,7 @@ impl Wide {
     /// Opens an image as a crash left it, and compares every sector of the test.
     fn verify(&self, image: MemoryStorage, done: usize, context: &str) {
         assert_sound(&image, context);
-        let leaf = Disk::open(Recorder::new(image), &lunway_vhdx::OpenOptions::writable(), guids(9));
+        let leaf = Disk::open(Recorder::new(image), &lunway_vhdx::VhdxOpenOptions::writable(), guids(9));
         let leaf = leaf.unwrap_or_else(|error| panic!("{context}: {error}"));
         let parent = open(Recorder::new((*self.parent).clone()), false, 0);
         let chain = Chain::new(vec![leaf, parent]).unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -256,7 +256,7 @@ fn random_workloads_of_many_pages_survive_sampled_power_cuts() {
 #[test]
 fn table_pages_that_fill_the_log_survive_every_power_cut() {
     let size = 64 << 30;
-    let recorder = Recorder::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
+    let recorder = Recorder::new(memory(&options(DiskKind::Dynamic, size, 1 << 20, 512), 1));
     let chain = alone(open(recorder.clone(), true, 2));
     let offsets: Vec<u64> = (0..120).map(|page| page * 512 * MIB).collect();
     let mut acknowledged = Vec::new();
@@ -299,7 +299,7 @@ fn table_pages_that_fill_the_log_survive_every_power_cut() {
 fn a_commit_of_many_entries_leaves_no_partial_block_without_its_bitmap() {
     // One sector in each of 130 chunks: 130 bitmap blocks, and more pages than an entry holds.
     let size = 600 << 30;
-    let parent = Arc::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
+    let parent = Arc::new(memory(&options(DiskKind::Dynamic, size, 1 << 20, 512), 1));
     let child = child_options(&open(parent.clone(), false, 2), size, 1 << 20);
     let recorder = Recorder::new(memory(&child, 3));
     let parent = Recorder::new((*parent).clone());

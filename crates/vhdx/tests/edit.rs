@@ -8,8 +8,8 @@ use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::merge::{self, Go, Outcome};
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, EditError, Item, Kind, Locator, OpenOptions, Resize, Storage, divide_blocks,
-    open_file, repair, resize, set_linkage2, set_parent,
+    Chain, DiscardMode, Disk, DiskKind, EditError, Item, Locator, Resize, Storage, VhdxOpenOptions,
+    divide_blocks, open_file, repair, resize, set_linkage2, set_parent,
 };
 use support::*;
 
@@ -18,7 +18,7 @@ fn to(size: u64) -> Resize {
 }
 
 /// A disk of `size` whose every piece of 64 KiB is written with its number, in blocks of 1 MiB.
-fn numbered(kind: Kind, size: u64) -> MemoryStorage {
+fn numbered(kind: DiskKind, size: u64) -> MemoryStorage {
     let storage = Arc::new(memory(&options(kind, size, 1 << 20, 512), 1));
     let chain = alone(open(storage.clone(), true, 2));
     for (number, piece) in (1..).zip(pieces(size)) {
@@ -51,7 +51,7 @@ fn resized(storage: &MemoryStorage, size: u64, context: &str) {
 
 #[test]
 fn a_disk_of_another_size_keeps_its_data_and_what_is_added_is_zero() {
-    for kind in [Kind::Dynamic, Kind::Fixed] {
+    for kind in [DiskKind::Dynamic, DiskKind::Fixed] {
         let storage = numbered(kind, 5 * MIB + 512);
         // Within the last block, whole blocks, back into a block that was full, and over old data again.
         for size in [5 * MIB + 1024, 9 * MIB, 3 * MIB + 4096, 3 * MIB + 8192, 12 * MIB, 512, 4 * MIB] {
@@ -62,7 +62,7 @@ fn a_disk_of_another_size_keeps_its_data_and_what_is_added_is_zero() {
 
 #[test]
 fn a_smaller_disk_gives_its_space_back() {
-    for kind in [Kind::Dynamic, Kind::Fixed] {
+    for kind in [DiskKind::Dynamic, DiskKind::Fixed] {
         let storage = numbered(kind, 16 * MIB);
         let before = Storage::len(&storage).expect("memory");
         resize(&storage, &to(2 * MIB), guids(4).as_mut()).expect("a smaller disk");
@@ -74,7 +74,7 @@ fn a_smaller_disk_gives_its_space_back() {
 #[test]
 fn a_table_that_does_not_fit_any_more_moves() {
     // 131,072 entries fill 1 MiB: 128 GiB in blocks of 1 MiB.
-    let storage = Arc::new(memory(&options(Kind::Dynamic, 100 << 30, 1 << 20, 512), 1));
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, 100 << 30, 1 << 20, 512), 1));
     let chain = alone(open(storage.clone(), true, 2));
     for block in [0u64, 4095, 4096, 50_000, 102_399] {
         chain.write_at(block * MIB, &[block as u8 | 1; 4096]).expect("a write");
@@ -99,7 +99,7 @@ fn a_table_that_does_not_fit_any_more_moves() {
 fn random_sizes_in_a_row_agree_with_an_array() {
     for seed in 0..amount("LUNWAY_VHDX_RESIZE_SEEDS", 12) {
         let mut rng = Random::new(seed);
-        let kind = [Kind::Dynamic, Kind::Fixed][rng.below(2) as usize];
+        let kind = [DiskKind::Dynamic, DiskKind::Fixed][rng.below(2) as usize];
         let storage = Arc::new(memory(&options(kind, 4 * MIB, 1 << 20, 512), seed));
         let mut model = vec![0u8; 4 << 20];
         for step in 0..12 {
@@ -134,7 +134,7 @@ fn random_sizes_in_a_row_agree_with_an_array() {
 
 #[test]
 fn a_power_cut_while_a_disk_is_resized_leaves_the_old_size_or_the_new_one() {
-    for kind in [Kind::Dynamic, Kind::Fixed] {
+    for kind in [DiskKind::Dynamic, DiskKind::Fixed] {
         for size in [3 * MIB + 512, 6 * MIB + 512, 2 * MIB - 512] {
             let start = numbered(kind, 3 * MIB);
             let before = bytes_of(&start);
@@ -168,7 +168,7 @@ fn a_power_cut_while_a_disk_is_resized_leaves_the_old_size_or_the_new_one() {
 
 /// A parent of `size` full of ones, and an empty child.
 fn family(size: u64, child_size: u64) -> (Arc<MemoryStorage>, MemoryStorage) {
-    let parent = Arc::new(numbered(Kind::Dynamic, size));
+    let parent = Arc::new(numbered(DiskKind::Dynamic, size));
     let child = memory(&child_options(&open(parent.clone(), false, 3), child_size, 1 << 20), 4);
     (parent, child)
 }
@@ -249,7 +249,7 @@ fn a_power_cut_while_a_child_is_merged_leaves_a_chain_that_shows_the_same() {
     set_linkage2(child.as_ref(), next, guids(6).as_mut()).expect("the next linkage");
     let recorder = Recorder::new((*parent).clone());
     {
-        let writing = OpenOptions { data_write: Some(next), ..OpenOptions::writable() };
+        let writing = VhdxOpenOptions { data_write: Some(next), ..VhdxOpenOptions::writable() };
         let upper =
             Chain::upper(vec![open(child.clone(), false, 7)]).unwrap_or_else(|error| panic!("{error}"));
         let base =
@@ -283,7 +283,7 @@ fn files(folder: &std::path::Path, sizes: &[u64], seed: u64) -> (Vec<std::path::
         let path = folder.join(format!("{level}.vhdx"));
         let file =
             std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
-        let mut options = options(Kind::Dynamic, *size, 1 << 20, 512);
+        let mut options = options(DiskKind::Dynamic, *size, 1 << 20, 512);
         if let Some(parent) = paths.last() {
             let parent_disk =
                 open(open_file(parent, false).unwrap_or_else(|error| panic!("{error}")), false, 1);
@@ -315,7 +315,7 @@ fn files(folder: &std::path::Path, sizes: &[u64], seed: u64) -> (Vec<std::path::
 }
 
 fn whole(folder: &std::path::Path, path: &std::path::Path, writable: bool) -> Chain<std::fs::File> {
-    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    let options = if writable { VhdxOpenOptions::writable() } else { VhdxOpenOptions::read_only() };
     Chain::open_files(path, folder, &options, || guids(3)).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -390,7 +390,7 @@ fn a_repair_mends_what_is_certain_and_changes_no_data() {
         }),
     ];
     for (what, spoil) in spoils {
-        let file = memory(&options(Kind::Dynamic, 8 * MIB, 1 << 20, 512), 1);
+        let file = memory(&options(DiskKind::Dynamic, 8 * MIB, 1 << 20, 512), 1);
         let shared = Arc::new(file);
         let chain = alone(open(shared.clone(), true, 2));
         for block in 0..4 {
@@ -426,7 +426,7 @@ fn a_repair_mends_what_is_certain_and_changes_no_data() {
 fn what_no_rule_decides_is_not_repaired() {
     for (what, index, entry) in [("a reserved state", 0, 4u64), ("two blocks in one place", 1, (4 << 20) | 6)]
     {
-        let file = numbered(Kind::Dynamic, 4 * MIB);
+        let file = numbered(DiskKind::Dynamic, 4 * MIB);
         spoil_entry(&file, index, |_| entry);
         let before = file.to_bytes();
         let refused = repair(&file, guids(4).as_mut()).expect_err(what);
@@ -457,7 +457,7 @@ fn files_that_are_merged_are_locked_until_they_are_removed() {
 
 /// A child in blocks of 4 MiB on a parent that is full: blocks of every state, and one of which sectors are there.
 fn patched(size: u64) -> (Arc<MemoryStorage>, MemoryStorage) {
-    let parent = Arc::new(numbered(Kind::Dynamic, size));
+    let parent = Arc::new(numbered(DiskKind::Dynamic, size));
     let base = open(parent.clone(), false, 6);
     let storage = Arc::new(memory(&child_options(&base, size, 4 << 20), 7));
     let chain = Chain::new(vec![open(storage.clone(), true, 8), base]).expect("a chain");
@@ -499,9 +499,9 @@ fn smaller_blocks_hold_the_same_and_empty_ones_are_the_parents() {
     assert!(family_bytes(&parent, &storage) == expected);
 
     for (storage, block, says) in [
-        (numbered(Kind::Fixed, 4 * MIB), 1 << 20, "has all its blocks"),
-        (numbered(Kind::Dynamic, 4 * MIB), 2 << 20, "do not become larger"),
-        (numbered(Kind::Dynamic, 4 * MIB), 1 << 19, "a power of two"),
+        (numbered(DiskKind::Fixed, 4 * MIB), 1 << 20, "has all its blocks"),
+        (numbered(DiskKind::Dynamic, 4 * MIB), 2 << 20, "do not become larger"),
+        (numbered(DiskKind::Dynamic, 4 * MIB), 1 << 19, "a power of two"),
     ] {
         match divide_blocks(&storage, block, guids(15).as_mut()) {
             Err(EditError::Refused(why)) => assert!(why.contains(says), "{why}"),

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lunway_vhdx::{Chain, DiscardMode, Kind, Locator, OpenOptions, Source};
+use lunway_vhdx::{Chain, DiscardMode, DiskKind, Locator, Source, VhdxOpenOptions};
 use support::*;
 
 fn samples() -> Option<PathBuf> {
@@ -59,7 +59,7 @@ fn run(program: &Path, args: &[&str]) -> String {
 }
 
 fn open_path(path: &Path, writable: bool) -> Chain<File> {
-    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    let options = if writable { VhdxOpenOptions::writable() } else { VhdxOpenOptions::read_only() };
     Chain::open_files(path, path.parent().expect("a folder"), &options, || guids(7))
         .unwrap_or_else(|error| panic!("{path:?}: {error}"))
 }
@@ -169,12 +169,16 @@ fn qemu_reads_what_we_write_and_we_read_what_qemu_writes() {
     let work = tempfile::tempdir().expect("a folder");
     let path = |name: &str| work.path().join(name);
     let text = |path: &Path| path.to_str().expect("a path").to_owned();
-    let sizes =
-        [(Kind::Dynamic, 1, 60), (Kind::Dynamic, 32, 5), (Kind::Dynamic, 256, 1), (Kind::Fixed, 2, 20)];
+    let sizes = [
+        (DiskKind::Dynamic, 1, 60),
+        (DiskKind::Dynamic, 32, 5),
+        (DiskKind::Dynamic, 256, 1),
+        (DiskKind::Fixed, 2, 20),
+    ];
     for (kind, block, writes) in sizes {
         let (file, raw) = (path("ours.vhdx"), path("ours.raw"));
         let size = 4200 * MIB + 512 * 7;
-        let size = if kind == Kind::Fixed { 40 * MIB } else { size };
+        let size = if kind == DiskKind::Fixed { 40 * MIB } else { size };
         let new = File::options().read(true).write(true).create_new(true).open(&file).expect("a file");
         make(&new, &options(kind, size, block << 20, 512), 1);
         drop(new);
@@ -259,7 +263,7 @@ fn qemu_replays_our_power_cuts_to_the_same_bytes() {
     let Some(qemu) = lunway_foreign::program("qemu-img") else { return };
     let work = tempfile::tempdir().expect("a folder");
     let recorder =
-        lunway_vhdx::crash::Recorder::new(memory(&options(Kind::Dynamic, 8 * MIB, 1 << 20, 512), 1));
+        lunway_vhdx::crash::Recorder::new(memory(&options(DiskKind::Dynamic, 8 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(recorder.clone(), true, 2));
     for n in 0..6u64 {
         chain.write_at(n * MIB + 4096 * n, &[n as u8 + 1; 8192]).expect("a write");
@@ -351,12 +355,12 @@ fn others_read_our_chains_of_three_with_sectors_of_both_sizes() {
     // dissect.hypervisor 3 counts short in a sector bitmap where a run does not begin at a whole byte: it sees chains
     // that were written 8 sectors at a time.
     for (sector, kind, block, unit) in [
-        (512, Kind::Dynamic, 1, 1),
-        (512, Kind::Dynamic, 32, 8),
-        (512, Kind::Fixed, 2, 8),
-        (4096, Kind::Dynamic, 1, 8),
-        (4096, Kind::Dynamic, 32, 1),
-        (4096, Kind::Fixed, 2, 8),
+        (512, DiskKind::Dynamic, 1, 1),
+        (512, DiskKind::Dynamic, 32, 8),
+        (512, DiskKind::Fixed, 2, 8),
+        (4096, DiskKind::Dynamic, 1, 8),
+        (4096, DiskKind::Dynamic, 32, 1),
+        (4096, DiskKind::Fixed, 2, 8),
     ] {
         let readers: Vec<_> =
             readers.iter().filter(|(name, _)| unit > 1 || *name != "dissect").cloned().collect();

@@ -6,7 +6,7 @@ mod support;
 
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::{Guid, Header, checksum};
-use lunway_vhdx::{Disk, Kind, OpenOptions, Storage};
+use lunway_vhdx::{Disk, DiskKind, Storage, VhdxOpenOptions};
 use support::*;
 
 #[test]
@@ -29,10 +29,10 @@ fn files_with_any_part_replaced_neither_panic_nor_change_when_only_read() {
 }
 
 /// What is said of a file after `change`, with headers and region tables sealed.
-fn refused(kind: Kind, change: impl FnOnce(&MemoryStorage)) -> String {
+fn refused(kind: DiskKind, change: impl FnOnce(&MemoryStorage)) -> String {
     let storage = match kind {
-        Kind::Differencing => {
-            let parent = open(memory(&options(Kind::Dynamic, 40 * MIB, 1 << 20, 512), 1), false, 0);
+        DiskKind::Differencing => {
+            let parent = open(memory(&options(DiskKind::Dynamic, 40 * MIB, 1 << 20, 512), 1), false, 0);
             memory(&child_options(&parent, 40 * MIB, 1 << 20), 1)
         }
         kind => memory(&options(kind, 40 * MIB, 1 << 20, 512), 1),
@@ -45,11 +45,11 @@ fn refused(kind: Kind, change: impl FnOnce(&MemoryStorage)) -> String {
     }
     let storage = std::sync::Arc::new(storage);
     let report = lunway_vhdx::check::check(&storage);
-    let opened = Disk::open(storage.clone(), &OpenOptions::read_only(), guids(1));
+    let opened = Disk::open(storage.clone(), &VhdxOpenOptions::read_only(), guids(1));
     // What has lost data opens for reading alone.
     let opened = opened.and_then(|disk| match disk.lost() {
         0 => Ok(disk),
-        _ => Disk::open(storage, &OpenOptions::writable(), guids(1)),
+        _ => Disk::open(storage, &VhdxOpenOptions::writable(), guids(1)),
     });
     match opened {
         Ok(_) => "opened".into(),
@@ -66,7 +66,7 @@ fn put(storage: &MemoryStorage, offset: u64, bytes: &[u8]) {
 
 #[test]
 fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
-    let dynamic = |change: fn(&MemoryStorage)| refused(Kind::Dynamic, change);
+    let dynamic = |change: fn(&MemoryStorage)| refused(DiskKind::Dynamic, change);
     let entry = |offset_mib: u64, state: u64| (offset_mib << 20 | state).to_le_bytes();
     assert_eq!(dynamic(|_| ()), "opened");
     assert_eq!(
@@ -77,19 +77,19 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
         put(file, (64 << 10) + field, bytes);
         put(file, (128 << 10) + field, bytes);
     };
-    let said = refused(Kind::Dynamic, |file| both(file, 66, &2u16.to_le_bytes()));
+    let said = refused(DiskKind::Dynamic, |file| both(file, 66, &2u16.to_le_bytes()));
     assert_eq!(said, "header at byte 131072: version 2 of the format, which this program does not support");
-    let said = refused(Kind::Dynamic, |file| {
+    let said = refused(DiskKind::Dynamic, |file| {
         both(file, 8, &9u64.to_le_bytes());
         put(file, (64 << 10) + 32, &[7; 16]);
     });
     assert_eq!(said, "header at byte 65536: two different headers have sequence number 9");
-    let said = refused(Kind::Dynamic, |file| both(file, 48, &[7; 16]));
+    let said = refused(DiskKind::Dynamic, |file| both(file, 48, &[7; 16]));
     assert_eq!(
         said,
         "log at byte 1048576: the header says that the log has entries, but none of them are whole"
     );
-    let said = refused(Kind::Dynamic, |file| both(file, 72, &(3u64 << 20).to_le_bytes()));
+    let said = refused(DiskKind::Dynamic, |file| both(file, 72, &(3u64 << 20).to_le_bytes()));
     assert!(
         said.starts_with("region table at byte 3145728: the structure of 1048576 bytes there overlaps"),
         "{said}"
@@ -97,7 +97,7 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
 
     // A region that somebody requires and nobody here knows; one that is not required is kept.
     for (required, expected) in [(1, false), (0, true)] {
-        let said = refused(Kind::Dynamic, |file| {
+        let said = refused(DiskKind::Dynamic, |file| {
             for table in [192 << 10, 256 << 10] {
                 put(file, table + 8, &3u32.to_le_bytes());
                 put(file, table + 16 + 64, &[0x77; 16]);
@@ -110,7 +110,7 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
     }
 
     // The table: beyond the end, two blocks at one place, a block on the table itself, a reserved state.
-    let said = refused(Kind::Dynamic, |file| put(file, 3 << 20, &entry(4000, 6)));
+    let said = refused(DiskKind::Dynamic, |file| put(file, 3 << 20, &entry(4000, 6)));
     assert!(
         said.starts_with(
             "payload block 0 at byte 3145728: 1048576 bytes of it are lost: it ends at byte 4195352576, the file at 4194304; \
@@ -119,27 +119,27 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
         "{said}"
     );
     // Where no file reaches; space that an entry without data keeps; the table itself.
-    let said = refused(Kind::Dynamic, |file| put(file, 3 << 20, &entry(1 << 40, 6)));
+    let said = refused(DiskKind::Dynamic, |file| put(file, 3 << 20, &entry(1 << 40, 6)));
     assert!(
         said.ends_with("it lies at byte 1152921504606846976, outside of the file of 4194304 bytes"),
         "{said}"
     );
-    let said = refused(Kind::Dynamic, |file| put(file, 3 << 20, &entry(4000, 3)));
+    let said = refused(DiskKind::Dynamic, |file| put(file, 3 << 20, &entry(4000, 3)));
     assert!(said.ends_with("it lies at byte 4194304000, outside of the file of 4194304 bytes"), "{said}");
     assert_eq!(
         dynamic(|file| file.set_len((3 << 20) + 8192).expect("memory")),
         "block allocation table at byte 3145728: it ends at byte 4194304, the file at 3153920"
     );
-    let said = refused(Kind::Fixed, |file| put(file, (3 << 20) + 8, &entry(4, 6)));
+    let said = refused(DiskKind::Fixed, |file| put(file, (3 << 20) + 8, &entry(4, 6)));
     assert_eq!(
         said,
         "payload block 1 at byte 3145736: it overlaps another structure at bytes 4194304–5242880"
     );
-    let said = refused(Kind::Dynamic, |file| put(file, 3 << 20, &entry(3, 6)));
+    let said = refused(DiskKind::Dynamic, |file| put(file, 3 << 20, &entry(3, 6)));
     assert!(said.contains("overlaps another structure"), "{said}");
-    let said = refused(Kind::Dynamic, |file| put(file, 3 << 20, &entry(0, 4)));
+    let said = refused(DiskKind::Dynamic, |file| put(file, 3 << 20, &entry(0, 4)));
     assert_eq!(said, "payload block 0 at byte 3145728: its state 4 is reserved");
-    let said = refused(Kind::Differencing, |file| {
+    let said = refused(DiskKind::Differencing, |file| {
         file.set_len(8 << 20).expect("memory");
         put(file, 3 << 20, &entry(5, 7));
     });
@@ -150,14 +150,14 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
 
     // Sizes.
     let size_item = (2 << 20) + (64 << 10) + 8;
-    let said = refused(Kind::Dynamic, |file| put(file, size_item, &(1u64 << 63).to_le_bytes()));
+    let said = refused(DiskKind::Dynamic, |file| put(file, size_item, &(1u64 << 63).to_le_bytes()));
     assert!(said.contains("a disk of 9223372036854775808 bytes"), "{said}");
-    let said = refused(Kind::Dynamic, |file| put(file, size_item, &(64u64 << 40).to_le_bytes()));
+    let said = refused(DiskKind::Dynamic, |file| put(file, size_item, &(64u64 << 40).to_le_bytes()));
     assert_eq!(
         said,
         "block allocation table at byte 3145728: it has 1048576 bytes, 67125247 entries need more"
     );
-    let said = refused(Kind::Dynamic, |file| file.set_len(1 << 50).expect("memory"));
+    let said = refused(DiskKind::Dynamic, |file| file.set_len(1 << 50).expect("memory"));
     assert_eq!(
         said,
         "file at byte 1125899906842624: a file of 1125899906842624 bytes, which this program does not support"
@@ -168,21 +168,21 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
 fn habits_of_other_writers_are_tolerated() {
     // A block without data that has an offset; UNMAPPED as version 0.95 numbered it; a bitmap in a disk without a
     // parent.
-    let said = refused(Kind::Dynamic, |file| {
+    let said = refused(DiskKind::Dynamic, |file| {
         file.set_len(8 << 20).expect("memory");
         put(file, 3 << 20, &(5u64 << 20 | 2).to_le_bytes());
         put(file, (3 << 20) + 8, &5u64.to_le_bytes());
     });
     assert_eq!(said, "opened");
     // Two identical headers with one sequence number, as Disk2vhd leaves them.
-    let said = refused(Kind::Dynamic, |file| {
+    let said = refused(DiskKind::Dynamic, |file| {
         let mut header = vec![0; size_of::<Header>()];
         file.read_at(64 << 10, &mut header).expect("memory");
         put(file, 128 << 10, &header);
     });
     assert_eq!(said, "opened");
     // One header and one region table are gone.
-    let storage = memory(&options(Kind::Dynamic, 40 * MIB, 1 << 20, 512), 1);
+    let storage = memory(&options(DiskKind::Dynamic, 40 * MIB, 1 << 20, 512), 1);
     put(&storage, 64 << 10, &[0xFF; 4096]);
     put(&storage, 192 << 10, &[0xFF; 65536]);
     let storage = std::sync::Arc::new(storage);
@@ -196,7 +196,7 @@ fn habits_of_other_writers_are_tolerated() {
 
 #[test]
 fn a_last_block_that_ends_with_the_disk_is_whole_and_is_completed_by_a_write() {
-    let storage = std::sync::Arc::new(memory(&options(Kind::Fixed, 3 * MIB + 8192, 1 << 20, 512), 1));
+    let storage = std::sync::Arc::new(memory(&options(DiskKind::Fixed, 3 * MIB + 8192, 1 << 20, 512), 1));
     put(&storage, (7 << 20) + 4096, &[9; 512]);
     storage.set_len((7 << 20) + 8192).expect("memory");
     assert_sound(&storage, "nothing of the disk is missing");
@@ -211,7 +211,7 @@ fn a_last_block_that_ends_with_the_disk_is_whole_and_is_completed_by_a_write() {
 
 #[test]
 fn a_parent_that_has_changed_is_no_parent() {
-    let parent = std::sync::Arc::new(memory(&options(Kind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
+    let parent = std::sync::Arc::new(memory(&options(DiskKind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
     let child = memory(&child_options(&open(parent.clone(), false, 2), 16 * MIB, 1 << 20), 3);
     let child = std::sync::Arc::new(child);
     let chain =
@@ -229,7 +229,7 @@ fn a_parent_that_has_changed_is_no_parent() {
 
 #[test]
 fn a_disk_of_64_tib_opens_in_bounded_time() {
-    let options = options(Kind::Dynamic, 64 << 40, 1 << 20, 512);
+    let options = options(DiskKind::Dynamic, 64 << 40, 1 << 20, 512);
     let storage = memory(&options, 1);
     let began = std::time::Instant::now();
     let disk = open(storage, false, 2);

@@ -3,7 +3,7 @@
 mod support;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{Chain, DiscardMode, Disk, EditError, Kind, OpenOptions, Resize, Source, resize};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, EditError, Resize, Source, VhdxOpenOptions, resize};
 use support::*;
 
 type Storage = std::sync::Arc<MemoryStorage>;
@@ -29,13 +29,13 @@ impl Model {
         let block = 1u32 << (20 + rng.below(2));
         // Not a multiple of a block, so that the last one is cut.
         let size = 5 * MIB + 3 * sector as u64;
-        let kind = if rng.below(6) == 0 { Kind::Fixed } else { Kind::Dynamic };
+        let kind = if rng.below(6) == 0 { DiskKind::Fixed } else { DiskKind::Dynamic };
         let file = Storage::new(memory(&options(kind, size, block, sector as u32), seed));
         let mut model = Self {
             files: vec![file],
             chain: None,
             bytes: vec![0; size as usize],
-            touched: vec![kind == Kind::Fixed; size as usize / sector],
+            touched: vec![kind == DiskKind::Fixed; size as usize / sector],
             rng,
             sector,
             block,
@@ -55,7 +55,7 @@ impl Model {
         // Few cached pages, so that some are evicted and read again.
         let cached_pages = 64;
         let disks = self.files.iter().enumerate().rev().map(|(level, file)| {
-            let options = OpenOptions { read_only: level != last, cached_pages, data_write: None };
+            let options = VhdxOpenOptions { read_only: level != last, cached_pages, data_write: None };
             Disk::open(file.clone(), &options, guids(self.rng.next()))
                 .unwrap_or_else(|error| panic!("{error}"))
         });
@@ -217,7 +217,7 @@ fn a_chain_holds_what_an_array_holds() {
 
 #[test]
 fn space_that_was_freed_is_used_again_and_cut_off_at_the_end() {
-    let file = Storage::new(memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
+    let file = Storage::new(memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(file.clone(), true, 2));
     for round in 0..50u64 {
         for block in 0..8 {
@@ -239,7 +239,7 @@ fn space_that_was_freed_is_used_again_and_cut_off_at_the_end() {
 
 #[test]
 fn a_full_host_changes_nothing_and_works_again_with_space() {
-    let file = Storage::new(memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
+    let file = Storage::new(memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(file.clone(), true, 2));
     chain.write_at(0, &[1; 4096]).expect("a write");
     chain.flush().expect("a flush");
@@ -267,7 +267,7 @@ fn a_full_host_changes_nothing_and_works_again_with_space() {
 
 #[test]
 fn a_read_only_open_changes_no_bit_and_sees_the_log() {
-    let file = Storage::new(memory(&options(Kind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
+    let file = Storage::new(memory(&options(DiskKind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(file.clone(), true, 2));
     chain.write_at(3 * MIB + 512, &[7; 1024]).expect("a write");
     chain.flush().expect("a flush");
@@ -284,7 +284,7 @@ fn a_read_only_open_changes_no_bit_and_sees_the_log() {
 
 #[test]
 fn guids_change_with_the_first_write_and_not_with_a_replay() {
-    let file = Storage::new(memory(&options(Kind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
+    let file = Storage::new(memory(&options(DiskKind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
     let first = open(file.clone(), true, 2).data_write_guid();
     let before = file.to_bytes();
     alone(open(file.clone(), true, 3)).close().expect("a close");
@@ -301,7 +301,7 @@ fn guids_change_with_the_first_write_and_not_with_a_replay() {
 
 #[test]
 fn old_bits_of_a_sector_bitmap_do_not_come_back_with_a_block() {
-    let parent = Storage::new(memory(&options(Kind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
+    let parent = Storage::new(memory(&options(DiskKind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(parent.clone(), true, 2));
     chain.write_at(0, &[1; 65536]).expect("a write");
     chain.close().expect("a close");
@@ -326,7 +326,7 @@ fn old_bits_of_a_sector_bitmap_do_not_come_back_with_a_block() {
 
 #[test]
 fn a_child_larger_than_its_parent_reads_zeroes_behind_it() {
-    let parent = Storage::new(memory(&options(Kind::Dynamic, 3 * MIB + 4096, 1 << 20, 4096), 1));
+    let parent = Storage::new(memory(&options(DiskKind::Dynamic, 3 * MIB + 4096, 1 << 20, 4096), 1));
     let chain = alone(open(parent.clone(), true, 2));
     chain.write_at(0, &vec![1; 3 * MIB as usize + 4096]).expect("a write");
     chain.close().expect("a close");

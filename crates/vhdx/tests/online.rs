@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::pack::{Step, move_block};
-use lunway_vhdx::{Chain, DiscardMode, Kind, Storage};
+use lunway_vhdx::{Chain, DiscardMode, DiskKind, Storage};
 use support::*;
 
 /// A disk whose first blocks were given up, and the value of each block; its file is not closed.
@@ -46,7 +46,7 @@ fn shrink<S: Storage>(chain: &Chain<S>) -> u64 {
 
 #[test]
 fn a_file_is_cut_while_it_is_used_and_grows_again() {
-    let storage = Arc::new(memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
     let chain = holes(&storage, 40);
     let before = Storage::len(&storage).expect("memory");
     assert!(shrink(&chain) > 10);
@@ -71,7 +71,7 @@ fn a_file_is_cut_while_it_is_used_and_grows_again() {
 #[test]
 fn a_power_cut_while_a_file_shrinks_under_its_users_loses_nothing() {
     const BLOCKS: u64 = 8;
-    let start = Arc::new(memory(&options(Kind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
+    let start = Arc::new(memory(&options(DiskKind::Dynamic, 16 * MIB, 1 << 20, 512), 1));
     drop(holes(&start, BLOCKS));
     let start = Arc::into_inner(start).expect("the only one");
     let recorder = Recorder::new(start);
@@ -115,7 +115,7 @@ fn a_power_cut_while_a_file_shrinks_under_its_users_loses_nothing() {
 
 #[test]
 fn a_block_stays_where_it_is_when_a_write_waits_for_it() {
-    let storage = Arc::new(memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
     let chain = Arc::new(holes(&storage, 40));
     let disk = &chain.disks()[0];
     let placed = disk.highest_blocks(0, 1).expect("the table")[0];

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::pack::{Packed, pack};
-use lunway_vhdx::{Chain, DiscardMode, Disk, Kind, OpenOptions, Storage, pack_metadata};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, Storage, VhdxOpenOptions, pack_metadata};
 use support::*;
 
 /// A disk of `blocks` MiB, written in random order, of which a random half was given up again; with or without a
@@ -17,7 +17,7 @@ fn holes(blocks: u64, parent: Option<&MemoryStorage>, seed: u64) -> (MemoryStora
     let size = blocks * MIB;
     let mut model = vec![u8::from(parent.is_some()); size as usize];
     let storage = Arc::new(match parent {
-        None => memory(&options(Kind::Dynamic, size, 1 << 20, 512), seed),
+        None => memory(&options(DiskKind::Dynamic, size, 1 << 20, 512), seed),
         Some(parent) => {
             memory(&child_options(&open(Arc::new(parent.clone()), false, 3), size, 1 << 20), seed)
         }
@@ -55,7 +55,7 @@ fn chain_of(
 fn pack_all<S: Storage + Clone>(storage: &S, progress: &mut dyn FnMut(Packed) -> ControlFlow<()>) -> u64 {
     let metadata = pack_metadata(storage, guids(5).as_mut()).expect("metadata");
     let disk = open(storage.clone(), false, 0);
-    let keep = OpenOptions { data_write: Some(disk.data_write_guid()), ..OpenOptions::writable() };
+    let keep = VhdxOpenOptions { data_write: Some(disk.data_write_guid()), ..VhdxOpenOptions::writable() };
     drop(disk);
     let disk = Disk::open(storage.clone(), &keep, guids(6)).unwrap_or_else(|error| panic!("{error}"));
     let packed = pack(&disk, progress).unwrap_or_else(|error| panic!("{error}"));
@@ -64,7 +64,7 @@ fn pack_all<S: Storage + Clone>(storage: &S, progress: &mut dyn FnMut(Packed) ->
 }
 
 fn parent(blocks: u64) -> MemoryStorage {
-    let storage = Arc::new(memory(&options(Kind::Dynamic, blocks * MIB, 1 << 20, 512), 1));
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, blocks * MIB, 1 << 20, 512), 1));
     let chain = alone(open(storage.clone(), true, 2));
     chain.write_at(0, &vec![1; (blocks * MIB) as usize]).expect("a write");
     chain.close().expect("a close");
@@ -114,7 +114,7 @@ fn what_is_interrupted_is_taken_up_again() {
 #[test]
 fn a_table_at_the_end_moves_as_well() {
     // Growing moved it behind everything.
-    let storage = Arc::new(memory(&options(Kind::Dynamic, 100 << 30, 1 << 20, 512), 1));
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, 100 << 30, 1 << 20, 512), 1));
     let chain = alone(open(storage.clone(), true, 2));
     for block in 0..8u64 {
         chain.write_at(block * MIB, &[block as u8 | 1; 4096]).expect("a write");
@@ -193,7 +193,7 @@ impl Storage for Slow {
 #[test]
 fn writers_lose_nothing_while_blocks_move_under_them() {
     const BLOCKS: u64 = 4;
-    let storage = Arc::new(Slow(memory(&options(Kind::Dynamic, 2 * BLOCKS * MIB, 1 << 20, 512), 1)));
+    let storage = Arc::new(Slow(memory(&options(DiskKind::Dynamic, 2 * BLOCKS * MIB, 1 << 20, 512), 1)));
     let chain = Arc::new(alone(open(storage.clone(), true, 2)));
     let done = Arc::new(AtomicBool::new(false));
     // Each has a quarter of every block, so that all of them meet in all blocks.

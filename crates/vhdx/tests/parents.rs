@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, Kind, Locator, OpenError, OpenOptions, merge, set_parent};
+use lunway_vhdx::{Chain, DiskKind, Locator, OpenError, VhdxOpenOptions, merge, set_parent};
 use support::*;
 
 fn file(path: &Path) -> File {
@@ -31,7 +31,7 @@ fn rename_parent(path: &Path, locator: Locator) {
 /// The names of the files of a chain, below the folder.
 fn chain(folder: &Path, name: &str) -> Result<Vec<PathBuf>, OpenError> {
     let root = folder.canonicalize().expect("a folder");
-    let opened = Chain::open_files(&root.join(name), &root, &OpenOptions::read_only(), || guids(4))?;
+    let opened = Chain::open_files(&root.join(name), &root, &VhdxOpenOptions::read_only(), || guids(4))?;
     Ok(opened.paths().iter().map(|path| path.strip_prefix(&root).expect("inside").to_owned()).collect())
 }
 
@@ -40,7 +40,7 @@ fn a_parent_is_found_by_its_name_or_by_the_one_that_differs_in_its_case() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("Base")).expect("a folder");
-    make(&file(&at("Base/Disk Ä.vhdx")), &options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
+    make(&file(&at("Base/Disk Ä.vhdx")), &options(DiskKind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
     child(&at("child.avhdx"), &at("Base/Disk Ä.vhdx"), "BASE\\DISK ä.VHDX");
     let found = [PathBuf::from("child.avhdx"), PathBuf::from("Base/Disk Ä.vhdx")];
     assert_eq!(chain(folder.path(), "child.avhdx").expect("a chain"), found);
@@ -66,7 +66,7 @@ fn a_name_of_another_case_leads_nowhere_outside_of_the_root() {
     for name in ["inside", "outside"] {
         fs::create_dir(at(name)).expect("a folder");
     }
-    make(&file(&at("outside/base.vhdx")), &options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
+    make(&file(&at("outside/base.vhdx")), &options(DiskKind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
     child(&at("inside/child.avhdx"), &at("outside/base.vhdx"), "LINK\\BASE.VHDX");
     std::os::unix::fs::symlink(at("outside"), at("inside/link")).expect("a link");
     let said = chain(&at("inside"), "child.avhdx").expect_err("a parent outside").to_string();
@@ -80,7 +80,7 @@ fn a_name_of_another_case_leads_nowhere_outside_of_the_root() {
 fn disks_that_are_each_others_parents_are_no_chain() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
-    make(&file(&at("base.vhdx")), &options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
+    make(&file(&at("base.vhdx")), &options(DiskKind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
     child(&at("a.avhdx"), &at("base.vhdx"), "base.vhdx");
     child(&at("b.avhdx"), &at("a.avhdx"), "A.AVHDX");
     assert_eq!(chain(folder.path(), "b.avhdx").expect("a chain").len(), 3);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{DiscardMode, DiskError, Kind, Source, Storage};
+use lunway_vhdx::{DiscardMode, DiskError, DiskKind, Source, Storage};
 use support::*;
 
 /// A storage whose flush takes its time, and is counted.
@@ -59,7 +59,7 @@ impl Storage for Slow {
 
 #[test]
 fn flushes_that_wait_for_each_other_share_a_commit() {
-    let disk = memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
+    let disk = memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
     let slow = Slow::new(disk, Duration::from_millis(30));
     let chain = alone(open(slow.clone(), true, 2));
     chain.write_at(0, &[1; 512]).expect("a write");
@@ -80,7 +80,7 @@ fn flushes_that_wait_for_each_other_share_a_commit() {
 
 #[test]
 fn threads_that_write_unmap_and_flush_see_their_own_data() {
-    let disk = memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
+    let disk = memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
     let slow = Slow::new(disk, Duration::from_micros(50));
     let chain = alone(open(slow.clone(), true, 2));
     // Each thread has every eighth unit of 64 KiB: all share all blocks.
@@ -137,7 +137,7 @@ fn threads_that_write_unmap_and_flush_see_their_own_data() {
 /// gives its space up while another thread writes into it would lose that.
 #[test]
 fn a_block_is_not_given_up_under_a_write() {
-    let disk = memory(&options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
+    let disk = memory(&options(DiskKind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
     let slow = Slow::new(disk, Duration::from_micros(50));
     let chain = alone(open(slow.clone(), true, 2));
     std::thread::scope(|scope| {
@@ -175,7 +175,7 @@ fn a_block_is_not_given_up_under_a_write() {
 /// 2 TiB in blocks of 1 MiB: 4,097 pages of the table, and a change that waits for a commit is one of 1,024 at most.
 #[test]
 fn a_long_discard_is_committed_in_parts() {
-    let disk = memory(&options(Kind::Dynamic, 2 << 40, 1 << 20, 512), 1);
+    let disk = memory(&options(DiskKind::Dynamic, 2 << 40, 1 << 20, 512), 1);
     let slow = Slow::new(disk, Duration::ZERO);
     let chain = alone(open(slow.clone(), true, 2));
     chain.write_at(0, &[1; 512]).expect("a write");

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use lunway_vhdx::check::check;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, DiskError, EditError, Kind, Measured, OpenError, OpenOptions, Place, Resize,
-    Severity, Storage, pack, repair, resize, set_identity,
+    Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, OpenError, Resize, Severity, Storage,
+    Structure, VhdxOpenOptions, pack, repair, resize, set_identity,
 };
 use support::*;
 
@@ -19,7 +19,7 @@ const BLOCK: usize = MIB as usize;
 
 type File = Arc<MemoryStorage>;
 
-fn file(kind: Kind) -> File {
+fn file(kind: DiskKind) -> File {
     Arc::new(memory(&options(kind, BLOCKS * MIB, 1 << 20, 512), 1))
 }
 
@@ -36,7 +36,7 @@ fn fill(chain: &Chain<File>) {
 }
 
 /// A filled file, closed.
-fn filled(kind: Kind) -> File {
+fn filled(kind: DiskKind) -> File {
     let file = file(kind);
     let chain = alone(open(file.clone(), true, 2));
     fill(&chain);
@@ -73,7 +73,7 @@ fn lost_blocks(chain: &Chain<File>) -> u64 {
 
 #[test]
 fn nothing_that_an_open_disk_does_brings_back_what_was_cut_as_zeroes() {
-    for kind in [Kind::Dynamic, Kind::Fixed] {
+    for kind in [DiskKind::Dynamic, DiskKind::Fixed] {
         let file = file(kind);
         let chain = alone(open(file.clone(), true, 2));
         fill(&chain);
@@ -88,7 +88,7 @@ fn nothing_that_an_open_disk_does_brings_back_what_was_cut_as_zeroes() {
             let at = number * MIB + MIB - 512;
             assert_eq!(chain.write_at(at, &[9; 512]), Err(DiskError::Lost(at)), "{kind:?} {number}");
             for mode in [DiscardMode::Unmap, DiscardMode::Zero, DiscardMode::ZeroKeepSpace] {
-                if kind == Kind::Fixed && mode == DiscardMode::Unmap {
+                if kind == DiskKind::Fixed && mode == DiscardMode::Unmap {
                     continue;
                 }
                 let discarded = chain.discard(number * MIB + 512, MIB - 512, mode);
@@ -112,7 +112,7 @@ fn nothing_that_an_open_disk_does_brings_back_what_was_cut_as_zeroes() {
 
 #[test]
 fn a_disk_that_needs_space_does_not_lengthen_a_file_that_was_cut() {
-    let file = Arc::new(memory(&options(Kind::Dynamic, 80 * MIB, 1 << 20, 512), 1));
+    let file = Arc::new(memory(&options(DiskKind::Dynamic, 80 * MIB, 1 << 20, 512), 1));
     let chain = alone(open(file.clone(), true, 2));
     let mut blocks = 0;
     // Until the file has no room for another one.
@@ -130,7 +130,7 @@ fn a_disk_that_needs_space_does_not_lengthen_a_file_that_was_cut() {
 
 #[test]
 fn a_disk_that_nobody_has_changed_says_at_its_flush_and_its_end_what_it_has_lost() {
-    let file = filled(Kind::Dynamic);
+    let file = filled(DiskKind::Dynamic);
     let chain = alone(open(file.clone(), true, 3));
     chain.flush().expect("a flush");
     let left = cut(&file, 1);
@@ -141,7 +141,7 @@ fn a_disk_that_nobody_has_changed_says_at_its_flush_and_its_end_what_it_has_lost
 
 #[test]
 fn packing_moves_no_block_that_is_not_there() {
-    let file = file(Kind::Dynamic);
+    let file = file(DiskKind::Dynamic);
     let chain = alone(open(file.clone(), true, 2));
     fill(&chain);
     chain.discard(0, 3 * MIB, DiscardMode::Unmap).expect("a discard");
@@ -161,25 +161,25 @@ fn packing_moves_no_block_that_is_not_there() {
 
 #[test]
 fn a_file_that_was_cut_opens_for_reading_alone_until_it_is_repaired() {
-    for kind in [Kind::Dynamic, Kind::Fixed] {
+    for kind in [DiskKind::Dynamic, DiskKind::Fixed] {
         let file = filled(kind);
         let left = cut(&file, MIB + 4096);
-        let refused = match Disk::open(file.clone(), &OpenOptions::writable(), guids(3)) {
+        let refused = match Disk::open(file.clone(), &VhdxOpenOptions::writable(), guids(3)) {
             Err(OpenError::Lost { problem, .. }) => problem,
             other => panic!("{:?}", other.err()),
         };
         assert!(refused.contains("1052672 bytes of data are lost in all"), "{refused}");
         for error in [
             resize(&file, &Resize { size: MIB, parent_size: None, data_write: None }, guids(4).as_mut()),
-            set_identity(&file, &lunway_vhdx::Identity::default(), guids(4).as_mut()),
+            set_identity(&file, &lunway_vhdx::IdentityChange::default(), guids(4).as_mut()),
         ] {
             assert!(matches!(error, Err(EditError::Open(OpenError::Lost { .. }))), "{error:?}");
         }
         assert_eq!(file.size(), left);
         let report = check(&file);
         assert_eq!((report.worst(), report.counts.lost), (Some(Severity::Loss), MIB + 4096));
-        let places: Vec<Place> = report.findings.iter().map(|finding| finding.place).collect();
-        assert_eq!(places, [Place::Block(BLOCKS - 2), Place::Block(BLOCKS - 1)]);
+        let places: Vec<Structure> = report.findings.iter().map(|finding| finding.place).collect();
+        assert_eq!(places, [Structure::Block(BLOCKS - 2), Structure::Block(BLOCKS - 1)]);
         let chain = alone(open(file.clone(), false, 5));
         assert_eq!((chain.disks()[0].lost(), lost_blocks(&chain)), (MIB + 4096, 2));
 
@@ -198,7 +198,7 @@ fn a_file_that_was_cut_opens_for_reading_alone_until_it_is_repaired() {
 
 /// A file as a kill leaves it: with a log.
 fn killed() -> (File, u64) {
-    let file = file(Kind::Dynamic);
+    let file = file(DiskKind::Dynamic);
     let chain = alone(open(file.clone(), true, 2));
     fill(&chain);
     let end = chain.disks()[0].taken();
@@ -211,9 +211,9 @@ fn a_log_of_a_file_that_was_cut_is_not_replayed_until_it_is_repaired() {
     let (file, end) = killed();
     let had = file.size();
     file.resize(end - MIB);
-    for options in [OpenOptions::read_only(), OpenOptions::writable()] {
+    for options in [VhdxOpenOptions::read_only(), VhdxOpenOptions::writable()] {
         let error = Disk::open(file.clone(), &options, guids(3)).err();
-        assert!(matches!(error, Some(OpenError::Lost { place: Place::Log, .. })), "{error:?}");
+        assert!(matches!(error, Some(OpenError::Lost { place: Structure::Log, .. })), "{error:?}");
     }
     assert_eq!(file.size(), end - MIB);
     assert_eq!(check(&file).worst(), Some(Severity::Loss));
@@ -240,7 +240,7 @@ fn a_replay_in_memory_shows_no_zeroes_where_the_file_was_cut_since() {
 
 #[test]
 fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
-    let parent = filled(Kind::Dynamic);
+    let parent = filled(DiskKind::Dynamic);
     let child = Arc::new(memory(&child_options(&open(parent.clone(), false, 2), BLOCKS * MIB, 1 << 20), 3));
     let chain =
         Chain::new(vec![open(child.clone(), true, 4), open(parent.clone(), false, 5)]).expect("a chain");
@@ -249,7 +249,11 @@ fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
     // The bitmap block lies before its payload block, or behind it: both are cut.
     child.resize(child.size() - 2 * MIB);
     let report = check(&child);
-    assert!(report.findings.iter().any(|finding| finding.place == Place::Bitmap(0)), "{:?}", report.findings);
+    assert!(
+        report.findings.iter().any(|finding| finding.place == Structure::Bitmap(0)),
+        "{:?}",
+        report.findings
+    );
     let left = child.size();
     let error = repair(&child, guids(6).as_mut()).expect_err("a repair").to_string();
     assert!(error.contains("zeroes cannot stand for it"), "{error}");
@@ -260,18 +264,18 @@ fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
     assert_eq!(read(&chain, 1), Ok(data(1)));
 
     // The table, of a file with a log and of one without.
-    let (killed, closed) = (killed().0, filled(Kind::Dynamic));
+    let (killed, closed) = (killed().0, filled(DiskKind::Dynamic));
     for file in [killed, closed] {
         file.resize(3 * MIB + 4096);
         let error = repair(&file, guids(6).as_mut()).expect_err("a repair");
-        assert!(matches!(error, EditError::Open(OpenError::Lost { place: Place::Bat, .. })), "{error}");
+        assert!(matches!(error, EditError::Open(OpenError::Lost { place: Structure::Bat, .. })), "{error}");
         assert_eq!((file.size(), check(&file).worst()), (3 * MIB + 4096, Some(Severity::Loss)));
     }
 }
 
 #[test]
 fn a_parent_that_was_cut_fails_what_only_it_has() {
-    let parent = filled(Kind::Dynamic);
+    let parent = filled(DiskKind::Dynamic);
     let child = Arc::new(memory(&child_options(&open(parent.clone(), false, 2), BLOCKS * MIB, 1 << 20), 3));
     let chain = Chain::new(vec![open(child, true, 4), open(parent.clone(), false, 5)]).expect("a chain");
     chain.write_at(7 * MIB, &data(7)).expect("a write");
@@ -285,7 +289,7 @@ fn a_parent_that_was_cut_fails_what_only_it_has() {
 /// A change of a closed file, during which the file is cut.
 #[test]
 fn a_transaction_does_not_lengthen_a_file_that_is_cut_meanwhile() {
-    let file = filled(Kind::Dynamic);
+    let file = filled(DiskKind::Dynamic);
     let measured = Measured::new(file.clone()).expect("memory");
     let left = cut(&file, MIB);
     let to = Resize { size: 4096 * BLOCKS * MIB, parent_size: None, data_write: None };

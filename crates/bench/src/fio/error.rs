@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::ini::Place;
+use super::ini::SourceLine;
 use crate::JobError;
 
 /// Why a job file cannot be run as it stands.
@@ -22,7 +22,7 @@ pub enum JobFileError {
     #[error("{place}: {problem}")]
     Line {
         /// Place of the error.
-        place: Place,
+        place: SourceLine,
         /// Kind of error.
         problem: Problem,
     },
@@ -30,7 +30,7 @@ pub enum JobFileError {
     #[error("{place}: [{name}]: {source}")]
     Job {
         /// Place where the section begins.
-        place: Place,
+        place: SourceLine,
         /// The section.
         name: String,
         /// Fault in the job.

@@ -19,14 +19,14 @@ const VALUE_MAX: usize = 64 << 10;
 
 /// Position in a job file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// The file, as it was named.
     pub file: Arc<Path>,
     /// From 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
@@ -35,7 +35,7 @@ impl fmt::Display for Place {
 /// `key=value`, or a key alone.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     pub(super) key: String,
     pub(super) value: Option<String>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Setting {
 /// `[name]` and what stands below it.
 #[derive(Clone, Debug)]
 pub(super) struct RawSection {
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     pub(super) name: String,
     pub(super) settings: Vec<Setting>,
     /// Number of global settings above it: those are its defaults.
@@ -95,7 +95,7 @@ impl Ini {
     ) -> Result<(), JobFileError> {
         let file: Arc<Path> = path.into();
         for (index, line) in text.lines().enumerate() {
-            let place = Place { file: file.clone(), line: index + 1 };
+            let place = SourceLine { file: file.clone(), line: index + 1 };
             let wrong = |problem| JobFileError::Line { place: place.clone(), problem };
             // fio ends a line at the first of these, wherever it stands.
             let line = line.split([';', '#']).next().unwrap_or_default().trim();
@@ -140,7 +140,7 @@ impl Ini {
         Ok(())
     }
 
-    fn open(&mut self, header: &str, place: &Place) -> Result<Current, Problem> {
+    fn open(&mut self, header: &str, place: &SourceLine) -> Result<Current, Problem> {
         let (name, _) = header.split_once(']').ok_or(Problem::Header)?;
         match name.trim() {
             "" => Err(Problem::Header),

@@ -19,7 +19,7 @@ mod value;
 
 pub use error::{JobFileError, Problem};
 pub use import::{Did, ImportError, Imported, import, parse};
-pub use ini::Place;
+pub use ini::SourceLine;
 pub use job_file::JobFile;
 pub(crate) use json::job;
 pub use json::{PERCENTILES, to_json, to_json_plus};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lunway_block::Geometry;
 
 use super::error::{JobFileError, Problem};
-use super::ini::{Place, RawSection, Setting};
+use super::ini::{RawSection, Setting, SourceLine};
 use super::keys::{Key, Reason, Treatment, treatment};
 use super::value::{self, KbBase, Wanted};
 use crate::job::{Arrivals, Fill, Job, Limit, Rate, Region, random_seed};
@@ -46,7 +46,7 @@ impl Amount {
 /// A section of a job file: its job, as far as it can be told without the device.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     pub(super) name: String,
     pub(super) description: Option<String>,
     /// Waits for all sections above.

@@ -21,7 +21,7 @@
 //! This module only reads and prints: what opens the devices is elsewhere.
 
 mod fault;
-mod iscsi_url;
+mod iscsi_url_text;
 mod options;
 
 use std::fmt;
@@ -31,7 +31,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
-pub use iscsi_url::IscsiUrl;
+pub use iscsi_url_text::IscsiUrlText;
 pub use options::split_options;
 
 use crate::duration::{DurationError, ExactDuration, parse_duration};
@@ -89,7 +89,7 @@ pub enum DeviceSpec {
     /// `iscsi://…`.
     Iscsi {
         /// The whole address; it may hold a secret.
-        url: IscsiUrl,
+        url: IscsiUrlText,
     },
     /// `paths:FILE`, or a path that ends in `paths.toml`.
     Paths {
@@ -341,7 +341,7 @@ impl DeviceSpec {
             "vhd" => Self::Image { path: path("vhd", rest)?, format: ImageFormat::Vhd },
             "qcow2" => Self::Image { path: path("qcow2", rest)?, format: ImageFormat::Qcow2 },
             "paths" => Self::Paths { path: path("paths", rest)? },
-            "iscsi" => Self::Iscsi { url: IscsiUrl::new(text).ok_or(SpecError::IscsiForm)? },
+            "iscsi" => Self::Iscsi { url: IscsiUrlText::new(text).ok_or(SpecError::IscsiForm)? },
             "delay" => {
                 let (time, device) = split();
                 Self::Delay { time: parse_duration(time)?, inner: inner(device)? }

@@ -22,7 +22,7 @@ use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
 use super::disk::{NewDisk, Replaced, skipped};
-use crate::device::{self, Waiter};
+use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::report_file::{file_of, is_same_file};
 use crate::{interrupt, progress, terminal};
@@ -138,18 +138,18 @@ impl Copy {
         let source = device::parse(&self.source)?;
         let destination = device::parse(&self.destination)?;
         refuse_same(&source, &destination)?;
-        let waiter = Waiter::new()?;
+        let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, ..OpenOptions::default() };
         let reading = OpenOptions { read_only: true, ..options.clone() };
         if self.how.skip_free {
             refuse_users(&source)?;
         }
-        let opened = waiter.wait(device::open(&source, &reading))?;
+        let opened = runtime.wait(device::open(&source, &reading))?;
         let left_out = match self.how.skip_free {
-            true => skipped(&*opened.device, &waiter)?,
+            true => skipped(&*opened.device, &runtime)?,
             false => Skipped::default(),
         };
-        waiter.wait(self.copy(&source, opened, &left_out, &destination, &options))
+        runtime.wait(self.copy(&source, opened, &left_out, &destination, &options))
     }
 
     async fn copy(

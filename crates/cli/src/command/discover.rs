@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use clap::Args;
-use lunway_initiator::{IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiUrl, SessionOptions};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ impl Discover {
         let url =
             IscsiUrl::parse(&address(&self.portal)).map_err(|error| Failure::Usage(error.to_string()))?;
         let found = device::run(async {
-            lunway_initiator::discover(&url, &OpenOptions::default()).await.map_err(Failure::failed)
+            lunway_initiator::discover(&url, &SessionOptions::default()).await.map_err(Failure::failed)
         })?;
         if self.json {
             let targets: Vec<_> = found

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Zeroing};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -21,7 +21,7 @@ pub(crate) async fn live(slot: u64, address: SocketAddr, breaks: bool, tally: Ar
     let portal = if breaks { breaking(slot, address, tally.clone()).await } else { address };
     let url = format!("iscsi://{portal}/{TARGET}/0?initiator=iqn.2026-11.com.example:polite-{slot}");
     // Two hundred sessions that watch their sockets without sleeping would leave no core for the daemon.
-    let options = OpenOptions { spin: Duration::ZERO, ..OpenOptions::default() };
+    let options = SessionOptions { spin: Duration::ZERO, ..SessionOptions::default() };
     let mut first = true;
     loop {
         let url = IscsiUrl::parse(&url).expect("a good address");

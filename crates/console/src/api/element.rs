@@ -14,7 +14,7 @@ use super::target::{find_mut, name};
 use crate::answer::Applied;
 use crate::backing::NewFile;
 use crate::error::ApiError;
-use crate::extract::{Ask, Body, Place};
+use crate::extract::{Ask, Body, PathParameters};
 use crate::manager::Manager;
 use crate::patch::{patched, restore_lun, restore_target};
 
@@ -72,7 +72,7 @@ pub(super) trait Element: Clone + PartialEq + Serialize + DeserializeOwned + Sen
 /// Creates an element, or changes what the body names of it.
 pub(super) async fn put<E: Element>(
     State(manager): State<Arc<Manager>>,
-    Place(path): Place<E::Path>,
+    PathParameters(path): PathParameters<E::Path>,
     ask: Ask,
     Body(mut patch): Body<Value>,
 ) -> Result<Applied, ApiError> {
@@ -108,7 +108,7 @@ pub(super) async fn put<E: Element>(
 /// Removes an element. One that is not there is an error only where the request says so; else the answer says it.
 pub(super) async fn delete<E: Element>(
     State(manager): State<Arc<Manager>>,
-    Place(path): Place<E::Path>,
+    PathParameters(path): PathParameters<E::Path>,
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let name = E::name(path)?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::target::name;
 use crate::error::ApiError;
-use crate::extract::{Asked, Place};
+use crate::extract::{Asked, PathParameters};
 use crate::manager::{Manager, refused};
 use crate::route::{Parameter, Route};
 
@@ -161,7 +161,7 @@ fn failed(error: &EpochError) -> ApiError {
 
 async fn list(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
 ) -> Result<Json<Epochs>, ApiError> {
     let (epochs, changed_bytes, lost) = tracking(&manager, &target, lun).await?.epochs().await;
     let epochs = epochs.into_iter().map(|epoch| Epoch {
@@ -174,7 +174,7 @@ async fn list(
 
 async fn close(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
 ) -> Result<Json<Closed>, ApiError> {
     let mut id = EpochId([0; 16]);
     getrandom::fill(&mut id.0).map_err(|error| ApiError::internal(error.to_string()))?;
@@ -184,7 +184,7 @@ async fn close(
 
 async fn release(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun, epoch)): Place<(String, u16, EpochId)>,
+    PathParameters((target, lun, epoch)): PathParameters<(String, u16, EpochId)>,
 ) -> Result<Json<Closed>, ApiError> {
     tracking(&manager, &target, lun).await?.release_epoch(epoch).await.map_err(|error| failed(&error))?;
     Ok(Json(Closed { epoch: epoch.to_string() }))
@@ -192,7 +192,7 @@ async fn release(
 
 async fn changes(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
     Asked(question): Asked<Question>,
 ) -> Result<Json<Changed>, ApiError> {
     let tracking = tracking(&manager, &target, lun).await?;

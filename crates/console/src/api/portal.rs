@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::answer::{Applied, Tagged};
 use crate::error::ApiError;
-use crate::extract::{Ask, Place};
+use crate::extract::{Ask, PathParameters};
 use crate::manager::Manager;
 use crate::route::{CHANGE, REMOVAL, Route};
 
@@ -61,7 +61,7 @@ fn spec(text: &str) -> Result<PortalSpec, ApiError> {
 
 async fn add(
     State(manager): State<Arc<Manager>>,
-    Place((group, listen)): Place<(u16, String)>,
+    PathParameters((group, listen)): PathParameters<(u16, String)>,
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let spec = spec(&listen)?;
@@ -84,7 +84,7 @@ async fn add(
 
 async fn remove(
     State(manager): State<Arc<Manager>>,
-    Place((group, listen)): Place<(u16, String)>,
+    PathParameters((group, listen)): PathParameters<(u16, String)>,
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let spec = spec(&listen)?;

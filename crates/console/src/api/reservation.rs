@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
-use crate::extract::{Asked, Place};
+use crate::extract::{Asked, PathParameters};
 use crate::manager::Manager;
 use crate::route::{DRY_RUN, MUST_EXIST, Route};
 
@@ -56,7 +56,7 @@ async fn list(State(manager): State<Arc<Manager>>) -> Json<Reservations> {
 
 async fn clear(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
     Asked(how): Asked<How>,
 ) -> Result<Json<Reservations>, ApiError> {
     let target = IscsiName::parse(&target).map_err(|error| ApiError::bad_request(error.to_string()))?;

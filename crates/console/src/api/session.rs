@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
-use crate::extract::{Asked, Place};
+use crate::extract::{Asked, PathParameters};
 use crate::manager::Manager;
 use crate::route::{MUST_EXIST, Parameter, Route};
 
@@ -75,7 +75,7 @@ async fn sessions(State(manager): State<Arc<Manager>>) -> Json<Sessions> {
 
 async fn end(
     State(manager): State<Arc<Manager>>,
-    Place(tsih): Place<u16>,
+    PathParameters(tsih): PathParameters<u16>,
     Asked(how): Asked<How>,
 ) -> Result<Json<Ended>, ApiError> {
     ended(manager.server.drop_session(tsih), tsih, &how)
@@ -83,7 +83,7 @@ async fn end(
 
 async fn logout(
     State(manager): State<Arc<Manager>>,
-    Place(tsih): Place<u16>,
+    PathParameters(tsih): PathParameters<u16>,
     Asked(how): Asked<How>,
 ) -> Result<Json<Ended>, ApiError> {
     let grace = how.grace_s.unwrap_or(GRACE_S);

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::target::name;
 use crate::error::ApiError;
-use crate::extract::{Body, Place};
+use crate::extract::{Body, PathParameters};
 use crate::manager::{Manager, refused};
 use crate::route::Route;
 
@@ -125,7 +125,7 @@ async fn list(State(manager): State<Arc<Manager>>) -> Json<Snapshots> {
 
 async fn one(
     State(manager): State<Arc<Manager>>,
-    Place(name): Place<String>,
+    PathParameters(name): PathParameters<String>,
 ) -> Result<Json<SnapshotAnswer>, ApiError> {
     find(&manager, &name).await.map(Json)
 }
@@ -227,7 +227,7 @@ fn new_name() -> Result<String, ApiError> {
 
 async fn remove(
     State(manager): State<Arc<Manager>>,
-    Place(name): Place<String>,
+    PathParameters(name): PathParameters<String>,
 ) -> Result<Json<SnapshotAnswer>, ApiError> {
     let found = find(&manager, &name).await?;
     manager.exports.end(&name);

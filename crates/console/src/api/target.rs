@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::element;
 use crate::answer::{Applied, Tagged};
 use crate::error::ApiError;
-use crate::extract::{Ask, Body, Place};
+use crate::extract::{Ask, Body, PathParameters};
 use crate::manager::{Manager, Orders, refused};
 use crate::route::{
     CHANGE, CREATE, CREATION, DRY_RUN, END_SNAPSHOTS, GENERATION, LUN_REMOVAL, MUST_BE_NEW, MUST_EXIST,
@@ -327,14 +327,14 @@ fn one(manager: &Manager, text: &str) -> Result<(u64, TargetAnswer), ApiError> {
 
 async fn target(
     State(manager): State<Arc<Manager>>,
-    Place(target): Place<String>,
+    PathParameters(target): PathParameters<String>,
 ) -> Result<Tagged<TargetAnswer>, ApiError> {
     one(&manager, &target).map(|(generation, target)| Tagged(generation, target))
 }
 
 async fn luns(
     State(manager): State<Arc<Manager>>,
-    Place(target): Place<String>,
+    PathParameters(target): PathParameters<String>,
 ) -> Result<Tagged<Luns>, ApiError> {
     let (generation, target) = one(&manager, &target)?;
     let status = target.status.luns;
@@ -348,7 +348,7 @@ async fn luns(
 
 async fn lun(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
 ) -> Result<Tagged<LunAnswer>, ApiError> {
     let (generation, target) = one(&manager, &target)?;
     let config = target.config.luns.into_iter().find(|config| config.id == lun);
@@ -361,7 +361,7 @@ async fn lun(
 
 async fn resize(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
     ask: Ask,
     Body(NewSize { size, shrink, force, end_snapshots }): Body<NewSize>,
 ) -> Result<Applied, ApiError> {
@@ -372,7 +372,7 @@ async fn resize(
 
 async fn snapshot(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
     ask: Ask,
     Body(NewLeaf { leaf }): Body<NewLeaf>,
 ) -> Result<Applied, ApiError> {
@@ -381,7 +381,7 @@ async fn snapshot(
 
 async fn compact(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
     Body(CompactionOrders { rate, frozen, deadline_s }): Body<CompactionOrders>,
 ) -> Result<Json<CompactionSummary>, ApiError> {
     if rate == 0 {
@@ -393,14 +393,14 @@ async fn compact(
 
 async fn compaction(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
 ) -> Result<Json<CompactionSummary>, ApiError> {
     manager.compaction(&name(&target)?, lun).await.map(Json)
 }
 
 async fn cancel_compaction(
     State(manager): State<Arc<Manager>>,
-    Place((target, lun)): Place<(String, u16)>,
+    PathParameters((target, lun)): PathParameters<(String, u16)>,
 ) -> Result<Json<CompactionSummary>, ApiError> {
     let target = name(&target)?;
     manager.server.cancel_compaction(target.as_str(), lun).await.map_err(refused)?;
@@ -409,7 +409,7 @@ async fn cancel_compaction(
 
 async fn chap(
     State(manager): State<Arc<Manager>>,
-    Place(target): Place<String>,
+    PathParameters(target): PathParameters<String>,
 ) -> Result<Tagged<ChapUsers>, ApiError> {
     let (generation, config) = manager.configuration();
     let users = find(&config, &name(&target)?)?.chap.clone();
@@ -418,7 +418,7 @@ async fn chap(
 
 async fn acl(
     State(manager): State<Arc<Manager>>,
-    Place(target): Place<String>,
+    PathParameters(target): PathParameters<String>,
 ) -> Result<Tagged<Rules>, ApiError> {
     let (generation, config) = manager.configuration();
     let rules = find(&config, &name(&target)?)?.acl.clone();

@@ -11,7 +11,7 @@ use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
 use lunway_memory::RamDisk;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, Kind, Locator, create};
+use lunway_vhdx::{CreateOptions, DiskKind, Locator, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 use tempfile::{NamedTempFile, TempDir};
 
@@ -67,7 +67,7 @@ async fn a_file_conforms() {
 /// More than a close takes on a busy machine.
 const CLOSE_TIME: Duration = Duration::from_secs(30);
 
-fn make(path: &Path, kind: Kind, sector: u32, parent: Option<(&str, Guid)>) {
+fn make(path: &Path, kind: DiskKind, sector: u32, parent: Option<(&str, Guid)>) {
     let mut options = CreateOptions::new(kind, SIZE_MIN, Guid::from_digits(5));
     options.parameters.block_size = 1 << 20;
     options.parameters.logical_sector = sector;
@@ -79,14 +79,14 @@ fn make(path: &Path, kind: Kind, sector: u32, parent: Option<(&str, Guid)>) {
 /// A parent whose blocks are allocated, so that what a child gives back would show them.
 async fn make_child(folder: &Path, path: &Path, sector: u32) {
     let base = folder.join("base.vhdx");
-    make(&base, Kind::Dynamic, sector, None);
+    make(&base, DiskKind::Dynamic, sector, None);
     let parent = VhdxDevice::open(&base, false).unwrap();
     parent.write_zeroes(0, SIZE_MIN, Zeroing::KeepAllocated).await.unwrap();
     parent.close(CLOSE_TIME).await.unwrap();
     let file = lunway_vhdx::open_file(&base, false).unwrap();
-    let options = lunway_vhdx::OpenOptions::read_only();
+    let options = lunway_vhdx::VhdxOpenOptions::read_only();
     let linkage = lunway_vhdx::Disk::open(file, &options, random_guids().unwrap()).unwrap().data_write_guid();
-    make(path, Kind::Differencing, sector, Some(("base.vhdx", linkage)));
+    make(path, DiskKind::Differencing, sector, Some(("base.vhdx", linkage)));
 }
 
 fn opened(folder: Arc<TempDir>, path: PathBuf, read_only: bool) -> Instance {
@@ -97,13 +97,13 @@ fn opened(folder: Arc<TempDir>, path: PathBuf, read_only: bool) -> Instance {
     Instance { device: Arc::new(device), close: None, reopen: Some(reopen), keep: Box::new(keep) }
 }
 
-fn vhdx(name: &'static str, kind: Kind, sector: u32, read_only: bool) -> Subject {
+fn vhdx(name: &'static str, kind: DiskKind, sector: u32, read_only: bool) -> Subject {
     Subject::device(name, move || {
         Box::pin(async move {
             let folder = Arc::new(tempfile::tempdir().unwrap());
             let path = folder.path().join("disk.vhdx");
             match kind {
-                Kind::Differencing => make_child(folder.path(), &path, sector).await,
+                DiskKind::Differencing => make_child(folder.path(), &path, sector).await,
                 _ => make(&path, kind, sector, None),
             }
             opened(folder, path, read_only)
@@ -113,11 +113,11 @@ fn vhdx(name: &'static str, kind: Kind, sector: u32, read_only: bool) -> Subject
 
 #[tokio::test]
 async fn a_vhdx_file_conforms() {
-    conforms(vhdx("VHDX, dynamic", Kind::Dynamic, 512, false)).await;
-    conforms(vhdx("VHDX, dynamic, sectors of 4 KiB", Kind::Dynamic, 4096, false)).await;
-    conforms(vhdx("VHDX, fixed", Kind::Fixed, 512, false)).await;
-    conforms(vhdx("VHDX, differencing", Kind::Differencing, 512, false)).await;
-    conforms(vhdx("VHDX, read-only", Kind::Dynamic, 512, true)).await;
+    conforms(vhdx("VHDX, dynamic", DiskKind::Dynamic, 512, false)).await;
+    conforms(vhdx("VHDX, dynamic, sectors of 4 KiB", DiskKind::Dynamic, 4096, false)).await;
+    conforms(vhdx("VHDX, fixed", DiskKind::Fixed, 512, false)).await;
+    conforms(vhdx("VHDX, differencing", DiskKind::Differencing, 512, false)).await;
+    conforms(vhdx("VHDX, read-only", DiskKind::Dynamic, 512, true)).await;
 }
 
 /// Room for a VHDX of [`SIZE_MIN`], its log and its block table.
@@ -130,7 +130,7 @@ pub(crate) async fn format_blank(device: &dyn BlockDevice) {
         return;
     }
     let storage = MemoryStorage::default();
-    let mut options = CreateOptions::new(Kind::Dynamic, SIZE_MIN, Guid::from_digits(5));
+    let mut options = CreateOptions::new(DiskKind::Dynamic, SIZE_MIN, Guid::from_digits(5));
     options.parameters.block_size = 1 << 20;
     create(&storage, &options, random_guids().unwrap().as_mut()).unwrap();
     let image = storage.to_bytes();

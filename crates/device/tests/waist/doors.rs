@@ -48,7 +48,7 @@ async fn a_target_and_an_initiator_conform() {
         Box::pin(async move {
             let (server, [address, _]) = serve(disk).await;
             let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
-            let options = lunway_initiator::OpenOptions::default();
+            let options = lunway_initiator::SessionOptions::default();
             let device = Arc::new(IscsiDevice::open(url, options).await.unwrap());
             Instance { keep: Box::new(server), ..Instance::plain(device) }
         })
@@ -63,7 +63,8 @@ async fn several_paths_conform() {
             let (server, [one, other]) = serve(disk).await;
             let text = format!("iscsi://{one}/{NAME}/0?portal={other}&from=127.0.0.3&from=127.0.0.4");
             let Address::Several(url) = Address::parse(&text).unwrap() else { panic!("{text}") };
-            let disk = IscsiMultipath::open(&url, &lunway_initiator::OpenOptions::default()).await.unwrap();
+            let disk =
+                IscsiMultipath::open(&url, &lunway_initiator::SessionOptions::default()).await.unwrap();
             Instance { keep: Box::new(server), ..Instance::plain(Arc::new(disk)) }
         })
     }))

@@ -22,7 +22,7 @@ pub struct OpenIscsi {
     /// Files that hold CHAP secrets.
     pub secret_files: Seen<Vec<SecretFile>>,
     /// Sessions of the kernel's initiator.
-    pub sessions: Seen<Vec<Session>>,
+    pub sessions: Seen<Vec<KernelSession>>,
 }
 
 /// A node record of open-iscsi.
@@ -62,7 +62,7 @@ pub struct SecretFile {
 /// A session of the kernel's initiator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Session {
+pub struct KernelSession {
     /// `session3`.
     pub name: String,
     /// The target's name.

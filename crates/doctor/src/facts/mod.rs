@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use ends::{Ends, HostEnd, HostSession, HostUnit, TargetEnd};
 pub use host::{Answers, Host, Kubernetes};
 pub use initiator::{
-    Chap, Connection, LunwaySession, Multipath, MultipathMap, OpenIscsi, Record, SecretFile, Session,
+    Chap, Connection, KernelSession, LunwaySession, Multipath, MultipathMap, OpenIscsi, Record, SecretFile,
 };
 pub use lanes::{Lane, LaneProbe, LanePull, Lanes, PlanFinding, Units};
 pub use limits::within_limits;

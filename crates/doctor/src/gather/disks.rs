@@ -6,7 +6,7 @@ use std::thread;
 
 use super::source::{Machine, denied};
 use super::{arrays, mounts};
-use crate::facts::{Disk, OpenIscsi, Partition, Session, Storage};
+use crate::facts::{Disk, KernelSession, OpenIscsi, Partition, Storage};
 use crate::seen::Seen;
 
 /// Bytes of the unit in which sysfs counts sizes and starts, whatever the disk's sectors are.
@@ -17,7 +17,7 @@ const SMART_MAX: usize = 16;
 const CHAIN_MAX: usize = 4;
 
 pub(super) fn storage(machine: &Machine, initiator: Option<&OpenIscsi>) -> Storage {
-    let sessions: BTreeMap<&str, &Session> = initiator
+    let sessions: BTreeMap<&str, &KernelSession> = initiator
         .iter()
         .filter_map(|initiator| initiator.sessions.get())
         .flatten()
@@ -59,7 +59,11 @@ pub(super) struct Over {
 }
 
 impl Over {
-    fn of(machine: &Machine, disks: &Result<Vec<Disk>, String>, sessions: &BTreeMap<&str, &Session>) -> Self {
+    fn of(
+        machine: &Machine,
+        disks: &Result<Vec<Disk>, String>,
+        sessions: &BTreeMap<&str, &KernelSession>,
+    ) -> Self {
         let disks = match disks {
             Ok(disks) => disks,
             Err(why) => return Self { unseen: Some(why.clone()), ..Self::default() },
@@ -119,7 +123,7 @@ impl Over {
     }
 }
 
-fn disk(machine: &Machine, name: &str, sessions: &BTreeMap<&str, &Session>) -> Option<Disk> {
+fn disk(machine: &Machine, name: &str, sessions: &BTreeMap<&str, &KernelSession>) -> Option<Disk> {
     let virtual_kinds = ["loop", "ram", "zram", "dm-", "md", "nbd", "sr", "fd"];
     if virtual_kinds.iter().any(|kind| name.starts_with(kind)) {
         return None;
@@ -266,7 +270,8 @@ mod tests {
         put(root, "etc/fstab", "/dev/mapper/mpatha /data xfs defaults 0 0\n# x\n");
         put(root, "proc/swaps", "Filename Type Size Used Priority\n/dev/sdb partition 1 0 -2\n");
         let machine = Machine::copy(root);
-        let session = Session { name: "session1".into(), disks: vec!["sdb".into()], ..Session::default() };
+        let session =
+            KernelSession { name: "session1".into(), disks: vec!["sdb".into()], ..KernelSession::default() };
         let initiator = OpenIscsi { sessions: Seen::Value(vec![session]), ..OpenIscsi::default() };
         let storage = storage(&machine, Some(&initiator));
         let disks = storage.disks.get().cloned().unwrap_or_default();
@@ -309,8 +314,12 @@ mod tests {
             "Filename Type Size Used Priority\n/data/swap file 1 0 -2\n/database/swap file 1 0 -3\n/nas/swap file 1 0 -4\n\
              /var/swap file 1 0 -5\n/dev/loop0 partition 1 0 -6\n/dev/sda1 partition 1 0 -7\n/dev/odd partition 1 0 -8\n",
         );
-        let session =
-            Session { name: "s".into(), target: "t".into(), disks: vec!["sdb".into()], ..Session::default() };
+        let session = KernelSession {
+            name: "s".into(),
+            target: "t".into(),
+            disks: vec!["sdb".into()],
+            ..KernelSession::default()
+        };
         let initiator = OpenIscsi { sessions: Seen::Value(vec![session]), ..OpenIscsi::default() };
         let swaps = storage(&Machine::copy(root), Some(&initiator)).swaps;
         let told = |path: &str| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::source::Machine;
-use crate::facts::{Chap, Connection, OpenIscsi, Record, SecretFile, Session};
+use crate::facts::{Chap, Connection, KernelSession, OpenIscsi, Record, SecretFile};
 use crate::seen::Seen;
 
 const CONFIGURATION: &str = "/etc/iscsi/iscsid.conf";
@@ -121,12 +121,12 @@ fn records(machine: &Machine) -> Result<Vec<RecordFile>, String> {
 }
 
 /// Sessions of the kernel's initiator (`scsi_transport_iscsi`).
-fn sessions(machine: &Machine) -> Vec<Session> {
+fn sessions(machine: &Machine) -> Vec<KernelSession> {
     let folder = "/sys/class/iscsi_session";
     let session = |name: String| {
         let file = |what: &str| format!("{folder}/{name}/{what}");
         let number = name.strip_prefix("session").unwrap_or_default();
-        Session {
+        KernelSession {
             target: machine.line(&file("targetname")).unwrap_or_default(),
             state: machine.line(&file("state")).unwrap_or_default(),
             isid: machine.line(&file("isid")).into(),

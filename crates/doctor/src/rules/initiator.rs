@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lunway_block::Severity;
 
 use super::{Group, Rule};
-use crate::facts::{Facts, FstabEntry, OpenIscsi, Record, Session};
+use crate::facts::{Facts, FstabEntry, KernelSession, OpenIscsi, Record};
 use crate::verdict::{Outcome, Verdict};
 
 const SESSIONS: &str = "sessions of the kernel's initiator";
@@ -311,12 +311,12 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 /// Judges each session.
-fn sessions(facts: &Facts, judge: impl Fn(&OpenIscsi, &Session) -> Option<Outcome>) -> Vec<Outcome> {
+fn sessions(facts: &Facts, judge: impl Fn(&OpenIscsi, &KernelSession) -> Option<Outcome>) -> Vec<Outcome> {
     let Some(initiator) = &facts.open_iscsi else { return Vec::new() };
     match initiator.sessions.known() {
         Err(why) => vec![Outcome::unknown("sessions", format!("iSCSI sessions: {why}"))],
         Ok(sessions) => {
-            let judged = |session: &Session| {
+            let judged = |session: &KernelSession| {
                 judge(initiator, session).map(|found| found.with("session", &session.name))
             };
             sessions.iter().filter_map(judged).collect()
@@ -342,7 +342,7 @@ fn setting(facts: &Facts, key: &'static str, judge: impl Fn(&str) -> Outcome) ->
 }
 
 /// Returns `true` if another session leads to the same target, or its disks are paths of a map.
-fn has_others(facts: &Facts, initiator: &OpenIscsi, session: &Session) -> bool {
+fn has_others(facts: &Facts, initiator: &OpenIscsi, session: &KernelSession) -> bool {
     let sessions = initiator.sessions.get().map_or(&[][..], Vec::as_slice);
     let several = sessions.iter().filter(|other| other.target == session.target).count() > 1;
     let maps = facts.multipath.iter().filter_map(|multipath| multipath.maps.get()).flatten();
@@ -377,7 +377,7 @@ fn timeout(facts: &Facts) -> Vec<Outcome> {
 }
 
 /// The time-out that multipathd gives to a session whose disks are paths of a map.
-fn fast_fail(facts: &Facts, session: &Session) -> Option<i64> {
+fn fast_fail(facts: &Facts, session: &KernelSession) -> Option<i64> {
     let multipath = facts.multipath.as_ref()?;
     let mut paths = multipath.maps.get()?.iter().flat_map(|map| &map.paths);
     paths.any(|path| session.disks.contains(path)).then_some(())?;
@@ -420,11 +420,11 @@ fn one_address(facts: &Facts) -> Vec<Outcome> {
         Ok(sessions) => sessions,
         Err(why) => return vec![Outcome::unknown("sessions", format!("iSCSI sessions: {why}"))],
     };
-    let mut targets: BTreeMap<&str, Vec<&Session>> = BTreeMap::new();
+    let mut targets: BTreeMap<&str, Vec<&KernelSession>> = BTreeMap::new();
     for session in sessions {
         targets.entry(&session.target).or_default().push(session);
     }
-    let judge = |(target, sessions): (&str, Vec<&Session>)| {
+    let judge = |(target, sessions): (&str, Vec<&KernelSession>)| {
         if sessions.len() < 2 {
             return None;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lunway_block::Severity;
 
 use super::{Group, Rule, listed};
-use crate::facts::{Disk, Facts, Multipath, MultipathMap, Session};
+use crate::facts::{Disk, Facts, KernelSession, Multipath, MultipathMap};
 use crate::verdict::{Outcome, Verdict};
 
 const OURS: &str = "machines with multipath maps or iSCSI sessions, for disks of vendor LUNWAY";
@@ -193,9 +193,10 @@ fn maps(facts: &Facts, judge: impl Fn(&MultipathMap, &[&Disk]) -> Option<Outcome
 /// A path for each session to the target, and each of them in use by the SCSI layer.
 fn paths(facts: &Facts, map: &MultipathMap, disks: &[&Disk]) -> Outcome {
     let sessions = || facts.open_iscsi.iter().filter_map(|initiator| initiator.sessions.get()).flatten();
-    let of_map = |session: &&Session| session.disks.iter().any(|disk| map.paths.contains(disk));
+    let of_map = |session: &&KernelSession| session.disks.iter().any(|disk| map.paths.contains(disk));
     let target = sessions().find(of_map).map(|session| session.target.as_str());
-    let up = |session: &&Session| Some(session.target.as_str()) == target && session.state == "LOGGED_IN";
+    let up =
+        |session: &&KernelSession| Some(session.target.as_str()) == target && session.state == "LOGGED_IN";
     let (have, lanes) = (map.paths.len(), sessions().filter(up).count());
     let lost = disks.iter().find_map(|disk| {
         let state = disk.state.get().filter(|state| *state != "running")?;

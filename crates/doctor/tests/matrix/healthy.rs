@@ -51,8 +51,8 @@ fn peer(number: u8) -> Peer {
 
 pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
 
-fn session(number: u8) -> Session {
-    Session {
+fn session(number: u8) -> KernelSession {
+    KernelSession {
         name: format!("session{number}"),
         target: IQN.into(),
         state: "LOGGED_IN".into(),

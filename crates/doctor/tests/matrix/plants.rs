@@ -27,7 +27,7 @@ fn initiator(facts: &mut Facts) -> &mut OpenIscsi {
     facts.open_iscsi.as_mut().unwrap()
 }
 
-fn session(facts: &mut Facts) -> &mut Session {
+fn session(facts: &mut Facts) -> &mut KernelSession {
     &mut value(&mut initiator(facts).sessions)[0]
 }
 

@@ -26,7 +26,7 @@ use std::ops::Range;
 use crate::fields::{label, le16, le32, le64, uuid};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Mounted, Volume, count_free};
+use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity, count_free};
 use chunk::{CHUNK_ITEM, CHUNKS_OBJECT, Chunks, Stripe, check_device};
 use node::{CHECK, Checksum, ChunkItem, Format, Key, LEVELS, Pointer, Trees};
 use space::Space;
@@ -295,7 +295,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let damaged =
         || Doubt::new("its first superblock is damaged").helped_by("run btrfs rescue super-recover");
     let superblock = Superblock::read(source, SUPERBLOCKS[0])?.ok_or_else(damaged)?;
-    let identity = Identity {
+    let identity = VolumeIdentity {
         kind: "btrfs",
         label: label(&superblock.bytes[field::LABEL..field::LABEL + 256]),
         uuid: uuid(&superblock.fsid()),

@@ -13,7 +13,7 @@ use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
 use crate::fields::{le16, le32, le64};
 use crate::map::Ranges;
 use crate::source::{Segment, Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
+use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 /// Fields of the boot sector (§3.1): offset.
 mod field {
@@ -257,7 +257,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let geometry = Geometry::read(&boot)?;
     let root = Root::read(source, &geometry);
     let serial = le32(&boot, field::SERIAL);
-    let identity = Identity {
+    let identity = VolumeIdentity {
         kind: "exFAT",
         label: root.as_ref().ok().and_then(|root| root.label.clone()),
         uuid: Some(format!("{:04X}-{:04X}", serial >> 16, serial & 0xFFFF)),

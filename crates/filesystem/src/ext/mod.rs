@@ -27,7 +27,7 @@ use std::ops::Range;
 
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume, count_free};
+use crate::volume::{Doubt, Examined, Volume, VolumeIdentity, count_free};
 use groups::Groups;
 use journal::{Overlay, Replayed};
 use superblock::Superblock;
@@ -40,7 +40,7 @@ pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
 /// Examines the volume.
 pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let superblock = Superblock::read(source)?;
-    let identity = Identity {
+    let identity = VolumeIdentity {
         kind: superblock.kind(),
         label: superblock.label(),
         uuid: superblock.uuid(),

@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::fields::{label, le16, le32};
 use crate::map::{Joiner, Ranges};
 use crate::source::{LARGEST, Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
+use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 use files::FreeClusters;
 
 /// Fields of the boot sector: offset.
@@ -342,7 +342,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     };
     let named = boot[extended + 2] == 0x29;
     let serial = le32(&boot, extended + 3);
-    let identity = Identity {
+    let identity = VolumeIdentity {
         kind: geometry.width.name(),
         label: label(&boot[extended + 7..extended + 18]).filter(|label| named && label != "NO NAME"),
         uuid: named.then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xFFFF)),

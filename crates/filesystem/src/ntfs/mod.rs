@@ -27,7 +27,7 @@ use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap, ClusterMap};
 use crate::fields::{label, le16, le64};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
+use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 use record::{CHKDSK, DATA, Mft, Record, SYSTEM_RECORDS, Stream, VOLUME_INFORMATION, VOLUME_NAME};
 
 /// Fields of the boot sector: offset.
@@ -132,7 +132,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let name = char::decode_utf16(name.chunks_exact(2).map(|unit| le16(unit, 0)))
         .map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER))
         .collect::<String>();
-    let identity = Identity {
+    let identity = VolumeIdentity {
         kind: "NTFS",
         label: label(name.as_bytes()),
         uuid: Some(format!("{:016X}", le64(&boot, field::SERIAL))),

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Mounted, Volume, count_free};
+use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity, count_free};
 use group::Group;
 use superblock::Superblock;
 
@@ -36,8 +36,12 @@ pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
 /// Examines the volume.
 pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let superblock = Superblock::read(source)?;
-    let identity =
-        Identity { kind: "XFS", label: superblock.label(), uuid: superblock.uuid(), size: superblock.size() };
+    let identity = VolumeIdentity {
+        kind: "XFS",
+        label: superblock.label(),
+        uuid: superblock.uuid(),
+        size: superblock.size(),
+    };
     let verdict = prove(source, superblock).map(|map| Box::new(map) as Box<dyn Volume>);
     // Mounted, it looks unmounted until its first log record is written, which may be half a minute after the data.
     Ok(Examined { identity, notes: Vec::new(), mounted: Mounted::Untold, verdict })

@@ -10,7 +10,7 @@ use super::BackingFormat;
 use super::format::{COMPRESSED, COMPRESSED_SECTOR, OFFSET, SUBCLUSTERS, ZERO};
 use super::header::{Parsed, parse};
 use crate::error::{OpenError, nonsense};
-use crate::layer::{Compressed, Kind, LayerInfo, Source};
+use crate::layer::{Compressed, ImageKind, LayerInfo, Source};
 use crate::pages::Pages;
 
 /// A qcow2 file. Tables are read as they are needed; one that says nonsense fails what needs it.
@@ -43,7 +43,7 @@ impl<S: Storage> Qcow2<S> {
 
     pub(crate) fn info(&self) -> LayerInfo {
         LayerInfo {
-            kind: if self.header.backing.is_some() { Kind::Differencing } else { Kind::Dynamic },
+            kind: if self.header.backing.is_some() { ImageKind::Differencing } else { ImageKind::Dynamic },
             size: self.header.size,
             block: self.cluster(),
             id: None,

@@ -11,7 +11,7 @@ use super::format::{
     PLATFORM_ABSOLUTE, PLATFORM_RELATIVE, SECTOR, UNUSED, VERSION, bitmap_len, checksum,
 };
 use crate::error::OpenError;
-use crate::layer::{Kind, LayerInfo, Source};
+use crate::layer::{ImageKind, LayerInfo, Source};
 use crate::pages::Pages;
 
 const FORMAT: &str = "VHD";
@@ -185,9 +185,9 @@ impl<S: Storage> Vhd<S> {
     pub(crate) fn info(&self) -> LayerInfo {
         LayerInfo {
             kind: match self.footer.disk_type {
-                DiskType::DYNAMIC => Kind::Dynamic,
-                DiskType::DIFFERENCING => Kind::Differencing,
-                _ => Kind::Fixed,
+                DiskType::DYNAMIC => ImageKind::Dynamic,
+                DiskType::DIFFERENCING => ImageKind::Differencing,
+                _ => ImageKind::Fixed,
             },
             size: self.footer.current_size.get(),
             block: self.table.as_ref().map_or(0, |table| table.block_size.into()),

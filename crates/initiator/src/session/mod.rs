@@ -34,7 +34,7 @@ use self::doubt::Doubt;
 pub(crate) use self::doubt::is_doubtful;
 pub(crate) use self::loss::BREACHES_MAX;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
-use crate::OpenOptions;
+use crate::SessionOptions;
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::observer::{SessionEvent, SharedObserver};
@@ -76,7 +76,7 @@ impl Session {
         address: String,
         lun: Lun,
         volatile: bool,
-        options: &OpenOptions,
+        options: &SessionOptions,
     ) -> Arc<Self> {
         let state = Mutex::new(State { address, ..State::new(core, lun, volatile, options) });
         Arc::new(Self {
@@ -374,7 +374,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &OpenOptions) -> Self {
+    fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &SessionOptions) -> Self {
         Self {
             portal_group: portal_group_of(&core),
             core: Some(core),
@@ -599,7 +599,7 @@ mod tests {
     use lunway_scsi::AdditionalSense;
 
     /// A session whose login never ends: what enters waits in the queue.
-    fn waiting(options: &OpenOptions) -> State {
+    fn waiting(options: &SessionOptions) -> State {
         let login = InitiatorLoginConfig {
             initiator_name: "iqn.2026-11.com.example:test".to_owned(),
             initiator_alias: None,
@@ -626,7 +626,8 @@ mod tests {
     /// Callers moved the clock, and the driver, which saw it moved already, never looked for what was late.
     #[test]
     fn a_late_command_is_noticed_while_others_keep_coming() {
-        let options = OpenOptions { command_timeout: Duration::from_millis(16), ..OpenOptions::default() };
+        let options =
+            SessionOptions { command_timeout: Duration::from_millis(16), ..SessionOptions::default() };
         let mut state = waiting(&options);
         let late = state.enter(command(Effect::Query)).unwrap();
         for _ in 0..20 {
@@ -642,7 +643,7 @@ mod tests {
     #[test]
     fn a_barrier_and_its_abort_without_an_answer_are_no_end_of_the_session() {
         for (effect, ends) in [(Effect::Barrier, false), (Effect::Query, true)] {
-            let mut state = waiting(&OpenOptions::default());
+            let mut state = waiting(&SessionOptions::default());
             let late = state.enter(command(effect)).unwrap();
             let tick = state.clock.tick;
             state.slots.get_mut(late).unwrap().stage = Stage::Aborting { since: tick };
@@ -654,7 +655,7 @@ mod tests {
 
     #[test]
     fn a_spoiled_flush_that_nobody_hears_leaves_its_error_to_the_next() {
-        let mut state = waiting(&OpenOptions::default());
+        let mut state = waiting(&SessionOptions::default());
         state.cache.written = 1;
         let flush = state.enter(command(Effect::Flush)).unwrap();
         state.attention(AdditionalSense::POWER_ON_OCCURRED);
@@ -667,7 +668,7 @@ mod tests {
     #[test]
     fn a_cache_that_holds_nothing_loses_nothing() {
         for (volatile, written, flushed) in [(true, 5, 5), (false, 5, 0)] {
-            let mut state = waiting(&OpenOptions::default());
+            let mut state = waiting(&SessionOptions::default());
             (state.cache.volatile, state.cache.written, state.cache.flushed) = (volatile, written, flushed);
             state.attention(AdditionalSense::POWER_ON_OCCURRED);
             assert_eq!(state.cache.unreported, None);
@@ -676,7 +677,7 @@ mod tests {
 
     #[test]
     fn giving_up_tells_what_is_known_of_each() {
-        let mut state = waiting(&OpenOptions::default());
+        let mut state = waiting(&SessionOptions::default());
         let [sent, unsent] = [(); 2].map(|()| state.enter(command(Effect::Query)).unwrap());
         state.slots.get_mut(sent).unwrap().was_sent = true;
         let gone = BlockError::gone("gone");

@@ -13,11 +13,11 @@ pub mod victim;
 
 use std::time::Duration;
 
-use lunway_initiator::OpenOptions;
+use lunway_initiator::SessionOptions;
 
 /// Patience for tests: all waits short, so that the long ones of real life do not have to be lived through.
-pub fn quick() -> OpenOptions {
-    OpenOptions {
+pub fn quick() -> SessionOptions {
+    SessionOptions {
         connect_timeout: Duration::from_secs(2),
         login_timeout: Duration::from_secs(2),
         command_timeout: Duration::from_secs(5),
@@ -26,7 +26,7 @@ pub fn quick() -> OpenOptions {
         nop_interval: Duration::from_millis(500),
         nop_timeout: Duration::from_millis(500),
         logout_timeout: Duration::from_millis(500),
-        ..OpenOptions::default()
+        ..SessionOptions::default()
     }
 }
 

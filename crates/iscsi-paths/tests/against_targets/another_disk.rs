@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_multipath::LaneState;
 use lunway_target::{ChangeOptions, Config};
@@ -23,7 +23,7 @@ async fn a_lun_that_is_exchanged_in_live_sessions_is_written_to_over_no_lane() {
     let text =
         format!("iscsi://{}/{NAME}/0?portal={}&policy=round-robin&when_none=fail", portals[0], portals[1]);
     let Address::Several(url) = Address::parse(&text).unwrap() else { panic!("{text} is one path") };
-    let disk = IscsiMultipath::open(&url, &OpenOptions::default()).await.unwrap();
+    let disk = IscsiMultipath::open(&url, &SessionOptions::default()).await.unwrap();
     let device = disk.device();
     for n in 0..8 {
         device.write(n * 4096, ones(), Durability::Volatile).await.unwrap();
@@ -42,7 +42,7 @@ async fn a_lun_that_is_exchanged_in_live_sessions_is_written_to_over_no_lane() {
     let error = device.write(0, ones(), Durability::Volatile).await.unwrap_err();
     println!("{error}");
     let address = IscsiUrl::parse(&format!("iscsi://{}/{NAME}/0", portals[0])).unwrap();
-    let other = IscsiDevice::open(address, OpenOptions::default()).await.unwrap();
+    let other = IscsiDevice::open(address, SessionOptions::default()).await.unwrap();
     let read = other.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
     assert!(read.iter().all(|&byte| byte == 0), "the other disk was written to");
     other.close().await;

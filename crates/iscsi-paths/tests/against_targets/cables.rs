@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_foreign::namespace::{inside, ip};
-use lunway_initiator::OpenOptions;
+use lunway_initiator::SessionOptions;
 use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_memory::RamDisk;
 use lunway_multipath::{LaneState, LaneStatus};
@@ -152,7 +152,7 @@ async fn a_pulled_cable_and_a_lost_address_end_their_lane_at_once_with_the_reaso
     let _server = serve().await;
     let text = format!("iscsi://10.9.0.2/{NAME}/0?portal=10.9.1.2&from=10.9.0.1&from=10.9.1.1");
     let Ok(Address::Several(url)) = Address::parse(&text) else { panic!("{text}") };
-    let disk = IscsiMultipath::open(&url, &OpenOptions::default()).await.unwrap();
+    let disk = IscsiMultipath::open(&url, &SessionOptions::default()).await.unwrap();
     until(&disk, "at first", all_up).await;
     let interfaces: Vec<_> = disk.plan().lanes.iter().map(|lane| lane.interface.clone().unwrap()).collect();
     assert_eq!(interfaces, ["near0", "near1"]);
@@ -208,7 +208,7 @@ async fn a_lane_whose_cable_is_plugged_in_again_is_used_at_once_and_tries_nothin
     // The best of some, each its disk's first loss: the machine may be busy.
     let mut best = PATIENCE;
     for pulled_ms in [700, 1300, 1900] {
-        let disk = IscsiMultipath::open(&url, &OpenOptions::default()).await.unwrap();
+        let disk = IscsiMultipath::open(&url, &SessionOptions::default()).await.unwrap();
         until(&disk, "at first", all_up).await;
         far.ip("link set far0 down");
         until(&disk, "the cable is pulled", first_down("cable pulled: near0 has no carrier")).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::line::Line;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_memory::RamDisk;
 use lunway_multipath::{LaneState, LaneStatus};
@@ -52,7 +52,7 @@ async fn node(portals: &[SocketAddr], more: &str) -> IscsiMultipath {
     let address =
         format!("iscsi://{}/{NAME}/1?plan=balanced{}&key={OURS:#x}{more}", portals[0], names.concat());
     let Ok(Address::Several(url)) = Address::parse(&address) else { panic!("{address}") };
-    IscsiMultipath::open(&url, &OpenOptions::default()).await.expect("open")
+    IscsiMultipath::open(&url, &SessionOptions::default()).await.expect("open")
 }
 
 async fn write(disk: &IscsiMultipath, byte: u8) -> Result<(), BlockError> {
@@ -95,7 +95,9 @@ struct Other(IscsiDevice);
 impl Other {
     async fn at(portal: SocketAddr, name: &str) -> Self {
         let url = format!("iscsi://{portal}/{NAME}/1?initiator=iqn.2026-11.com.example:{name}");
-        Self(IscsiDevice::open(IscsiUrl::parse(&url).unwrap(), OpenOptions::default()).await.expect("open"))
+        Self(
+            IscsiDevice::open(IscsiUrl::parse(&url).unwrap(), SessionOptions::default()).await.expect("open"),
+        )
     }
 
     /// PERSISTENT RESERVE OUT.
@@ -298,7 +300,7 @@ async fn with_register_present_only_a_key_that_somebody_has_registered_is_used()
     let (server, portal) = serve(anywhere(), None).await;
     let address = format!("iscsi://{portal}/{NAME}/1?key={OURS:#x}&register=present");
     let Ok(Address::Several(url)) = Address::parse(&address) else { panic!("{address}") };
-    let refused = match IscsiMultipath::open(&url, &OpenOptions::default()).await {
+    let refused = match IscsiMultipath::open(&url, &SessionOptions::default()).await {
         Ok(_) => panic!("it was opened"),
         Err(error) => error.to_string(),
     };

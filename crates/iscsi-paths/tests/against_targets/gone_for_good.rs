@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lunway_block::BlockDevice;
-use lunway_initiator::OpenOptions;
+use lunway_initiator::SessionOptions;
 use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_memory::RamDisk;
 use lunway_multipath::{LaneState, LaneStatus};
@@ -58,7 +58,7 @@ async fn open(lines: &[Line]) -> IscsiMultipath {
     let lanes: Vec<_> = lines.iter().enumerate().map(lane).collect();
     let text = format!("iscsi://{}/{NAME}/0?{}&settle=1s", lines[0].address, lanes.join("&"));
     let Address::Several(url) = Address::parse(&text).unwrap() else { panic!("{text} is one path") };
-    IscsiMultipath::open(&url, &OpenOptions::default()).await.unwrap()
+    IscsiMultipath::open(&url, &SessionOptions::default()).await.unwrap()
 }
 
 #[tokio::test]

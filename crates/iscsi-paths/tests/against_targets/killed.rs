@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
-use lunway_initiator::{InitiatorPorts, OpenOptions};
+use lunway_initiator::{InitiatorPorts, SessionOptions};
 use lunway_iscsi_paths::{Address, IscsiMultipath, OpenError};
 
 use crate::line::Line;
@@ -27,7 +27,7 @@ fn address(portals: &[SocketAddr], more: &str) -> String {
 async fn open(address: &str, records: &Path) -> Result<IscsiMultipath, OpenError> {
     let Address::Several(url) = Address::parse(address).unwrap() else { panic!("{address} is one path") };
     let initiator_ports = InitiatorPorts::In(records.to_owned());
-    IscsiMultipath::open(&url, &OpenOptions { initiator_ports, ..OpenOptions::default() }).await
+    IscsiMultipath::open(&url, &SessionOptions { initiator_ports, ..SessionOptions::default() }).await
 }
 
 fn fill(byte: u8) -> SharedBuf {

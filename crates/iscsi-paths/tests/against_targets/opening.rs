@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_file::{FileDevice, FileOptions};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl, OpenError};
 use lunway_memory::RamDisk;
 use lunway_multipath::plan::PlanKind;
@@ -79,7 +79,7 @@ fn url(first: SocketAddr, query: &str) -> MultipathUrl {
 }
 
 async fn open(url: &MultipathUrl) -> Result<IscsiMultipath, OpenError> {
-    IscsiMultipath::open(url, &OpenOptions::default()).await
+    IscsiMultipath::open(url, &SessionOptions::default()).await
 }
 
 /// Two portals, each from an address of its own.
@@ -366,7 +366,7 @@ async fn another_disk_that_turns_up_later_closes_the_lane_and_gets_nothing() {
     }
     disk.close().await;
     let own = IscsiUrl::parse(&format!("iscsi://{}/{OTHER}/0", strange[0])).unwrap();
-    let untouched = IscsiDevice::open(own, OpenOptions::default()).await.unwrap();
+    let untouched = IscsiDevice::open(own, SessionOptions::default()).await.unwrap();
     for n in 0..32 {
         assert_eq!(untouched.read(n << 16, Buf::zeroed(4096)).await.unwrap()[..], [0; 4096]);
     }
@@ -388,7 +388,7 @@ async fn without_any_lane_each_ones_reason_is_said() {
 /// The keys that are registered, as another initiator reads them (PERSISTENT RESERVE IN, READ KEYS).
 async fn registered(portal: SocketAddr) -> Vec<u64> {
     let url = IscsiUrl::parse(&format!("iscsi://{portal}/{NAME}/0")).unwrap();
-    let device = IscsiDevice::open(url, OpenOptions::default()).await.unwrap();
+    let device = IscsiDevice::open(url, SessionOptions::default()).await.unwrap();
     let cdb = [0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0];
     let (_, _, list) = device.execute(&cdb, Default::default(), Buf::zeroed(256), true).await.unwrap();
     device.close().await;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf};
-use lunway_initiator::{InitiatorPorts, OpenOptions};
+use lunway_initiator::{InitiatorPorts, SessionOptions};
 use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_multipath::{LaneState, Policy};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
@@ -148,11 +148,11 @@ async fn the_client() {
     let address = std::env::var(ADDRESS).expect("it is started by the test");
     let Address::Several(url) = Address::parse(&address).unwrap() else { panic!("{address} is one path") };
     // A cable's end that acknowledges what nobody gets is found out by pings alone.
-    let options = OpenOptions {
+    let options = SessionOptions {
         nop_interval: Duration::from_millis(400),
         nop_timeout: Duration::from_millis(800),
         initiator_ports: InitiatorPorts::In(std::env::var_os(RECORDS).unwrap().into()),
-        ..OpenOptions::default()
+        ..SessionOptions::default()
     };
     let until = Instant::now() + OPEN_TIME;
     let disk = loop {

@@ -39,14 +39,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lunway_foreign::namespace;
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use tokio::sync::{Mutex, watch};
 
 use client::Client;
 use connection::Connection;
 use incident::{Cables, Incident};
 use line::Line;
-use node::Place;
+use node::DiskAddress;
 use random::Random;
 use region::{Region, Tally};
 use target::Target;
@@ -187,7 +187,7 @@ async fn torture(target: Target, incidents: u64, seed: u64) {
     target.kill().await;
     target.start_again().await;
     let url = IscsiUrl::parse(&format!("iscsi://{}/{}/{}", target.address, target.name, target.lun)).unwrap();
-    let plain = IscsiDevice::open(url, OpenOptions::default()).await.unwrap();
+    let plain = IscsiDevice::open(url, SessionOptions::default()).await.unwrap();
     for region in &mut regions {
         region.check_all(&plain).await;
     }
@@ -393,7 +393,7 @@ impl Torture {
     async fn take_key_away(&mut self, watch: Duration) -> Result<usize, String> {
         let place = {
             let target = self.target.lock().await;
-            Place::new(target.address, &target.name, target.lun)
+            DiskAddress::new(target.address, &target.name, target.lun)
         };
         let node = place.join().await?;
         node.preempt(KEY).await?;

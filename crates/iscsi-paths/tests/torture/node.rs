@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, Buf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_scsi::{SenseKey, Status};
 
 /// PERSISTENT RESERVE OUT and its service actions (SPC-4 6.16, table 210).
@@ -25,17 +25,17 @@ const SETTLED: Duration = Duration::from_millis(500);
 
 const KEY: u64 = 0x0B;
 
-/// Where the disk is.
-pub(crate) struct Place(IscsiUrl);
+/// Address of the disk.
+pub(crate) struct DiskAddress(IscsiUrl);
 
-impl Place {
+impl DiskAddress {
     pub(crate) fn new(target: SocketAddr, name: &str, lun: u16) -> Self {
         Self(IscsiUrl::parse(&format!("iscsi://{target}/{name}/{lun}")).unwrap())
     }
 
     /// A node that has registered its key.
     pub(crate) async fn join(self) -> Result<Node, String> {
-        let device = IscsiDevice::open(self.0, OpenOptions::default()).await.map_err(|e| e.to_string())?;
+        let device = IscsiDevice::open(self.0, SessionOptions::default()).await.map_err(|e| e.to_string())?;
         let node = Node { device };
         node.reserve_out(REGISTER, 0, 0, KEY).await?;
         Ok(node)

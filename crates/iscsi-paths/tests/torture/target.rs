@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_target::{ChangeOptions, Config, DeviceName, OpenDevice, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -149,7 +149,7 @@ impl Target {
     /// then.
     pub(crate) async fn hung(&mut self, tally: &Tally) -> bool {
         let url = IscsiUrl::parse(&format!("iscsi://{}/{}/{}", self.address, self.name, self.lun)).unwrap();
-        let opening = IscsiDevice::open(url, OpenOptions::default());
+        let opening = IscsiDevice::open(url, SessionOptions::default());
         let hangs = matches!(self.make, Make::Lio { .. })
             && !tokio::time::timeout(ORDER_TIME, opening).await.is_ok_and(|opened| opened.is_ok());
         if hangs {

@@ -11,16 +11,16 @@ use crate::pdu::{ScsiCommand, TaskAttribute};
 /// connection's own tasks mean for each other its own table says.
 #[derive(Debug, Default)]
 pub(super) struct TaskOrder {
-    places: VecDeque<Place>,
+    tasks: VecDeque<PendingTask>,
     last: u64,
-    /// ORDERED ones among `places`: while there is none, nobody waits.
+    /// ORDERED ones among `tasks`: while there is none, nobody waits.
     barriers: usize,
     /// Connections with tasks that wait for those of others.
     blocked: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct PendingTask {
     number: u64,
     member: u32,
     lun: [u8; 8],
@@ -32,18 +32,22 @@ impl TaskOrder {
         self.last += 1;
         let attribute = command.attribute();
         self.barriers += usize::from(attribute == TaskAttribute::ORDERED);
-        self.places.push_back(Place { number: self.last, member, lun: command.lun.to_bytes(), attribute });
+        self.tasks.push_back(PendingTask {
+            number: self.last,
+            member,
+            lun: command.lun.to_bytes(),
+            attribute,
+        });
         self.last
     }
 
     /// Returns `true` if a task has to wait for one of another connection; then notes its own connection, to be woken.
     pub(super) fn has_to_wait(&mut self, number: u64) -> bool {
-        let own = self.places.partition_point(|place| place.number < number);
-        let Some(task) = self.places.get(own).filter(|task| task.number == number && self.barriers > 0)
-        else {
+        let own = self.tasks.partition_point(|task| task.number < number);
+        let Some(task) = self.tasks.get(own).filter(|task| task.number == number && self.barriers > 0) else {
             return false;
         };
-        let waits = self.places.range(..own).any(|older| task.comes_after(older));
+        let waits = self.tasks.range(..own).any(|older| task.comes_after(older));
         let member = task.member;
         if waits && !self.blocked.contains(&member) {
             self.blocked.push(member);
@@ -53,25 +57,25 @@ impl TaskOrder {
 
     /// A task is with the device server, or gone. Returns the connections that may go on now.
     pub(super) fn leave(&mut self, number: u64) -> Vec<u32> {
-        let at = self.places.partition_point(|place| place.number < number);
-        if self.places.get(at).is_some_and(|place| place.number == number) {
-            let place = self.places.remove(at);
-            self.barriers -= usize::from(place.is_some_and(|place| place.is_barrier()));
+        let at = self.tasks.partition_point(|task| task.number < number);
+        if self.tasks.get(at).is_some_and(|task| task.number == number) {
+            let task = self.tasks.remove(at);
+            self.barriers -= usize::from(task.is_some_and(|task| task.is_barrier()));
         }
         std::mem::take(&mut self.blocked)
     }
 
     /// None of a connection's tasks will be begun. Returns the connections that may go on now.
     pub(super) fn leave_all(&mut self, member: u32) -> Vec<u32> {
-        self.places.retain(|place| place.member != member);
-        self.barriers = self.places.iter().filter(|place| place.is_barrier()).count();
+        self.tasks.retain(|task| task.member != member);
+        self.barriers = self.tasks.iter().filter(|task| task.is_barrier()).count();
         let mut blocked = std::mem::take(&mut self.blocked);
         blocked.retain(|other| *other != member);
         blocked
     }
 }
 
-impl Place {
+impl PendingTask {
     fn is_barrier(&self) -> bool {
         self.attribute == TaskAttribute::ORDERED
     }

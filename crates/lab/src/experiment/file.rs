@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
-use lunway_bench::Access;
+use lunway_bench::RwMode;
 use lunway_block::duration::parse_duration;
 use lunway_block::size::parse_size;
 use serde::{Deserialize, Deserializer};
@@ -76,7 +76,7 @@ pub(super) struct RunTable {
     #[serde(default)]
     pub(super) lun: Option<u16>,
     #[serde(default)]
-    pub(super) rw: Option<OneOrMore<Access>>,
+    pub(super) rw: Option<OneOrMore<RwMode>>,
     #[serde(default)]
     pub(super) bs: Option<Size>,
     #[serde(default)]

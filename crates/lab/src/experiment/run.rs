@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lunway_bench::Access;
+use lunway_bench::RwMode;
 use lunway_block::size::ExactSize;
 use lunway_multipath::Policy;
 use serde::Deserialize;
@@ -157,7 +157,7 @@ pub struct Storage {
     /// Number of the unit.
     pub lun: u16,
     /// Access patterns, measured one after the other; each is a row.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<RwMode>,
     /// Bytes per I/O.
     pub block_size: u32,
     /// I/Os in flight.
@@ -188,14 +188,14 @@ impl Storage {
 }
 
 /// Names of the rows that an access makes: one for each direction.
-pub(super) fn rows(access: Access) -> &'static [&'static str] {
+pub(super) fn rows(access: RwMode) -> &'static [&'static str] {
     match access {
-        Access::Read => &["read"],
-        Access::Write => &["write"],
-        Access::Randread => &["randread"],
-        Access::Randwrite => &["randwrite"],
-        Access::Rw => &["rw-read", "rw-write"],
-        Access::Randrw => &["randrw-read", "randrw-write"],
+        RwMode::Read => &["read"],
+        RwMode::Write => &["write"],
+        RwMode::Randread => &["randread"],
+        RwMode::Randwrite => &["randwrite"],
+        RwMode::Rw => &["rw-read", "rw-write"],
+        RwMode::Randrw => &["randrw-read", "randrw-write"],
     }
 }
 
@@ -262,7 +262,7 @@ pub struct Wire {
     /// Connections at once.
     pub streams: u32,
     /// `read` (towards the host `from`), `write`, or both.
-    pub directions: Vec<Access>,
+    pub directions: Vec<RwMode>,
     /// Duration of each cell's measurement.
     pub time: Duration,
 }

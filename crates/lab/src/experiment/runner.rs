@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
-use lunway_bench::{Access, Cancel};
+use lunway_bench::{Cancel, RwMode};
 use lunway_block::duration::ExactDuration;
 
 use super::Experiment;
@@ -527,7 +527,7 @@ impl Cell {
         run: &Run,
         window: &super::Window,
         (mtu, delay): (u32, Duration),
-        access: Access,
+        access: RwMode,
         measured: &super::wire::Measured,
         links: &[Link],
     ) -> Self {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_bench::{
-    Access, BlockSizes, Cancel, Direction, Distribution, End, Job, Limit, Mix, Outcome, Pattern, Region,
+    BlockSizes, Cancel, Direction, Distribution, End, Job, Limit, Mix, Outcome, Pattern, Region, RwMode,
 };
 use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
@@ -48,7 +48,7 @@ pub(super) struct ServedNetwork<'a> {
 
 /// Parameters of one measurement.
 pub(super) struct Step<'a> {
-    pub(super) access: Access,
+    pub(super) access: RwMode,
     pub(super) policy: &'a str,
     pub(super) repeat: u32,
     /// Combined throughput of the run's cables, MB/s.
@@ -265,12 +265,12 @@ fn ms(time: Duration) -> f64 {
 }
 
 /// The directions of an outcome that an access has, and whether each is that of reads, in the order of its rows.
-fn directions(access: Access, outcome: &Outcome) -> impl Iterator<Item = (&Direction, bool)> {
+fn directions(access: RwMode, outcome: &Outcome) -> impl Iterator<Item = (&Direction, bool)> {
     let both = [(access.reads(), &outcome.read, true), (access.writes(), &outcome.write, false)];
     both.into_iter().filter(|(there, ..)| *there).map(|(_, figures, is_read)| (figures, is_read))
 }
 
-fn job(storage: &Storage, access: Access) -> Job {
+fn job(storage: &Storage, access: RwMode) -> Job {
     let blocks = u64::from(storage.block_size);
     Job {
         pattern: access.pattern(Distribution::Uniform),

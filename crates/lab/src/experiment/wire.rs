@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use lunway_bench::{Access, Cancel};
-use lunway_net::{Client, Direction, NetError, Responder, Stop, Throughput};
+use lunway_bench::{Cancel, RwMode};
+use lunway_net::{Client, Direction, NetError, Responder, StopFlag, Throughput};
 
 use super::pace::Pace;
 use super::run::{Run, Window, Wire};
@@ -34,7 +34,7 @@ pub(super) struct Answering<'a> {
     network: &'a Network,
     run: &'a Run,
     peer: SocketAddr,
-    stop: Stop,
+    stop: StopFlag,
 }
 
 /// Raw measurement of a cell.
@@ -50,7 +50,7 @@ impl<'a> Answering<'a> {
         let address = host.address(network.topology().card(&run.paths[0].enters, &run.target))?;
         let listener = host.run(|| TcpListener::bind((address, 0)))?.map_err(|error| failed(error.into()))?;
         let peer = listener.local_addr().map_err(|error| failed(error.into()))?;
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let asked = stop.clone();
         // It ends when it is asked to, or with the sandbox.
         host.start(move || Responder::serve(listener, &asked))?;
@@ -62,7 +62,7 @@ impl<'a> Answering<'a> {
         &self,
         wire: &Wire,
         window: &Window,
-        access: Access,
+        access: RwMode,
         cancel: &Cancel,
         pace: &mut Pace<'_>,
     ) -> Result<Measured, RunError> {
@@ -71,7 +71,7 @@ impl<'a> Answering<'a> {
         let from = host.address(self.network.topology().card(&run.paths[0].leaves, &run.from))?;
         let window = window.bytes.map_or(lunway_net::Window::Auto, lunway_net::Window::Bytes);
         let direction = if access.writes() { Direction::Send } else { Direction::Receive };
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let (peer, streams, time, asked) = (self.peer, wire.streams, wire.time, stop.clone());
         let watch = CpuWatch::start();
         let measuring = host.start(move || {

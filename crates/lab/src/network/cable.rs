@@ -27,7 +27,7 @@ pub struct LiveCable {
 #[derive(Debug)]
 pub(super) struct Shaped {
     pub(super) namespace: Namespace,
-    pub(super) place: String,
+    pub(super) namespace_name: String,
     pub(super) device: String,
 }
 
@@ -228,7 +228,7 @@ impl LiveCable {
         for (shaped, correction) in self.shaped.iter().zip(correction) {
             let shaper = plan::shaper(&self.description, rate.times(correction));
             let line = format!("qdisc change dev {} {shaper}", shaped.device);
-            Tool::Tc.batch(&shaped.namespace, &shaped.place, &[line])?;
+            Tool::Tc.batch(&shaped.namespace, &shaped.namespace_name, &[line])?;
         }
         Ok(())
     }

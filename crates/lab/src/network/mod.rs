@@ -20,7 +20,7 @@ pub use cable::LiveCable;
 pub use calibrate::{Calibrating, Calibration, Shortfall};
 pub use host::LiveHost;
 
-use plan::{Place, Step};
+use plan::{NamespaceId, Step};
 
 /// TCP congestion control algorithms, best first. The first is what most systems use; inside a namespace the kernel
 /// grants it only if it is the system's own. The second it grants to all. Never BBR, which paces itself and would be
@@ -69,20 +69,20 @@ impl Network {
             return Err(LabError::Outside);
         }
         let steps = plan::steps(topology);
-        let mut places = Places::build(topology, &steps)?;
-        let congestion_control = places.congestion_control()?;
+        let mut namespaces = LiveNamespaces::build(topology, &steps)?;
+        let congestion_control = namespaces.congestion_control()?;
         let addresses = topology.addresses();
-        let hosts = topology.hosts.iter().zip(&places.hosts);
+        let hosts = topology.hosts.iter().zip(&namespaces.hosts);
         let hosts = hosts.map(|(host, namespace)| LiveHost::new(&host.name, namespace, &addresses)).collect();
         let mut cables = Vec::with_capacity(topology.cables.len());
         for (number, cable) in topology.cables.iter().enumerate() {
-            let shaped = plan::shaped(topology, cable).map(|(place, device)| cable::Shaped {
-                namespace: places.of(place).clone(),
-                place: place_name(topology, place).to_owned(),
+            let shaped = plan::shaped(topology, cable).map(|(namespace, device)| cable::Shaped {
+                namespace: namespaces.of(namespace).clone(),
+                namespace_name: namespace_name(topology, namespace).to_owned(),
                 device,
             });
-            let line = places.line(number, cable)?;
-            cables.push(LiveCable::new(cable.clone(), places.fabric.clone(), shaped, line));
+            let line = namespaces.line(number, cable)?;
+            cables.push(LiveCable::new(cable.clone(), namespaces.fabric.clone(), shaped, line));
         }
         Ok(Self(Arc::new(Inner { topology: topology.clone(), hosts, cables, congestion_control })))
     }
@@ -138,22 +138,22 @@ impl Network {
     }
 }
 
-fn place_name(topology: &Topology, place: Place) -> &str {
-    match place {
-        Place::Fabric => "the fabric",
-        Place::Host(host) => &topology.hosts[host].name,
+fn namespace_name(topology: &Topology, namespace: NamespaceId) -> &str {
+    match namespace {
+        NamespaceId::Fabric => "the fabric",
+        NamespaceId::Host(host) => &topology.hosts[host].name,
     }
 }
 
 /// The namespaces of a network.
-struct Places {
+struct LiveNamespaces {
     fabric: Namespace,
     hosts: Vec<Namespace>,
     /// The ends of lines, by cable and end.
     taps: BTreeMap<(usize, usize), Tap>,
 }
 
-impl Places {
+impl LiveNamespaces {
     /// Makes them and takes all steps.
     fn build(topology: &Topology, steps: &[Step]) -> Result<Self, LabError> {
         let namespace = || {
@@ -161,15 +161,15 @@ impl Places {
                 .map_err(|source| LabError::Kernel { doing: "make a network namespace".into(), source })
         };
         let hosts = topology.hosts.iter().map(|_| namespace()).collect::<Result<_, _>>()?;
-        let mut places = Self { fabric: namespace()?, hosts, taps: BTreeMap::new() };
+        let mut namespaces = Self { fabric: namespace()?, hosts, taps: BTreeMap::new() };
         let mut rest = steps;
         while let Some(step) = rest.first() {
             let mut taken = 1;
             match step {
                 Step::Namespace(_) => {}
-                Step::Setting { place, name, value } => set(places.of(*place), name, value)?,
-                Step::Tap { place, device, cable, end } => {
-                    let made = places.of(*place).run(|| Tap::new(device)).flatten();
+                Step::Setting { namespace, name, value } => set(namespaces.of(*namespace), name, value)?,
+                Step::Tap { namespace, device, cable, end } => {
+                    let made = namespaces.of(*namespace).run(|| Tap::new(device)).flatten();
                     let made = made.map_err(|source| LabError::Kernel {
                         doing: format!(
                             "make {device}, an end of cable {} with delay or loss, by /dev/net/tun",
@@ -177,31 +177,31 @@ impl Places {
                         ),
                         source,
                     })?;
-                    places.taps.insert((*cable, *end), made);
+                    namespaces.taps.insert((*cable, *end), made);
                 }
                 Step::Card { host, .. } => {
                     let line = step.card_line("/proc/self/fd/0").unwrap_or_default();
-                    let fabric = places.fabric.descriptor();
+                    let fabric = namespaces.fabric.descriptor();
                     let fabric = fabric
                         .map_err(|source| LabError::Kernel { doing: "keep a namespace".into(), source })?;
                     let name = &topology.hosts[*host].name;
-                    Tool::Ip.across(&places.hosts[*host], name, &line, fabric)?;
+                    Tool::Ip.across(&namespaces.hosts[*host], name, &line, fabric)?;
                 }
-                Step::Line { place, tool, .. } => {
+                Step::Line { namespace, tool, .. } => {
                     let same = |step: &Step| match step {
-                        Step::Line { place: p, tool: t, line } if p == place && t == tool => {
+                        Step::Line { namespace: p, tool: t, line } if p == namespace && t == tool => {
                             Some(line.clone())
                         }
                         _ => None,
                     };
                     let lines: Vec<String> = rest.iter().map_while(same).collect();
                     taken = lines.len();
-                    tool.batch(places.of(*place), place_name(topology, *place), &lines)?;
+                    tool.batch(namespaces.of(*namespace), namespace_name(topology, *namespace), &lines)?;
                 }
             }
             rest = &rest[taken..];
         }
-        Ok(places)
+        Ok(namespaces)
     }
 
     /// The line of a cable, where it is one. Its number is its seed.
@@ -215,10 +215,10 @@ impl Places {
             .map_err(|source| LabError::Kernel { doing: format!("start the line {}", cable.name), source })
     }
 
-    fn of(&self, place: Place) -> &Namespace {
-        match place {
-            Place::Fabric => &self.fabric,
-            Place::Host(host) => &self.hosts[host],
+    fn of(&self, namespace: NamespaceId) -> &Namespace {
+        match namespace {
+            NamespaceId::Fabric => &self.fabric,
+            NamespaceId::Host(host) => &self.hosts[host],
         }
     }
 

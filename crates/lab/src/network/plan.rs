@@ -8,7 +8,7 @@ use crate::topology::{Cable, End, Topology};
 
 /// Namespace in which a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum NamespaceId {
     /// The namespace of switches and of the middle of cables.
     Fabric,
     /// The namespace of a host, by its number.
@@ -19,13 +19,13 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A namespace is made.
-    Namespace(Place),
+    Namespace(NamespaceId),
     /// A setting of a namespace. One that this kernel does not have has nothing to be set to.
-    Setting { place: Place, name: &'static str, value: &'static str },
+    Setting { namespace: NamespaceId, name: &'static str, value: &'static str },
     /// A line for a program.
-    Line { place: Place, tool: Tool, line: String },
+    Line { namespace: NamespaceId, tool: Tool, line: String },
     /// An end of a line is made, by this program itself: a card, or the port of a switch.
-    Tap { place: Place, device: String, cable: usize, end: usize },
+    Tap { namespace: NamespaceId, device: String, cable: usize, end: usize },
     /// A card is made on a host, and its other end in the fabric.
     Card { host: usize, card: String, port: String, mtu: u32, mac: String },
 }
@@ -88,12 +88,12 @@ pub(crate) fn shaper(cable: &Cable, rate: Rate) -> String {
 
 /// The devices that shape a cable, and where they are: the card at each end, or the port of the switch. Direction `n`
 /// is what leaves end `n`.
-pub(crate) fn shaped(topology: &Topology, cable: &Cable) -> [(Place, String); 2] {
+pub(crate) fn shaped(topology: &Topology, cable: &Cable) -> [(NamespaceId, String); 2] {
     [0, 1].map(|end| match &cable.ends[end] {
-        End::Card { host, card } => (host_place(topology, host), card.clone()),
+        End::Card { host, card } => (host_namespace(topology, host), card.clone()),
         // What leaves a switch towards a card goes out by the port whose other side is the card.
-        End::Switch(_) if !cable.is_line() && !is_trunk(cable) => (Place::Fabric, port(cable, 1 - end)),
-        End::Switch(_) => (Place::Fabric, port(cable, end)),
+        End::Switch(_) if !cable.is_line() && !is_trunk(cable) => (NamespaceId::Fabric, port(cable, 1 - end)),
+        End::Switch(_) => (NamespaceId::Fabric, port(cable, end)),
     })
 }
 
@@ -106,66 +106,69 @@ fn is_trunk(cable: &Cable) -> bool {
     cable.ends.iter().all(|end| matches!(end, End::Switch(_)))
 }
 
-fn host_place(topology: &Topology, name: &str) -> Place {
-    Place::Host(topology.hosts.iter().position(|host| host.name == name).unwrap_or_default())
+fn host_namespace(topology: &Topology, name: &str) -> NamespaceId {
+    NamespaceId::Host(topology.hosts.iter().position(|host| host.name == name).unwrap_or_default())
 }
 
 /// All steps. The topology has been checked.
 pub(crate) fn steps(topology: &Topology) -> Vec<Step> {
-    let places: Vec<Place> =
-        [Place::Fabric].into_iter().chain((0..topology.hosts.len()).map(Place::Host)).collect();
+    let namespaces: Vec<NamespaceId> =
+        [NamespaceId::Fabric].into_iter().chain((0..topology.hosts.len()).map(NamespaceId::Host)).collect();
     let mut steps = Vec::new();
-    for &place in &places {
-        steps.push(Step::Namespace(place));
-        steps.extend(SETTINGS.map(|(name, value)| Step::Setting { place, name, value }));
+    for &namespace in &namespaces {
+        steps.push(Step::Namespace(namespace));
+        steps.extend(SETTINGS.map(|(name, value)| Step::Setting { namespace, name, value }));
     }
     let mut ip = Lines::default();
     let mut tc = Lines::default();
-    for &place in &places {
-        ip.add(place, "link set lo up".into());
+    for &namespace in &namespaces {
+        ip.add(namespace, "link set lo up".into());
     }
     for switch in &topology.switches {
-        ip.add(Place::Fabric, format!("link add {} type bridge {SWITCH}", switch.name));
-        ip.add(Place::Fabric, format!("link set {} up", switch.name));
+        ip.add(NamespaceId::Fabric, format!("link add {} type bridge {SWITCH}", switch.name));
+        ip.add(NamespaceId::Fabric, format!("link set {} up", switch.name));
     }
     for (number, cable) in topology.cables.iter().enumerate() {
         match &cable.ends {
             ends if cable.is_line() => {
                 let mtu = cable.mtu;
                 for (end, at) in ends.iter().enumerate() {
-                    let (place, device) = match at {
-                        End::Card { host, card } => (host_place(topology, host), card.clone()),
-                        End::Switch(_) => (Place::Fabric, port(cable, end)),
+                    let (namespace, device) = match at {
+                        End::Card { host, card } => (host_namespace(topology, host), card.clone()),
+                        End::Switch(_) => (NamespaceId::Fabric, port(cable, end)),
                     };
                     let mac = mac(number, end);
                     ip.add(
-                        place,
+                        namespace,
                         format!("link set {device} address {mac} mtu {mtu} txqueuelen {LINE_QUEUE}"),
                     );
                     if let End::Switch(switch) = at {
-                        ip.add(place, format!("link set {device} master {switch} gso_max_segs 1 up"));
+                        ip.add(namespace, format!("link set {device} master {switch} gso_max_segs 1 up"));
                     }
-                    steps.push(Step::Tap { place, device, cable: number, end });
+                    steps.push(Step::Tap { namespace, device, cable: number, end });
                 }
             }
             [End::Switch(a), End::Switch(b)] => {
                 let [pa, pb] = [port(cable, 0), port(cable, 1)];
                 let mtu = cable.mtu;
-                ip.add(Place::Fabric, format!("link add {pa} mtu {mtu} type veth peer name {pb} mtu {mtu}"));
+                ip.add(
+                    NamespaceId::Fabric,
+                    format!("link add {pa} mtu {mtu} type veth peer name {pb} mtu {mtu}"),
+                );
                 for (port, switch) in [(pa, a), (pb, b)] {
-                    ip.add(Place::Fabric, format!("link set {port} master {switch} up"));
+                    ip.add(NamespaceId::Fabric, format!("link set {port} master {switch} up"));
                 }
             }
             ends => {
                 let direct = ends.iter().all(|end| matches!(end, End::Card { .. }));
                 if direct {
                     let name = &cable.name;
-                    ip.add(Place::Fabric, format!("link add {name} type bridge {MIDDLE}"));
-                    ip.add(Place::Fabric, format!("link set {name} up"));
+                    ip.add(NamespaceId::Fabric, format!("link add {name} type bridge {MIDDLE}"));
+                    ip.add(NamespaceId::Fabric, format!("link set {name} up"));
                 }
                 for (end, at) in ends.iter().enumerate() {
                     let End::Card { host, card } = at else { continue };
-                    let Place::Host(host) = host_place(topology, host) else { continue };
+                    let NamespaceId::Host(host) = host_namespace(topology, host) else { continue };
                     let port = port(cable, end);
                     let master = bridge(cable);
                     let mac = mac(number, end);
@@ -176,19 +179,19 @@ pub(crate) fn steps(topology: &Topology) -> Vec<Step> {
                         mtu: cable.mtu,
                         mac,
                     });
-                    ip.add(Place::Fabric, format!("link set {port} master {master} gso_max_segs 1 up"));
+                    ip.add(NamespaceId::Fabric, format!("link set {port} master {master} gso_max_segs 1 up"));
                 }
             }
         }
         if let Some(rate) = cable.rate {
-            for (place, device) in shaped(topology, cable) {
-                tc.add(place, format!("qdisc add dev {device} {}", shaper(cable, rate)));
+            for (namespace, device) in shaped(topology, cable) {
+                tc.add(namespace, format!("qdisc add dev {device} {}", shaper(cable, rate)));
             }
         }
     }
     for (number, (end, address)) in topology.addresses().into_iter().enumerate() {
         let End::Card { host, card } = &end else { continue };
-        let host = host_place(topology, host);
+        let host = host_namespace(topology, host);
         let table = 100 + number;
         let net = format!("10.77.{}.0/24", address.octets()[2]);
         ip.add(host, format!("link set {card} gso_max_segs 1 up"));
@@ -207,19 +210,19 @@ pub(crate) fn steps(topology: &Topology) -> Vec<Step> {
     steps
 }
 
-/// Lines for one program, to be done place by place.
+/// Lines for one program, to be done namespace by namespace.
 #[derive(Default)]
-struct Lines(Vec<(Place, String)>);
+struct Lines(Vec<(NamespaceId, String)>);
 
 impl Lines {
-    fn add(&mut self, place: Place, line: String) {
-        self.0.push((place, line));
+    fn add(&mut self, namespace: NamespaceId, line: String) {
+        self.0.push((namespace, line));
     }
 
     fn steps(mut self, tool: Tool) -> impl Iterator<Item = Step> {
-        // Stable: the order within a place stays.
-        self.0.sort_by_key(|(place, _)| *place);
-        self.0.into_iter().map(move |(place, line)| Step::Line { place, tool, line })
+        // Stable: the order within a namespace stays.
+        self.0.sort_by_key(|(namespace, _)| *namespace);
+        self.0.into_iter().map(move |(namespace, line)| Step::Line { namespace, tool, line })
     }
 }
 
@@ -231,9 +234,9 @@ pub(crate) struct Script<'a> {
 
 impl fmt::Display for Script<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |place: Place| match place {
-            Place::Fabric => "fabric-of-lab",
-            Place::Host(host) => self.topology.hosts[host].name.as_str(),
+        let name = |namespace: NamespaceId| match namespace {
+            NamespaceId::Fabric => "fabric-of-lab",
+            NamespaceId::Host(host) => self.topology.hosts[host].name.as_str(),
         };
         writeln!(f, "#!/bin/sh")?;
         writeln!(f, "# Builds the network. Needs no root if users may create namespaces:")?;
@@ -244,24 +247,24 @@ impl fmt::Display for Script<'_> {
         writeln!(f, "set -e")?;
         for step in self.steps {
             match step {
-                Step::Namespace(place) => writeln!(f, "ip netns add {}", name(*place))?,
-                Step::Setting { place, name: setting, value } => {
+                Step::Namespace(namespace) => writeln!(f, "ip netns add {}", name(*namespace))?,
+                Step::Setting { namespace, name: setting, value } => {
                     let path = format!("/proc/sys/{setting}");
-                    let place = name(*place);
-                    writeln!(f, "ip netns exec {place} sh -c '[ ! -e {path} ] || echo {value} >{path}'")?;
+                    let namespace = name(*namespace);
+                    writeln!(f, "ip netns exec {namespace} sh -c '[ ! -e {path} ] || echo {value} >{path}'")?;
                 }
-                Step::Line { place, tool, line } => writeln!(f, "{tool} -n {} {line}", name(*place))?,
-                Step::Tap { place, device, cable, .. } => {
+                Step::Line { namespace, tool, line } => writeln!(f, "{tool} -n {} {line}", name(*namespace))?,
+                Step::Tap { namespace, device, cable, .. } => {
                     writeln!(
                         f,
                         "# Beyond it only a program can be the line {}.",
                         self.topology.cables[*cable].name
                     )?;
-                    writeln!(f, "ip -n {} tuntap add dev {device} mode tap", name(*place))?;
+                    writeln!(f, "ip -n {} tuntap add dev {device} mode tap", name(*namespace))?;
                 }
                 Step::Card { host, .. } => {
                     let line = step.card_line("fabric-of-lab").unwrap_or_default();
-                    writeln!(f, "ip -n {} {line}", name(Place::Host(*host)))?;
+                    writeln!(f, "ip -n {} {line}", name(NamespaceId::Host(*host)))?;
                 }
             }
         }

@@ -19,7 +19,7 @@ impl Dirty {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Session {
+struct LaneSession {
     /// Moment at which it began; `None` while there is none.
     born: Option<u64>,
     dirty: Option<Dirty>,
@@ -74,7 +74,7 @@ pub(super) struct Unflushed {
     now: u64,
     acked: u64,
     flushed: u64,
-    sessions: Vec<Session>,
+    sessions: Vec<LaneSession>,
     /// Of sessions that have ended.
     ended: Option<Dirty>,
     /// Moment at which writes last came into doubt: a power-on was reported, or a session began.
@@ -97,7 +97,7 @@ impl Unflushed {
             now: 1,
             acked: 0,
             flushed: 0,
-            sessions: vec![Session::default(); lanes],
+            sessions: vec![LaneSession::default(); lanes],
             ended: None,
             doubted: 0,
             doubt: None,

@@ -10,7 +10,7 @@ use crate::AluaState;
 /// Worked out when a state changes, so that a choice costs a look at a list.
 #[derive(Debug)]
 pub(super) struct Roster {
-    pub(super) lanes: Vec<LaneState>,
+    pub(super) lanes: Vec<RankedLane>,
     /// In the order of their numbers.
     pub(super) candidates: Vec<LaneId>,
     /// `true` if the candidates are optimized lanes.
@@ -18,9 +18,9 @@ pub(super) struct Roster {
     best: u8,
 }
 
-/// State of a lane, as health and storage tell it.
+/// A lane and its rank, by what health and storage tell of it.
 #[derive(Debug)]
-pub(super) struct LaneState {
+pub(super) struct RankedLane {
     pub(super) weight: u32,
     reserve: bool,
     usage: Use,
@@ -32,7 +32,7 @@ pub(super) struct LaneState {
 
 const OUT: u8 = u8::MAX;
 
-impl LaneState {
+impl RankedLane {
     fn rank(&self) -> u8 {
         if self.usage == Use::Out || !self.access.is_active() {
             return OUT;
@@ -47,7 +47,7 @@ impl Roster {
     pub(super) fn new(lanes: &[LaneShape]) -> Self {
         let lanes = lanes
             .iter()
-            .map(|shape| LaneState {
+            .map(|shape| RankedLane {
                 weight: shape.weight,
                 reserve: shape.reserve,
                 usage: Use::Out,

@@ -92,11 +92,12 @@ impl Team {
             if adds < MEMBER_PART_MIN * lanes[lane].estimate.rate {
                 continue;
             }
-            let crowd = |port| candidates.iter().filter(|&&lane| lanes[lane].ends.touch(port)).count() as u32;
+            let sharing =
+                |port| candidates.iter().filter(|&&lane| lanes[lane].ends.touch(port)).count() as u32;
             let order = [
                 self.users[near] + self.users[far],
                 u32::from(!old.contains(&lane)),
-                crowd(near) + crowd(far),
+                sharing(near) + sharing(far),
             ];
             let addition = Addition { lane, adds, order };
             if best.as_ref().is_none_or(|best| addition.beats(best)) {

@@ -24,13 +24,13 @@ use crate::world::{SLOW, Task, World};
 /// loss, and carried out whenever the storage likes.
 pub(crate) struct SimLane {
     world: Arc<World>,
-    session: Mutex<Session>,
+    session: Mutex<SimSession>,
     joins_after: Option<Duration>,
     joins: Notify,
     hurried: Notify,
 }
 
-struct Session {
+struct SimSession {
     random: Random,
     listener: Option<Arc<dyn LaneListener>>,
     epoch: u64,
@@ -61,7 +61,7 @@ struct Command {
 impl SimLane {
     /// One that is up, or one whose first session begins that much later.
     pub(crate) fn new(world: Arc<World>, random: Random, joins_after: Option<Duration>) -> Arc<Self> {
-        let session = Session {
+        let session = SimSession {
             random,
             listener: None,
             epoch: u64::from(joins_after.is_none()),
@@ -82,7 +82,7 @@ impl SimLane {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Session> {
+    fn lock(&self) -> MutexGuard<'_, SimSession> {
         self.session.lock().unwrap()
     }
 

@@ -51,9 +51,9 @@ const LEFT: f64 = 44.0;
 const PLOT: f64 = 92.0;
 const PLOT_BROAD: f64 = 190.0;
 /// Height of a row of events' names.
-const LANE: f64 = 15.0;
+const LABEL_ROW_HEIGHT: f64 = 15.0;
 /// More rows than these are not made: later events keep their mark and lose their name.
-const LANES_MAX: usize = 8;
+const LABEL_ROWS_MAX: usize = 8;
 
 /// A chart of `timeline`, on an axis that starts at 0.
 pub fn over_time(timeline: &Timeline<'_>) -> String {
@@ -88,9 +88,9 @@ fn draw(timeline: &Timeline<'_>, width: f64) -> Svg {
         entries.push(Entry { class: "warm".into(), area: true, label: "warm-up, not counted" });
     }
     let legend = Legend::new(&entries, 2.0, right);
-    let places = lanes(timeline.events, &x, right);
-    let rows = places.iter().filter_map(|place| Some(place.as_ref()?.row + 1)).max().unwrap_or(0);
-    let top = legend.height() + rows as f64 * LANE + 8.0;
+    let positions = label_positions(timeline.events, &x, right);
+    let rows = positions.iter().filter_map(|position| Some(position.as_ref()?.row + 1)).max().unwrap_or(0);
+    let top = legend.height() + rows as f64 * LABEL_ROW_HEIGHT + 8.0;
     let bottom = top + if width >= BROAD { PLOT_BROAD } else { PLOT };
     let unit = timeline.unit;
     let mut svg = Svg::new(width, bottom + 22.0, &format!("{unit} over time"));
@@ -118,10 +118,10 @@ fn draw(timeline: &Timeline<'_>, width: f64) -> Svg {
     }
     for (index, line) in lines.iter().enumerate() {
         let class = class(index, line);
-        let place = |(index, &value): (usize, &f64)| {
+        let position = |(index, &value): (usize, &f64)| {
             (x((index as f64 + 0.5) * interval), if value.is_finite() { y(value) } else { f64::NAN })
         };
-        let points: Vec<(f64, f64)> = line.values.iter().enumerate().map(place).collect();
+        let points: Vec<(f64, f64)> = line.values.iter().enumerate().map(position).collect();
         let points = thin(&points, if width >= BROAD { 480 } else { 240 });
         if let ([first, .., last], 1) = (&points[..], lines.len()) {
             let numbers = points.iter().copied().filter(|point| point.1.is_finite());
@@ -138,18 +138,20 @@ fn draw(timeline: &Timeline<'_>, width: f64) -> Svg {
             );
         }
     }
-    for (event, place) in timeline.events.iter().zip(&places) {
+    for (event, position) in timeline.events.iter().zip(&positions) {
         let at = x(event.at.as_secs_f64());
-        let start = place.as_ref().map_or(top, |place| top - 8.0 - (place.row + 1) as f64 * LANE + 2.0);
+        let start = position
+            .as_ref()
+            .map_or(top, |position| top - 8.0 - (position.row + 1) as f64 * LABEL_ROW_HEIGHT + 2.0);
         svg.polyline([(at, start), (at, bottom)].into_iter(), "event", event.label);
-        if let Some(place) = place {
-            svg.text(place.x, start + TEXT * 0.8, "name", &place.label);
+        if let Some(position) = position {
+            svg.text(position.x, start + TEXT * 0.8, "name", &position.label);
         }
     }
     svg
 }
 
-struct Place {
+struct LabelPosition {
     x: f64,
     row: usize,
     label: String,
@@ -158,12 +160,12 @@ struct Place {
 /// Returns places for the names of events so that none touches another: each right of its own mark (at the right edge,
 /// as far right as it fits). Rows are counted from the plot upwards. A mark goes down from its name to the plot, so a
 /// name that reaches beyond a later event's mark stands above that event's name.
-fn lanes(events: &[Event<'_>], x: &impl Fn(f64) -> f64, right: f64) -> Vec<Option<Place>> {
-    let mut places: Vec<Option<Place>> = events.iter().map(|_| None).collect();
+fn label_positions(events: &[Event<'_>], x: &impl Fn(f64) -> f64, right: f64) -> Vec<Option<LabelPosition>> {
+    let mut positions: Vec<Option<LabelPosition>> = events.iter().map(|_| None).collect();
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(events[index].at));
     // For each row, where the leftmost name in it or above it begins.
-    let mut taken = [f64::INFINITY; LANES_MAX];
+    let mut taken = [f64::INFINITY; LABEL_ROWS_MAX];
     for index in order {
         let mark = x(events[index].at.as_secs_f64());
         let label = fit(events[index].label, (right - LEFT) * 0.8);
@@ -172,10 +174,10 @@ fn lanes(events: &[Event<'_>], x: &impl Fn(f64) -> f64, right: f64) -> Vec<Optio
         if let Some(row) = taken.iter().position(|&taken| start + width + 4.0 <= taken) {
             let edge = start.min(mark);
             taken[..=row].iter_mut().for_each(|taken| *taken = taken.min(edge));
-            places[index] = Some(Place { x: start, row, label });
+            positions[index] = Some(LabelPosition { x: start, row, label });
         }
     }
-    places
+    positions
 }
 
 #[cfg(test)]
@@ -205,11 +207,11 @@ mod tests {
             .iter()
             .map(|&ms| Event { at: at(ms), label: "pull lane1" })
             .collect();
-        let places = lanes(&events, &|second| LEFT + 300.0 * second, LEFT + 300.0);
-        let places: Vec<&Place> = places.iter().flatten().collect();
-        assert_eq!(places.len(), events.len());
-        for (index, a) in places.iter().enumerate() {
-            for b in &places[index + 1..] {
+        let positions = label_positions(&events, &|second| LEFT + 300.0 * second, LEFT + 300.0);
+        let positions: Vec<&LabelPosition> = positions.iter().flatten().collect();
+        assert_eq!(positions.len(), events.len());
+        for (index, a) in positions.iter().enumerate() {
+            for b in &positions[index + 1..] {
                 let apart = a.x + width_of(&a.label) <= b.x || b.x + width_of(&b.label) <= a.x;
                 assert!(a.row != b.row || apart, "{} {} {} {}", a.x, a.row, b.x, b.row);
             }

@@ -4,7 +4,7 @@ use lunway_block::Buf;
 
 use super::transfer::{Blocks, whole_blocks};
 use super::verify::{first_difference, miscompare};
-use super::{Answer, Cdb, Command, failure, stepwise};
+use super::{Answer, Command, PaddedCdb, failure, stepwise};
 use crate::block_error::Step;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
@@ -14,11 +14,11 @@ const FUA: u8 = 0x08;
 /// Most blocks of one COMPARE AND WRITE: what its one-byte field can say.
 pub(crate) const COMPARE_AND_WRITE_MAX: u8 = 255;
 
-pub(crate) fn blocks_of_compare_and_write(cdb: &Cdb) -> Blocks {
+pub(crate) fn blocks_of_compare_and_write(cdb: &PaddedCdb) -> Blocks {
     Blocks { lba: cdb.u64(2), count: cdb.u8(13).into() }
 }
 
-pub(crate) fn blocks_of_write_atomic(cdb: &Cdb) -> Blocks {
+pub(crate) fn blocks_of_write_atomic(cdb: &PaddedCdb) -> Blocks {
     Blocks { lba: cdb.u64(2), count: cdb.u16(12).into() }
 }
 

@@ -2,7 +2,7 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Cdb, Command, parameter_data};
+use super::{Answer, Command, PaddedCdb, parameter_data};
 use crate::capacity::ReadCapacity;
 use crate::inquiry::{Inquiry, PeripheralType};
 use crate::lun::{Lun, LunList};
@@ -14,7 +14,7 @@ use crate::vpd::{self, page};
 const EVPD: u8 = 0x01;
 
 /// EVPD, page and allocation length; a page without EVPD is a mistake (SPC-4 §6.6.1).
-fn inquiry_request(cdb: &Cdb) -> Result<(Option<u8>, usize), Response> {
+fn inquiry_request(cdb: &PaddedCdb) -> Result<(Option<u8>, usize), Response> {
     let allocation = usize::from(cdb.u16(3));
     match (cdb.has(1, EVPD), cdb.u8(2)) {
         (true, page) => Ok((Some(page), allocation)),
@@ -32,7 +32,7 @@ pub(crate) fn inquiry(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&data, allocation)))
 }
 
-pub(crate) fn inquiry_without_unit(cdb: &Cdb, well_known: bool) -> Result<Response, Response> {
+pub(crate) fn inquiry_without_unit(cdb: &PaddedCdb, well_known: bool) -> Result<Response, Response> {
     let (requested, allocation) = inquiry_request(cdb)?;
     let peripheral = if well_known { PeripheralType::WELL_KNOWN } else { PeripheralType::ABSENT };
     let data = match requested {
@@ -53,7 +53,7 @@ pub(crate) fn read_capacity_16(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&capacity.build_16(), command.cdb.u32(10) as usize)))
 }
 
-pub(crate) fn report_luns(nexus: &Nexus, cdb: &Cdb) -> Result<Response, Response> {
+pub(crate) fn report_luns(nexus: &Nexus, cdb: &PaddedCdb) -> Result<Response, Response> {
     let units = || nexus.luns().into_iter().map(Lun::new);
     let luns: Vec<Lun> = match cdb.u8(2) {
         0x00 => units().collect(),
@@ -65,7 +65,7 @@ pub(crate) fn report_luns(nexus: &Nexus, cdb: &Cdb) -> Result<Response, Response
     Ok(parameter_data(&LunList::build(&luns), cdb.u32(6) as usize))
 }
 
-fn sense_data(cdb: &Cdb, sense: &Sense) -> Response {
+fn sense_data(cdb: &PaddedCdb, sense: &Sense) -> Response {
     const DESC: u8 = 0x01;
     parameter_data(&sense.to_bytes(cdb.has(1, DESC)), usize::from(cdb.u8(4)))
 }
@@ -88,7 +88,7 @@ pub(crate) fn request_sense(command: Command) -> Answer {
     Ok(Io::Ready(sense_data(&command.cdb, &sense)))
 }
 
-pub(crate) fn request_sense_without_unit(cdb: &Cdb, well_known: bool) -> Response {
+pub(crate) fn request_sense_without_unit(cdb: &PaddedCdb, well_known: bool) -> Response {
     let sense = if well_known {
         Sense::new(SenseKey::NO_SENSE, AdditionalSense::NONE)
     } else {

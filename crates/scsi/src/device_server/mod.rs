@@ -49,7 +49,7 @@ pub(crate) enum Handler {
     /// A command to a logical unit.
     Unit(fn(Command) -> Answer),
     /// A command about all logical units of the nexus.
-    Nexus(fn(&Nexus, &Cdb) -> Result<Response, Response>),
+    Nexus(fn(&Nexus, &PaddedCdb) -> Result<Response, Response>),
 }
 
 /// Bytes of the longest CDB that is supported.
@@ -57,9 +57,9 @@ const CDB_LEN_MAX: usize = 16;
 
 /// A CDB whose length has been checked, padded with zeroes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cdb([u8; CDB_LEN_MAX]);
+pub(crate) struct PaddedCdb([u8; CDB_LEN_MAX]);
 
-impl Cdb {
+impl PaddedCdb {
     fn padded(cdb: &[u8]) -> Self {
         let mut bytes = [0; CDB_LEN_MAX];
         let len = cdb.len().min(CDB_LEN_MAX);
@@ -92,7 +92,7 @@ impl Cdb {
 /// A command on its way to its handler.
 pub(crate) struct Command {
     pub(crate) itl: Arc<ItlNexus>,
-    pub(crate) cdb: Cdb,
+    pub(crate) cdb: PaddedCdb,
     pub(crate) data_out: SharedBuf,
     /// Bytes of data-in that the transport can deliver.
     pub(crate) data_in_max: usize,
@@ -198,11 +198,12 @@ pub(crate) fn refusal_of(itl: &ItlNexus, cdb: &[u8]) -> Option<Response> {
         return Some(Response::status(Status::BUSY));
     }
     let operation = find(cdb).ok()?;
-    conflict(itl, operation, &Cdb::padded(cdb), obstacles).or_else(|| closed(itl, operation, None, obstacles))
+    conflict(itl, operation, &PaddedCdb::padded(cdb), obstacles)
+        .or_else(|| closed(itl, operation, None, obstacles))
 }
 
 /// Another nexus's reservation.
-fn conflict(itl: &ItlNexus, operation: &Operation, cdb: &Cdb, obstacles: u8) -> Option<Response> {
+fn conflict(itl: &ItlNexus, operation: &Operation, cdb: &PaddedCdb, obstacles: u8) -> Option<Response> {
     if obstacles & (obstacle::RESERVED | obstacle::PERSISTENT) == 0 {
         return None;
     }
@@ -269,7 +270,7 @@ pub(crate) fn execute(
         Ok(_) => return refuse(&itl, Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE)),
         Err(sense) => return refuse(&itl, sense),
     };
-    let cdb = Cdb::padded(cdb);
+    let cdb = PaddedCdb::padded(cdb);
     if let Handler::Nexus(handler) = operation.handler() {
         let d_sense = itl.unit().mode().descriptor_sense();
         return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
@@ -372,7 +373,7 @@ pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], well_known: bool) 
         Ok(operation) => operation,
         Err(sense) => return sense.into(),
     };
-    let cdb = Cdb::padded(cdb);
+    let cdb = PaddedCdb::padded(cdb);
     let answer = match (operation.handler(), operation.opcode) {
         (Handler::Nexus(handler), _) => handler(nexus, &cdb),
         (_, opcode::INQUIRY) => identify::inquiry_without_unit(&cdb, well_known),

@@ -2,7 +2,7 @@
 
 use lunway_block::{BlockDevice, Buf, Geometry, Io, SharedBuf};
 
-use super::{Answer, Cdb, Command, failure};
+use super::{Answer, Command, PaddedCdb, failure};
 use crate::block_error::{Step, response_of};
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
@@ -17,20 +17,20 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn of_10(cdb: &Cdb) -> Self {
+    pub(crate) fn of_10(cdb: &PaddedCdb) -> Self {
         Self { lba: cdb.u32(2).into(), count: cdb.u16(7).into() }
     }
 
-    pub(crate) fn of_12(cdb: &Cdb) -> Self {
+    pub(crate) fn of_12(cdb: &PaddedCdb) -> Self {
         Self { lba: cdb.u32(2).into(), count: cdb.u32(6) }
     }
 
-    pub(crate) fn of_16(cdb: &Cdb) -> Self {
+    pub(crate) fn of_16(cdb: &PaddedCdb) -> Self {
         Self { lba: cdb.u64(2), count: cdb.u32(10) }
     }
 
     /// 21 bits of address; a count of 0 means 256.
-    pub(crate) fn of_6(cdb: &Cdb) -> Self {
+    pub(crate) fn of_6(cdb: &PaddedCdb) -> Self {
         let count = match cdb.u8(4) {
             0 => 256,
             count => count.into(),
@@ -123,7 +123,7 @@ pub(crate) fn read_16(command: Command) -> Answer {
 }
 
 /// FUA on a read: what comes back must be on stable storage (SBC-4 §4.15), so a volatile cache is flushed first.
-fn read_maybe_stable(command: Command, blocks: fn(&Cdb) -> Blocks) -> Answer {
+fn read_maybe_stable(command: Command, blocks: fn(&PaddedCdb) -> Blocks) -> Answer {
     let blocks = blocks(&command.cdb);
     if !command.cdb.has(1, FUA) || !command.unit().geometry().volatile_cache {
         return read(&command, blocks);

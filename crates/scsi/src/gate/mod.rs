@@ -42,7 +42,7 @@ pub(crate) struct Gate {
 
 /// Place where a pass is recorded.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum PassEntry {
     Slot(usize),
     Line(u64),
 }
@@ -51,7 +51,7 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Pass<G: AsRef<Gate>> {
     gate: G,
-    place: Place,
+    entry: PassEntry,
 }
 
 /// Permission to be inside alone.
@@ -69,8 +69,8 @@ impl Gate {
         if self.barriers.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        let place = Place::Slot(self.slots.take(claim)?);
-        let pass = Pass { gate: self, place };
+        let entry = PassEntry::Slot(self.slots.take(claim)?);
+        let pass = Pass { gate: self, entry };
         // Else the pass is dropped: who saw its slot is told that it is free again.
         (self.barriers.load(Ordering::SeqCst) == 0).then_some(pass)
     }
@@ -92,16 +92,16 @@ impl Gate {
         number
     }
 
-    fn leave(&self, place: Place) {
-        let wakers = match place {
-            Place::Slot(index) => {
+    fn leave(&self, entry: PassEntry) {
+        let wakers = match entry {
+            PassEntry::Slot(index) => {
                 self.slots.free(index);
                 if self.barriers.load(Ordering::SeqCst) == 0 {
                     return;
                 }
                 self.line().advance(&self.slots)
             }
-            Place::Line(number) => {
+            PassEntry::Line(number) => {
                 let mut line = self.line();
                 if line.leave(number).is_some_and(|mode| mode != Mode::Shared) {
                     self.barriers.fetch_sub(1, Ordering::SeqCst);
@@ -117,7 +117,7 @@ impl Gate {
 async fn enter<T: AsRef<Gate>>(owner: Arc<T>, mode: Mode, claim: Claim, by: Option<u64>) -> Pass<Owned<T>> {
     let gate = Owned(owner);
     let number = gate.as_ref().stand(mode, claim, by);
-    let pass = Pass { gate, place: Place::Line(number) };
+    let pass = Pass { gate, entry: PassEntry::Line(number) };
     poll_fn(|cx| pass.gate.as_ref().line().poll(number, cx)).await;
     pass
 }
@@ -163,15 +163,15 @@ impl<T: AsRef<Gate>> AsRef<Gate> for Owned<T> {
 impl Pass<&Gate> {
     /// The same permission, for a command that goes on after the call.
     pub(crate) fn into_owned<T: AsRef<Gate>>(self, owner: Arc<T>) -> Pass<Owned<T>> {
-        let place = self.place;
+        let entry = self.entry;
         std::mem::forget(self);
-        Pass { gate: Owned(owner), place }
+        Pass { gate: Owned(owner), entry }
     }
 }
 
 impl<G: AsRef<Gate>> Drop for Pass<G> {
     fn drop(&mut self) {
-        self.gate.as_ref().leave(self.place);
+        self.gate.as_ref().leave(self.entry);
     }
 }
 

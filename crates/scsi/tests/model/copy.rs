@@ -1,7 +1,7 @@
 //! EXTENDED COPY (LID1) of the model: SPC-4 6.4, block to block.
 
 use crate::answer::{LIST_LENGTH, Outcome, Refusal, Reply, refuse};
-use crate::layout::{Access, number};
+use crate::layout::{ConflictClass, number};
 use crate::random::Random;
 use crate::step::{Payload, Step};
 use crate::unit::Unit;
@@ -70,12 +70,12 @@ impl World {
         if len == 0 {
             return Ok(());
         }
-        let closed = |lun: u16, access: Access| {
+        let closed = |lun: u16, access: ConflictClass| {
             let unit = &self.units[usize::from(lun)];
             !unit.medium || unit.reservations.conflicts(access, nexus)
         };
-        if closed(source, Access::Read)
-            || closed(destination, Access::Write)
+        if closed(source, ConflictClass::Read)
+            || closed(destination, ConflictClass::Write)
             || self.protected(nexus, destination)
         {
             return refuse(&[PARTY_FAILED]);

@@ -1,8 +1,8 @@
 //! How CDBs look, written down from SPC-4 and SBC-4 a second time.
 
-/// What a reservation of another nexus does (SPC-4 table 68, SBC-4 table 13, SPC-2 7.21).
+/// Conflict of a command with a reservation of another nexus (SPC-4 table 68, SBC-4 table 13, SPC-2 7.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum ConflictClass {
     /// Always allowed.
     Free,
     /// Refused under RESERVE.
@@ -55,13 +55,13 @@ pub(crate) struct Layout {
     pub(crate) action: Option<u8>,
     /// Operation code, then the bits of each byte that mean something, CONTROL last.
     pub(crate) fields: &'static [u8],
-    access: Access,
+    access: ConflictClass,
     pub(crate) medium: bool,
     pub(crate) writes: bool,
 }
 
-const fn layout(command: Command, fields: &'static [u8], access: Access, medium: bool) -> Layout {
-    let writes = medium && matches!(access, Access::Write);
+const fn layout(command: Command, fields: &'static [u8], access: ConflictClass, medium: bool) -> Layout {
+    let writes = medium && matches!(access, ConflictClass::Write);
     Layout { command, action: None, fields, access, medium, writes }
 }
 
@@ -77,7 +77,7 @@ impl Layout {
     }
 
     /// START STOP UNIT that starts and PREVENT ALLOW MEDIUM REMOVAL that allows are always allowed (SBC-4 table 13).
-    pub(crate) fn access(&self, cdb: &[u8]) -> Access {
+    pub(crate) fn access(&self, cdb: &[u8]) -> ConflictClass {
         match self.command {
             Command::StartStop if cdb[4] & 0xF1 == 1 => Free,
             Command::PreventAllow if cdb[4] & 3 == 0 => Free,
@@ -128,7 +128,7 @@ impl Layout {
     }
 }
 
-use Access::{Free, Persistent, Query, Read, Write};
+use ConflictClass::{Free, Persistent, Query, Read, Write};
 
 #[rustfmt::skip]
 pub(crate) const LAYOUTS: &[Layout] = &[

@@ -4,7 +4,7 @@ use lunway_scsi::Response;
 
 use crate::answer::{INVALID_CDB, INVALID_PARAMETER, Outcome, Refusal, Reply, refuse, wrong};
 use crate::attention::{REGISTRATIONS_PREEMPTED, RESERVATIONS_PREEMPTED, RESERVATIONS_RELEASED};
-use crate::layout::{Access, Command, number};
+use crate::layout::{Command, ConflictClass, number};
 
 const INVALID_RELEASE: (u8, u16) = (5, 0x2604);
 
@@ -50,11 +50,11 @@ impl Reservations {
     }
 
     /// A command of this kind ends with RESERVATION CONFLICT.
-    pub(crate) fn conflicts(&self, access: Access, who: Who) -> bool {
-        if access == Access::Free {
+    pub(crate) fn conflicts(&self, access: ConflictClass, who: Who) -> bool {
+        if access == ConflictClass::Free {
             return false;
         }
-        if self.reserved_by.is_some_and(|holder| holder != who || access == Access::Persistent) {
+        if self.reserved_by.is_some_and(|holder| holder != who || access == ConflictClass::Persistent) {
             return true;
         }
         let Some((kind, _)) = self.held else { return false };
@@ -62,9 +62,9 @@ impl Reservations {
             return false;
         }
         match access {
-            Access::Free | Access::Query | Access::Persistent => false,
-            Access::Read => matches!(kind, 3 | 6 | 8),
-            Access::Write => true,
+            ConflictClass::Free | ConflictClass::Query | ConflictClass::Persistent => false,
+            ConflictClass::Read => matches!(kind, 3 | 6 | 8),
+            ConflictClass::Write => true,
         }
     }
 

@@ -43,11 +43,11 @@ use crate::polling::Polling;
 use crate::registry::{Handle, Joinable, Order, Ticket};
 use crate::shared::{Admission, Ends, Shared};
 use end::End;
-use task_management::Waiter;
+use task_management::AbortWaiter;
 use turn::Turn;
 use work::{Done, Work};
 
-pub(crate) use session::Session;
+pub(crate) use session::SessionContext;
 
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice
 /// that. The kernel takes 1024.
@@ -87,10 +87,10 @@ pub(crate) struct Connection {
     shared: Arc<Shared>,
     core: TargetConnection,
     ticket: Ticket,
-    session: Option<Session>,
+    session: Option<SessionContext>,
     work: FuturesUnordered<Work>,
     /// Task management functions, here or elsewhere, that wait for commands of `work`.
-    waiters: Vec<Waiter>,
+    waiters: Vec<AbortWaiter>,
     /// Aborted commands that the device still has, and their logical units.
     aborted: Vec<(TaskId, Option<u16>)>,
     ends: Ends,
@@ -371,7 +371,8 @@ impl Connection {
 
     fn command(&mut self, command: Command) {
         // The core gives commands in normal sessions only.
-        let Some(Session { nexus: Some(nexus), counters: Some(counters), .. }) = &mut self.session else {
+        let Some(SessionContext { nexus: Some(nexus), counters: Some(counters), .. }) = &mut self.session
+        else {
             return;
         };
         let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };

@@ -33,7 +33,7 @@ pub(super) fn predecessors_change(predecessors: Vec<Arc<Handle>>, held: BTreeSet
 }
 
 /// State of a session that each of its connections has.
-pub(crate) struct Session {
+pub(crate) struct SessionContext {
     /// `None`: discovery, or not open yet.
     pub(crate) nexus: Option<Arc<Nexus>>,
     /// `None`: discovery.
@@ -47,7 +47,7 @@ pub(crate) struct Session {
 
 impl Connection {
     /// Full feature phase begins, after the connections whose place this one takes have stopped.
-    pub(super) fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
+    pub(super) fn begin(&mut self, mut session: SessionContext, predecessors: Vec<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
         self.shared.session_log.info(&session.principal, |suppressed| {
             tracing::info!(?initiator, %target, peer = %self.ends.peer, suppressed, "logged in");

@@ -25,14 +25,14 @@ use crate::registry::{AbortScope, Cause, Order, Registry};
 /// they have an answer to act upon.
 const MANAGEMENT_TIME: Duration = Duration::from_secs(10);
 
-/// Someone who waits for the end of aborted commands.
-pub(super) struct Waiter {
+/// A task management function that waits for the end of aborted commands.
+pub(super) struct AbortWaiter {
     tasks: Vec<TaskId>,
     /// Dropped with the waiter: that is the message.
     _done: oneshot::Sender<()>,
 }
 
-impl Waiter {
+impl AbortWaiter {
     /// Removes a command that may have ended; returns `true` if there are others to wait for.
     pub(super) fn goes_on_without(&mut self, task: TaskId) -> bool {
         self.tasks.retain(|waited_for| *waited_for != task);
@@ -127,7 +127,7 @@ impl Connection {
         let mut ends = Vec::new();
         if !tasks.is_empty() {
             let (done, end) = oneshot::channel();
-            self.waiters.push(Waiter { tasks, _done: done });
+            self.waiters.push(AbortWaiter { tasks, _done: done });
             ends.push(end);
         }
         for sibling in self.ticket.siblings() {
@@ -200,7 +200,7 @@ impl Connection {
             Aborted::NotFound => return,
             Aborted::Dropped => {}
             Aborted::Executing(task) => {
-                self.waiters.push(Waiter { tasks: vec![task], _done: done });
+                self.waiters.push(AbortWaiter { tasks: vec![task], _done: done });
             }
         }
         found.store(true, Ordering::SeqCst);
@@ -225,7 +225,7 @@ impl Connection {
             nexus.commands_cleared(lun);
         }
         if !tasks.is_empty() {
-            self.waiters.push(Waiter { tasks, _done: done });
+            self.waiters.push(AbortWaiter { tasks, _done: done });
         }
     }
 

@@ -30,27 +30,27 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// is deregistered.
 // RFC 7143 [4.2.7-1]
 #[derive(Debug)]
-pub(crate) struct Registrar {
+pub(crate) struct IsnsRegistrar {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-impl Registrar {
+impl IsnsRegistrar {
     pub(crate) fn start(server: SocketAddr, shared: Arc<Shared>) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let join = thread::Builder::new().name("lunway-isns".to_owned()).spawn(move || {
-            let mut session = Session { server, transaction: 0, registered: None, pause: None };
+            let mut client = IsnsClient { server, transaction: 0, registered: None, pause: None };
             let mut wait = Duration::ZERO;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                session.look(served(&shared));
-                wait = session.pause.unwrap_or(LOOK_PERIOD);
+                client.look(served(&shared));
+                wait = client.pause.unwrap_or(LOOK_PERIOD);
             }
-            session.leave();
+            client.leave();
         })?;
         Ok(Self { thread: Some((stop, join)) })
     }
 }
 
-impl Drop for Registrar {
+impl Drop for IsnsRegistrar {
     fn drop(&mut self) {
         if let Some((stop, join)) = self.thread.take() {
             drop(stop);
@@ -78,7 +78,7 @@ fn served(shared: &Shared) -> Option<Registration> {
 }
 
 /// State of the exchange with the server.
-struct Session {
+struct IsnsClient {
     server: SocketAddr,
     transaction: u16,
     registered: Option<(Registration, Instant)>,
@@ -86,7 +86,7 @@ struct Session {
     pause: Option<Duration>,
 }
 
-impl Session {
+impl IsnsClient {
     /// Sees to it that `served` is what is registered.
     fn look(&mut self, served: Option<Registration>) {
         let is_current = match (&self.registered, &served) {
@@ -191,12 +191,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         let script = script(listener, &[0, 0, 0]);
-        let mut session = Session { server, transaction: 0, registered: None, pause: None };
-        session.look(None);
-        session.look(Some(registration("10.0.0.1:3260")));
-        session.look(Some(registration("10.0.0.1:3260")));
-        session.look(Some(registration("10.0.0.2:3260")));
-        session.leave();
+        let mut client = IsnsClient { server, transaction: 0, registered: None, pause: None };
+        client.look(None);
+        client.look(Some(registration("10.0.0.1:3260")));
+        client.look(Some(registration("10.0.0.1:3260")));
+        client.look(Some(registration("10.0.0.2:3260")));
+        client.leave();
         assert_eq!(script.join().unwrap(), [DEV_ATTR_REG, DEV_ATTR_REG, DEV_DEREG]);
     }
 
@@ -204,16 +204,16 @@ mod tests {
     fn a_server_that_refuses_or_is_not_there_is_asked_again_after_longer_and_longer_pauses() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
-        let mut session = Session { server, transaction: 0, registered: None, pause: None };
+        let mut client = IsnsClient { server, transaction: 0, registered: None, pause: None };
         let script = script(listener, &[6, 0]);
-        session.look(Some(registration("10.0.0.1:3260")));
-        assert_eq!(session.pause, Some(RETRY_FIRST));
-        session.look(Some(registration("10.0.0.1:3260")));
-        assert_eq!(session.pause, None);
+        client.look(Some(registration("10.0.0.1:3260")));
+        assert_eq!(client.pause, Some(RETRY_FIRST));
+        client.look(Some(registration("10.0.0.1:3260")));
+        assert_eq!(client.pause, None);
         script.join().unwrap();
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
-            session.look(Some(registration("10.0.0.3:3260")));
-            assert_eq!(session.pause, Some(Duration::from_secs(pause)));
+            client.look(Some(registration("10.0.0.3:3260")));
+            assert_eq!(client.pause, Some(Duration::from_secs(pause)));
         }
     }
 }

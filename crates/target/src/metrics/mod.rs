@@ -29,7 +29,7 @@ use crate::server::{SessionSummary, WarningKind};
 pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
 use failure::Cause;
 pub use rates::Rates;
-use session::Shelf;
+use session::PublishedCounters;
 pub(crate) use session::{Addressed, Counted, SessionCounters};
 
 /// Log interval: how long the failures of one cause of a logical unit are counted and not logged again. A disk that is
@@ -47,7 +47,7 @@ pub(crate) struct Metrics(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    sessions: Vec<Weak<Shelf>>,
+    sessions: Vec<Weak<PublishedCounters>>,
     luns: BTreeMap<(String, u16), LunMetrics>,
     portals: BTreeMap<SocketAddr, LunMetrics>,
     logins: u64,
@@ -184,23 +184,23 @@ impl Metrics {
 
     /// Counters for a new session.
     pub(crate) fn open(self: &Arc<Self>, session: SessionSummary) -> SessionCounters {
-        let shelf = Arc::new(Shelf::new(session));
+        let published = Arc::new(PublishedCounters::new(session));
         let mut inner = self.lock();
-        inner.sessions.push(Arc::downgrade(&shelf));
-        SessionCounters::new(shelf, Arc::clone(self))
+        inner.sessions.push(Arc::downgrade(&published));
+        SessionCounters::new(published, Arc::clone(self))
     }
 
     /// A session is over: what it counted is kept.
-    fn close(&self, shelf: &Arc<Shelf>) {
+    fn close(&self, published: &Arc<PublishedCounters>) {
         let mut inner = self.lock();
-        inner
-            .sessions
-            .retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), &raw const **shelf));
-        for (lun, mut metrics) in shelf.read() {
+        inner.sessions.retain(|other| {
+            other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), &raw const **published)
+        });
+        for (lun, mut metrics) in published.read() {
             metrics.queue = 0;
-            let key = (shelf.session.target.clone(), lun);
+            let key = (published.session.target.clone(), lun);
             inner.luns.entry(key).or_default().add(&metrics);
-            let portal = shelf.session.portal;
+            let portal = published.session.portal;
             if inner.portals.len() < PORTALS_MAX || inner.portals.contains_key(&portal) {
                 inner.portals.entry(portal).or_default().add(&metrics);
             }
@@ -252,7 +252,7 @@ impl Metrics {
     pub(crate) fn snapshot(&self, served: impl Iterator<Item = (String, u16)>) -> MetricsSnapshot {
         let inner = self.lock();
         let (mut luns, mut portals) = (inner.luns.clone(), inner.portals.clone());
-        let shelves: Vec<_> = inner.sessions.iter().filter_map(Weak::upgrade).collect();
+        let all_published: Vec<_> = inner.sessions.iter().filter_map(Weak::upgrade).collect();
         let (logins, logins_refused) = (inner.logins, inner.logins_refused);
         let snapshots_broken = inner.snapshots_broken;
         drop(inner);
@@ -260,17 +260,19 @@ impl Metrics {
             luns.entry(lun).or_default();
         }
         let mut sessions = Vec::new();
-        for shelf in &shelves {
+        for published in &all_published {
             let mut sum = LunMetrics::default();
-            for (lun, metrics) in shelf.read() {
-                luns.entry((shelf.session.target.clone(), lun)).or_default().add(&metrics);
+            for (lun, metrics) in published.read() {
+                luns.entry((published.session.target.clone(), lun)).or_default().add(&metrics);
                 sum.add(&metrics);
             }
-            portals.entry(shelf.session.portal).or_default().add(&sum);
-            let (session, task_management) = (shelf.session.clone(), shelf.task_management());
+            portals.entry(published.session.portal).or_default().add(&sum);
+            let (session, task_management) = (published.session.clone(), published.task_management());
             sessions.push(SessionReading { session, metrics: sum, task_management });
         }
-        let by = |portal: SocketAddr| shelves.iter().filter(|shelf| shelf.session.portal == portal).count();
+        let by = |portal: SocketAddr| {
+            all_published.iter().filter(|published| published.session.portal == portal).count()
+        };
         let luns = luns.into_iter();
         let portals = portals.into_iter();
         MetricsSnapshot {

@@ -19,7 +19,7 @@ const NOWHERE: u16 = u16::MAX;
 
 /// Counters of a session, as others can read them.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct PublishedCounters {
     pub(super) session: SessionSummary,
     /// Locked when a session uses a logical unit for the first time, and to read.
     counters: Mutex<Vec<(u16, Arc<Counters>)>>,
@@ -28,7 +28,7 @@ pub(super) struct Shelf {
     resets: AtomicU64,
 }
 
-impl Shelf {
+impl PublishedCounters {
     pub(super) fn new(session: SessionSummary) -> Self {
         Self { session, counters: Mutex::default(), aborts: AtomicU64::new(0), resets: AtomicU64::new(0) }
     }
@@ -50,7 +50,7 @@ impl Shelf {
 /// counters, from the round's read to the end of its executions. At depth 1 that is the command's own time, at depth 32
 /// the time until its answer could be sent.
 pub(crate) struct SessionCounters {
-    shelf: Arc<Shelf>,
+    published: Arc<PublishedCounters>,
     metrics: Arc<Metrics>,
     /// The session's own list, which it reads without the lock. The first entry is for numbers that it does not see,
     /// which nobody is shown: there are too many of them to count apart.
@@ -78,9 +78,16 @@ pub(crate) struct Counted {
 }
 
 impl SessionCounters {
-    pub(super) fn new(shelf: Arc<Shelf>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(published: Arc<PublishedCounters>, metrics: Arc<Metrics>) -> Self {
         let luns = vec![(NOWHERE, Arc::default())];
-        Self { shelf, metrics, luns, round: Vec::new(), round_start: Instant::now(), failures: Vec::new() }
+        Self {
+            published,
+            metrics,
+            luns,
+            round: Vec::new(),
+            round_start: Instant::now(),
+            failures: Vec::new(),
+        }
     }
 
     /// A round begins: commands may have arrived.
@@ -137,9 +144,9 @@ impl SessionCounters {
     pub(crate) fn manages(&self, function: TaskManagementFunction) {
         use TaskManagementFunction as Function;
         let counter = match function {
-            Function::AbortTask | Function::AbortTaskSet | Function::ClearTaskSet => &self.shelf.aborts,
+            Function::AbortTask | Function::AbortTaskSet | Function::ClearTaskSet => &self.published.aborts,
             Function::LogicalUnitReset | Function::TargetWarmReset | Function::TargetColdReset => {
-                &self.shelf.resets
+                &self.published.resets
             }
             Function::ClearAca => return,
         };
@@ -167,7 +174,7 @@ impl SessionCounters {
             self.failures.len() - 1
         });
         let Some(count) = self.failures[at].add(now) else { return };
-        let session = &self.shelf.session;
+        let session = &self.published.session;
         let Some(more) = self.metrics.logs_failure(&session.target, lun, cause, count, now) else { return };
         let (target, initiator, operation) = (&session.target, &session.initiator, kind.name());
         let more = (more > 0).then_some(more);
@@ -183,7 +190,7 @@ impl SessionCounters {
         }
         let counters = Arc::<Counters>::default();
         self.luns.push((number, Arc::clone(&counters)));
-        self.shelf.counters.lock().unwrap_or_else(PoisonError::into_inner).push((number, counters));
+        self.published.counters.lock().unwrap_or_else(PoisonError::into_inner).push((number, counters));
         self.luns.len() - 1
     }
 }
@@ -203,6 +210,6 @@ fn outcome(response: &Response) -> (Ending, u64) {
 impl Drop for SessionCounters {
     fn drop(&mut self) {
         self.end_round();
-        self.metrics.close(&self.shelf);
+        self.metrics.close(&self.published);
     }
 }

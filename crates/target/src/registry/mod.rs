@@ -11,9 +11,9 @@ use lunway_scsi::Nexus;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Limits;
-use crate::crowd::Crowd;
 use crate::server::SessionSummary;
 use crate::source::Source;
+use crate::source_quota::SourceQuota;
 
 mod order;
 #[cfg(test)]
@@ -169,12 +169,12 @@ pub(crate) struct Registry {
 struct Inner {
     last_id: u64,
     /// Connections that have not logged in.
-    before_login: Crowd<Arc<Handle>>,
+    before_login: SourceQuota<Arc<Handle>>,
     /// Discovery sessions. They cost less than others and need no authentication, so they must not take the place of
     /// those: one of them makes place for a new one.
-    discoveries: Crowd<Arc<Handle>>,
+    discoveries: SourceQuota<Arc<Handle>>,
     /// By the number of the connection that made them.
-    sessions: BTreeMap<u64, Session>,
+    sessions: BTreeMap<u64, SessionEntry>,
     by_key: HashMap<SessionKey, u64>,
     tsihs: HashSet<u16>,
     last_tsih: u16,
@@ -185,7 +185,7 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Session {
+struct SessionEntry {
     key: SessionKey,
     tsih: u16,
     /// At least one.
@@ -249,7 +249,7 @@ impl Member {
     }
 }
 
-impl Session {
+impl SessionEntry {
     /// The logical units whose devices still have commands of the session; `None` while a connection may begin more.
     fn busy(&self) -> Option<BTreeSet<u16>> {
         let sets: Option<Vec<_>> = self.connections.iter().map(|member| member.busy.as_ref()).collect();
@@ -396,7 +396,7 @@ impl Registry {
     pub(crate) fn standings_with(&self, target: &str) -> Vec<Standing> {
         let inner = self.lock();
         let sessions = inner.sessions.values().filter(|session| session.key.target == target);
-        sessions.filter_map(Session::standing).collect()
+        sessions.filter_map(SessionEntry::standing).collect()
     }
 
     /// Number of sessions with a target.
@@ -431,7 +431,7 @@ impl Registry {
         let mut inner = self.lock();
         inner.closed = true;
         let idle = inner.before_login.members().chain(inner.discoveries.members()).cloned().collect();
-        (idle, inner.sessions.values().flat_map(Session::handles).cloned().collect())
+        (idle, inner.sessions.values().flat_map(SessionEntry::handles).cloned().collect())
     }
 }
 
@@ -462,9 +462,10 @@ impl Inner {
         }
     }
 
-    fn find(&mut self, key: &SessionKey, tsih: u16) -> Result<(u64, &mut Session), Refusal> {
-        let meant =
-            |session: &Session| session.tsih == tsih && !session.replaced && session.key.agrees_with(key);
+    fn find(&mut self, key: &SessionKey, tsih: u16) -> Result<(u64, &mut SessionEntry), Refusal> {
+        let meant = |session: &SessionEntry| {
+            session.tsih == tsih && !session.replaced && session.key.agrees_with(key)
+        };
         let session = self.sessions.iter_mut().find(|(_, session)| meant(session));
         session.map(|(id, session)| (*id, session)).ok_or(Refusal::NoSession)
     }
@@ -527,7 +528,8 @@ impl Ticket {
         });
         inner.by_key.insert(key.clone(), id);
         let connections = vec![Member::new(cid, &self.handle)];
-        let session = Session { key, tsih, connections, joinable, nexus: None, over: false, replaced: false };
+        let session =
+            SessionEntry { key, tsih, connections, joinable, nexus: None, over: false, replaced: false };
         inner.sessions.insert(id, session);
         self.session = Some(id);
         drop(guard);
@@ -574,7 +576,7 @@ impl Ticket {
     pub(crate) fn siblings(&self) -> Vec<Arc<Handle>> {
         let inner = self.registry.lock();
         let session = self.session.and_then(|id| inner.sessions.get(&id));
-        let handles = session.into_iter().flat_map(Session::handles);
+        let handles = session.into_iter().flat_map(SessionEntry::handles);
         handles.filter(|handle| handle.id != self.handle.id).cloned().collect()
     }
 
@@ -670,7 +672,7 @@ impl Ticket {
         {
             session.connections.retain(|member| member.handle.id != id);
             if session.connections.is_empty()
-                && let Some(Session { key, tsih, .. }) = inner.sessions.remove(&session_id)
+                && let Some(SessionEntry { key, tsih, .. }) = inner.sessions.remove(&session_id)
             {
                 inner.tsihs.remove(&tsih);
                 // A session that took this one's place has the key now.

@@ -8,7 +8,7 @@ use lunway_block::spec::DeviceSpec;
 
 use super::summary::SessionSummary;
 use super::warnings::{Warning, WarningKind};
-use crate::access::Access;
+use crate::access::AccessDecision;
 use crate::config::{AccessRule, Config, LunConfig, TargetConfig};
 use crate::name::IscsiName;
 use crate::portal::Portals;
@@ -378,7 +378,7 @@ pub(super) fn lost_memory(old: &Config, new: &Config, made: bool) -> Vec<String>
 fn keeps(old: &Target, new: &Target, session: &SessionSummary) -> bool {
     let group = session.portal_group;
     let access = || new.access_of(&session.initiator, session.peer.ip(), session.user.as_deref(), group);
-    old.config == new.config || access() != Access::Denied
+    old.config == new.config || access() != AccessDecision::Denied
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::compaction::{CLOSE_TIME, Compactions};
+use super::daemon_identity::DaemonIdentity;
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
-use super::opening::{Closing, OpenDevice, OpenError, OpenOptions};
-use super::place::Place;
+use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::snapshots::LunSnapshots;
 use super::tracking::Track;
 use super::work::{DeviceWork, Unsettled};
@@ -111,7 +111,7 @@ pub(super) struct Maker {
     pub(super) state: Option<Arc<dyn StateStore>>,
     /// The folder of track files.
     pub(super) tracks: Option<PathBuf>,
-    pub(super) place: Arc<Place>,
+    pub(super) daemon: Arc<DaemonIdentity>,
     pub(super) unsettled: Arc<Unsettled>,
 }
 
@@ -119,7 +119,7 @@ impl Maker {
     /// Opens the device and puts a logical unit in front of it.
     pub(super) async fn make(&self, target: &TargetConfig, lun: &LunConfig) -> Result<Lun, StartError> {
         let refused = |why: OpenError| refused(target, lun, why);
-        let options = OpenOptions { sector: lun.sector, read_only: lun.read_only };
+        let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only };
         let track = lun.track && !lun.read_only;
         if let Some(folder) = self.tracks.as_deref().filter(|_| !lun.track && !lun.read_only) {
             Track::forget(folder, target, lun).map_err(|why| refused(why.into()))?;
@@ -186,7 +186,7 @@ impl Maker {
         let options = LogicalUnitOptions {
             // The same after every start, so that initiators find their disk again.
             identity: identity(target.name.as_str(), lun.id),
-            distinction: self.place.distinction(lun),
+            distinction: self.daemon.distinction(lun),
             serial: lun.serial.clone().unwrap_or_default(),
             removable: lun.removable,
             read_only: lun.read_only,
@@ -420,13 +420,13 @@ mod tests {
         let config = Config::from_toml(text, "lunway.toml").unwrap();
         let (target, lun) = (&config.targets[0], &config.targets[0].luns[0]);
         let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".into()) }));
-        let place = Arc::new(Place::of(&config));
+        let daemon = Arc::new(DaemonIdentity::of(&config));
         let maker = Maker {
             open,
             runtime: Handle::current(),
             state: None,
             tracks: None,
-            place,
+            daemon,
             unsettled: Arc::default(),
         };
         let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());

@@ -11,7 +11,7 @@
 //! | `work.rs` | resizes and snapshots of those devices, and what outlives its caller |
 //! | `offline.rs` | logical units whose device could not be opened at the start, and when it can |
 //! | `own.rs` | devices that would lead back to the server |
-//! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
+//! | `daemon_identity.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `snapshots.rs` | snapshots of logical units while they are served |
 //! | `tracking.rs` | the track file of a logical unit, and what identifies its disk |
 //! | `settings.rs` | what connections need of a configuration |
@@ -23,13 +23,13 @@ mod change;
 mod claim;
 mod compaction;
 mod cutting;
+mod daemon_identity;
 mod effects;
 mod error;
 mod lun;
 mod offline;
 mod opening;
 mod own;
-mod place;
 mod reservations;
 mod settings;
 mod snapshots;
@@ -54,7 +54,7 @@ use tokio::runtime::Handle as Runtime;
 
 use crate::chap_failures::ChapFailures;
 use crate::config::Config;
-use crate::isns::Registrar;
+use crate::isns::IsnsRegistrar;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{MetricsSnapshot, WarningCount};
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
@@ -65,9 +65,9 @@ use crate::state::FileStore;
 use crate::worker::{self, Worker};
 use change::Transaction;
 use claim::Claims;
+use daemon_identity::DaemonIdentity;
 use lun::{Lun, Maker, Serials};
 use offline::{Later, Left, Offline};
-use place::Place;
 use stopping::Stopped;
 
 pub use change::{ChangeOptions, Changed, Persist, Served};
@@ -75,7 +75,7 @@ use compaction::Compactions;
 pub use compaction::{CompactionState, CompactionSummary};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
 pub use offline::KeepFormats;
-pub use opening::{Closing, OpenDevice, OpenError, OpenOptions, OpenedDevice, OpeningDevice};
+pub use opening::{Closing, LunOpenOptions, OpenDevice, OpenError, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
 pub use summary::{LunSummary, SessionKeys, SessionSummary, TargetSummary};
@@ -112,7 +112,7 @@ pub struct Server {
     listeners: Listeners,
     state: Option<Arc<FileStore>>,
     /// Deregisters when it is dropped.
-    registrar: Option<Registrar>,
+    registrar: Option<IsnsRegistrar>,
 }
 
 /// Configuration served now.
@@ -174,12 +174,12 @@ impl Server {
 
         let state = config.state_folder().as_deref().map(FileStore::open).transpose()?;
         let state = state.map(Arc::new);
-        let place = Arc::new(Place::of(&config));
+        let daemon = Arc::new(DaemonIdentity::of(&config));
         let kept = state.clone().map(|store| store as Arc<dyn StateStore>);
         let tracks = state.as_ref().map(|store| store.path().to_owned());
         tracks.as_deref().into_iter().for_each(snapshots::clean_up);
         let unsettled = Arc::default();
-        let maker = Maker { open, runtime: Runtime::current(), state: kept, tracks, place, unsettled };
+        let maker = Maker { open, runtime: Runtime::current(), state: kept, tracks, daemon, unsettled };
         let (opened, left) = open_all(&config, &maker).await?;
         let luns: Luns = opened.into_iter().map(|lun| (lun.key(), lun)).collect();
         let mut targets = BTreeMap::new();
@@ -220,7 +220,8 @@ impl Server {
         listeners.commit(sockets);
         let acceptor = Acceptor { shared: Arc::clone(&shared), workers: Arc::clone(&workers) };
         listeners.serve(acceptor);
-        let registrar = config.isns.as_ref().map(|isns| Registrar::start(isns.server, Arc::clone(&shared)));
+        let registrar =
+            config.isns.as_ref().map(|isns| IsnsRegistrar::start(isns.server, Arc::clone(&shared)));
         let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
         let warnings = Warning::of(&config);

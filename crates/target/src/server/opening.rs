@@ -11,7 +11,7 @@ use crate::config::DeviceName;
 
 /// Options for opening a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenOptions {
+pub struct LunOpenOptions {
     /// Bytes of a logical sector; `None`: what the device says.
     pub sector: Option<u32>,
     /// It will only be read.
@@ -43,4 +43,4 @@ pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, OpenEr
 
 /// Opens what the device grammar describes. It is called on the runtime that the server was started on, which carries
 /// the device as long as it is open.
-pub type OpenDevice = Arc<dyn Fn(DeviceName, OpenOptions) -> OpeningDevice + Send + Sync>;
+pub type OpenDevice = Arc<dyn Fn(DeviceName, LunOpenOptions) -> OpeningDevice + Send + Sync>;

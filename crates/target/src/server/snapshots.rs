@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::Server;
 use super::error::ChangeError;
 use super::lun::Lun;
-use super::opening::OpenOptions;
+use super::opening::LunOpenOptions;
 use crate::config::DeviceName;
 use crate::metrics::Metrics;
 
@@ -235,7 +235,7 @@ impl Server {
         made.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
         let named = format!("raw:{}", path.display()).parse::<DeviceName>();
         let opening = match named {
-            Ok(name) => self.maker.runtime.spawn((self.maker.open)(name, OpenOptions::default())).await,
+            Ok(name) => self.maker.runtime.spawn((self.maker.open)(name, LunOpenOptions::default())).await,
             Err(error) => {
                 remove(path.clone()).await;
                 return Err(failed(&error));

@@ -103,9 +103,9 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::server::daemon_identity::DaemonIdentity;
     use crate::server::lun::Maker;
     use crate::server::opening::OpenDevice;
-    use crate::server::place::Place;
 
     /// A device whose flush never ends, or says that it was there.
     struct Flushed {
@@ -157,9 +157,10 @@ mod tests {
                     let device: Arc<dyn BlockDevice> = Arc::new(Flushed { disk, hangs, flushed });
                     Box::pin(async { Ok(device.into()) })
                 });
-                let (runtime, place) = (tokio::runtime::Handle::current(), Arc::new(Place::of(&config)));
+                let (runtime, daemon) =
+                    (tokio::runtime::Handle::current(), Arc::new(DaemonIdentity::of(&config)));
                 let unsettled = Arc::default();
-                let maker = Maker { open, runtime, state: None, tracks: None, place, unsettled };
+                let maker = Maker { open, runtime, state: None, tracks: None, daemon, unsettled };
                 let lun = maker.make(&config.targets[0], lun).await;
                 let lun = lun.unwrap();
                 luns.insert(lun.key(), lun);

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::{Book, CLOSED, SHUT, Tracker, lock};
+use super::{CLOSED, LogState, SHUT, Tracker, lock};
 use crate::changes::{ChangeState, ChangedRange, Changes, EpochId};
 use crate::format::{EPOCHS_MAX, Entry, RECORD_HEADER, RECORD_MAX};
 use crate::grain::{GRAIN, PAGE_GRAINS, PAGE_WORDS, UNMAPPED, UNTOUCHED, WRITTEN};
@@ -57,41 +57,41 @@ impl Tracker {
     /// [`EpochError::Busy`] unless the tracker is shut and [at rest](Self::at_rest); [`EpochError::Storage`]: nothing
     /// is tracked any more.
     pub fn close_epoch(&self, id: EpochId) -> Result<(), EpochError> {
-        let mut book = lock(&self.book);
+        let mut log = lock(&self.log);
         match self.mode.load(SeqCst) {
             CLOSED => return Err(EpochError::Closed),
             SHUT if self.live.at_rest(0).is_ok() => {}
             _ => return Err(EpochError::Busy),
         }
-        if id == EpochId([0; 16]) || book.state.epochs.iter().any(|epoch| epoch.id == id) {
+        if id == EpochId([0; 16]) || log.state.epochs.iter().any(|epoch| epoch.id == id) {
             return Err(EpochError::Taken(id));
         }
-        let closed = self.close(&mut book, id);
+        let closed = self.close(&mut log, id);
         let failed = closed.as_ref().err().map(ToString::to_string);
-        match (self.survive(&mut book, closed), failed) {
+        match (self.survive(&mut log, closed), failed) {
             (Ok(()), None) => Ok(()),
             (Ok(()), Some(error)) => Err(EpochError::Storage(error)),
             (Err(error), _) => Err(EpochError::Storage(error.to_string())),
         }
     }
 
-    fn close(&self, book: &mut Book, id: EpochId) -> io::Result<()> {
+    fn close(&self, log: &mut LogState, id: EpochId) -> io::Result<()> {
         let abandoned = lock(&self.abandoned).clone();
-        let begins_anew = book.lost.take();
+        let begins_anew = log.lost.take();
         if let Some(why) = &begins_anew {
             let size = self.size.load(SeqCst);
-            let lasting = std::mem::take(&mut book.state.lasting);
-            book.state = State { lasting, ..State::new(size, self.live.region_grains(), why.clone()) };
+            let lasting = std::mem::take(&mut log.state.lasting);
+            log.state = State { lasting, ..State::new(size, self.live.region_grains(), why.clone()) };
         }
         let mut entries = Vec::new();
         let settles = std::mem::take(&mut lock(&self.queue).settles);
         settles.into_iter().for_each(|regions| self.settle(regions, &mut entries));
-        for &region in &book.hot {
+        for &region in &log.hot {
             self.live.cool(region);
             entries.push(Entry::Region { region, cold: true, states: self.live.states_of(region) });
         }
-        let oldest = book.state.epochs.first().map(|epoch| epoch.id);
-        let oldest = oldest.filter(|_| book.state.epochs.len() >= EPOCHS_MAX);
+        let oldest = log.state.epochs.first().map(|epoch| epoch.id);
+        let oldest = oldest.filter(|_| log.state.epochs.len() >= EPOCHS_MAX);
         entries.extend(oldest.map(Entry::Release));
         entries.push(Entry::Close(id));
         let again = |&(first, last): &(u64, u64)| Entry::Range { first, count: last - first, state: WRITTEN };
@@ -99,21 +99,21 @@ impl Tracker {
         let mut bytes = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut bytes));
         // In one record: half of a close is none.
-        let fits = RECORD_HEADER + bytes.len() <= RECORD_MAX && book.journal.has_room(bytes.len());
+        let fits = RECORD_HEADER + bytes.len() <= RECORD_MAX && log.journal.has_room(bytes.len());
         let one_record = fits && begins_anew.is_none();
         if one_record {
-            book.journal.append(&bytes)?;
+            log.journal.append(&bytes)?;
         }
-        oldest.map(|id| book.state.release(id));
-        let _ = book.state.close(id, self.live.copy());
-        book.hot.clear();
-        book.order.clear();
+        oldest.map(|id| log.state.release(id));
+        let _ = log.state.close(id, self.live.copy());
+        log.hot.clear();
+        log.order.clear();
         self.live.clear();
         for &(first, last) in &abandoned {
             self.live.mark(first, last);
         }
         if !one_record {
-            self.rebase(book, &[])?;
+            self.rebase(log, &[])?;
         }
         abandoned.iter().for_each(|&(first, last)| self.live.saved_range(first, last));
         Ok(())
@@ -125,40 +125,40 @@ impl Tracker {
     ///
     /// [`EpochError::NotFound`]; [`EpochError::Storage`]: nothing is tracked any more.
     pub fn release_epoch(&self, id: EpochId) -> Result<(), EpochError> {
-        let mut book = lock(&self.book);
+        let mut log = lock(&self.log);
         if self.mode.load(SeqCst) == CLOSED {
             return Err(EpochError::Closed);
         }
-        if book.lost.is_some() || !book.state.epochs.iter().any(|epoch| epoch.id == id) {
+        if log.lost.is_some() || !log.state.epochs.iter().any(|epoch| epoch.id == id) {
             return Err(EpochError::NotFound(id));
         }
         let entries = [Entry::Release(id)];
         let mut bytes = Vec::new();
         entries[0].encode(&mut bytes);
-        let one_record = book.journal.has_room(bytes.len());
-        let mut logged = if one_record { book.journal.append(&bytes) } else { Ok(()) };
+        let one_record = log.journal.has_room(bytes.len());
+        let mut logged = if one_record { log.journal.append(&bytes) } else { Ok(()) };
         if logged.is_ok() {
-            if let Some(Released::BelowLive(map)) = book.state.release(id) {
+            if let Some(Released::BelowLive(map)) = log.state.release(id) {
                 self.live.underlay(&map);
             }
             if !one_record {
-                let hot: Vec<u64> = book.hot.iter().copied().collect();
-                logged = self.rebase(&mut book, &hot);
+                let hot: Vec<u64> = log.hot.iter().copied().collect();
+                logged = self.rebase(&mut log, &hot);
             }
         }
         let failed = logged.as_ref().err().map(ToString::to_string);
-        self.survive(&mut book, logged).map_err(|error| EpochError::Storage(error.to_string()))?;
+        self.survive(&mut log, logged).map_err(|error| EpochError::Storage(error.to_string()))?;
         failed.map_or(Ok(()), |error| Err(EpochError::Storage(error)))
     }
 
     /// Closed epochs, oldest first.
     pub fn epochs(&self) -> Vec<ClosedEpoch> {
-        let book = lock(&self.book);
-        let epochs = if book.lost.is_some() { &[] } else { &book.state.epochs[..] };
+        let log = lock(&self.log);
+        let epochs = if log.lost.is_some() { &[] } else { &log.state.epochs[..] };
         let closed = epochs.iter().enumerate().map(|(index, epoch)| ClosedEpoch {
             id: epoch.id,
             parent: (index > 0).then_some(epoch.parent),
-            changed: (epoch.map.touched() * GRAIN).min(book.state.size),
+            changed: (epoch.map.touched() * GRAIN).min(log.state.size),
         });
         closed.collect()
     }
@@ -166,14 +166,14 @@ impl Tracker {
     /// Returns the changes after `since` was closed: until `until` was closed, or until now. Of the bytes `window`
     /// alone.
     pub fn changes(&self, since: EpochId, until: Option<EpochId>, window: Range<u64>) -> Changes {
-        let book = lock(&self.book);
+        let log = lock(&self.log);
         let unknown = |why: String| Changes::Unknown { epoch: since, why };
-        if let Some(why) = &book.lost {
+        if let Some(why) = &log.lost {
             return unknown(format!("tracking ended: {why}"));
         }
-        let epochs = &book.state.epochs;
+        let epochs = &log.state.epochs;
         let find = |id: EpochId| epochs.iter().position(|epoch| epoch.id == id);
-        let missing = |id: EpochId| match &book.state.reason[..] {
+        let missing = |id: EpochId| match &log.state.reason[..] {
             "" => format!("no epoch {id} is kept: it was released, or never closed on this disk"),
             why => format!("no epoch {id} is kept, because tracking has begun again: {why}"),
         };
@@ -192,12 +192,12 @@ impl Tracker {
         let live = until.is_none().then_some(&self.live);
         let mut low = closed.iter().map(|epoch| epoch.low).min().unwrap_or(u64::MAX);
         if until.is_none() {
-            low = low.min(book.state.low);
+            low = low.min(log.state.low);
         }
-        if low >= book.state.size {
+        if low >= log.state.size {
             low = u64::MAX;
         }
-        let window = window.start..window.end.min(book.state.size);
+        let window = window.start..window.end.min(log.state.size);
         Changes::Known {
             epoch: since,
             ranges: ranges(closed.iter().map(|epoch| &epoch.map), live, low, window),

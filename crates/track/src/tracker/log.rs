@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::{Book, LOST, Queue, TRACKING, Tracker, lock, shortened};
+use super::{LOST, LogState, Queue, TRACKING, Tracker, lock, shortened};
 use crate::format::{Entry, RECORD_HEADER, RECORD_MAX};
 use crate::grain::{UNMAPPED, WORD_GRAINS, WRITTEN, all_of};
 use crate::state::grains;
@@ -19,20 +19,20 @@ impl Tracker {
     /// any other error of the storage nothing is tracked any more, nothing waits, and [`changes`](Self::changes) says
     /// why.
     pub fn commit(&self) -> (u64, io::Result<()>) {
-        let mut book = lock(&self.book);
+        let mut log = lock(&self.log);
         let queue = {
             let mut queue = lock(&self.queue);
             let next = Queue { ticket: queue.ticket + 1, ..Queue::default() };
             std::mem::replace(&mut *queue, next)
         };
-        if book.lost.is_some() {
+        if log.lost.is_some() {
             return (queue.ticket, Ok(()));
         }
-        let logged = self.log_queue(&mut book, &queue);
-        (queue.ticket, self.survive(&mut book, logged))
+        let logged = self.log_queue(&mut log, &queue);
+        (queue.ticket, self.survive(&mut log, logged))
     }
 
-    fn log_queue(&self, book: &mut Book, queue: &Queue) -> io::Result<()> {
+    fn log_queue(&self, log: &mut LogState, queue: &Queue) -> io::Result<()> {
         let mut entries = Vec::new();
         for &(first, last) in &queue.ranges {
             entries.push(Entry::Range { first, count: last - first, state: WRITTEN });
@@ -41,25 +41,25 @@ impl Tracker {
 
         let mut wanted: Vec<(u64, bool)> = Vec::new();
         for &region in &queue.regions {
-            if book.hot.contains(&region) {
+            if log.hot.contains(&region) {
                 self.live.heat(region, false);
                 continue;
             }
             wanted.push((region, false));
         }
         for &region in &queue.regions {
-            if region > 0 && book.hot.contains(&(region - 1)) {
-                self.ahead_of(region, book, &mut wanted);
+            if region > 0 && log.hot.contains(&(region - 1)) {
+                self.ahead_of(region, log, &mut wanted);
             }
         }
-        queue.ahead.iter().for_each(|&region| self.ahead_of(region, book, &mut wanted));
+        queue.ahead.iter().for_each(|&region| self.ahead_of(region, log, &mut wanted));
         if wanted.is_empty() && entries.is_empty() {
             return Ok(());
         }
         let mut chunks = wanted.chunks(self.tuning.hot_max);
         loop {
             let chunk = chunks.next().unwrap_or_default();
-            self.log_hot(book, chunk, std::mem::take(&mut entries))?;
+            self.log_hot(log, chunk, std::mem::take(&mut entries))?;
             if chunks.len() == 0 {
                 break;
             }
@@ -69,22 +69,22 @@ impl Tracker {
     }
 
     /// Adds the regions after one that is written in order.
-    fn ahead_of(&self, region: u64, book: &Book, wanted: &mut Vec<(u64, bool)>) {
+    fn ahead_of(&self, region: u64, log: &LogState, wanted: &mut Vec<(u64, bool)>) {
         let disk = grains(self.size.load(SeqCst)).div_ceil(self.live.region_grains());
         let mut first = true;
         // No more than half of what may be hot: what is written ahead of must not drive itself out.
         for next in region + 1..=region + self.tuning.ahead.min(self.tuning.hot_max as u64 / 2) {
-            if next < disk && !book.hot.contains(&next) && !wanted.iter().any(|&(known, _)| known == next) {
+            if next < disk && !log.hot.contains(&next) && !wanted.iter().any(|&(known, _)| known == next) {
                 wanted.push((next, std::mem::take(&mut first)));
             }
         }
     }
 
     /// Logs `entries`, and that regions are hot; others become cold for it.
-    fn log_hot(&self, book: &mut Book, chunk: &[(u64, bool)], mut entries: Vec<Entry>) -> io::Result<()> {
+    fn log_hot(&self, log: &mut LogState, chunk: &[(u64, bool)], mut entries: Vec<Entry>) -> io::Result<()> {
         let mut cold = Vec::new();
-        while book.order.len() + chunk.len() > self.tuning.hot_max + cold.len() {
-            let region = self.victim(book, &cold);
+        while log.order.len() + chunk.len() > self.tuning.hot_max + cold.len() {
+            let region = self.victim(log, &cold);
             self.live.cool(region);
             let states = self.live.states_of(region);
             entries.push(Entry::Region { region, cold: true, states: states.clone() });
@@ -93,34 +93,34 @@ impl Tracker {
         entries.extend(chunk.iter().map(|&(region, _)| Entry::Hot(region)));
         let is_cold = |region: &u64| cold.iter().any(|(cold, _)| cold == region);
         let hot: Vec<u64> =
-            book.hot.iter().copied().filter(|r| !is_cold(r)).chain(chunk.iter().map(|c| c.0)).collect();
-        self.log(book, &entries, &hot)?;
+            log.hot.iter().copied().filter(|r| !is_cold(r)).chain(chunk.iter().map(|c| c.0)).collect();
+        self.log(log, &entries, &hot)?;
 
         for (region, states) in &cold {
-            book.hot.remove(region);
+            log.hot.remove(region);
             self.live.saved(self.live.grains_of(*region).0 / WORD_GRAINS, states);
         }
-        book.order.retain(|(region, _)| book.hot.contains(region));
+        log.order.retain(|(region, _)| log.hot.contains(region));
         for &(region, ahead) in chunk {
-            book.hot.insert(region);
-            book.order.push_back((region, self.live.began(region)));
+            log.hot.insert(region);
+            log.order.push_back((region, self.live.began(region)));
             self.live.heat(region, ahead);
         }
         Ok(())
     }
 
     /// The oldest hot region in which nothing began since it was looked at last; or the oldest, if all are in use.
-    fn victim(&self, book: &mut Book, cold: &[(u64, Vec<u64>)]) -> u64 {
+    fn victim(&self, log: &mut LogState, cold: &[(u64, Vec<u64>)]) -> u64 {
         let is_cold = |region: u64| cold.iter().any(|&(cold, _)| cold == region);
-        for _ in 0..book.order.len() {
-            let Some((region, looked)) = book.order.pop_front() else { break };
+        for _ in 0..log.order.len() {
+            let Some((region, looked)) = log.order.pop_front() else { break };
             let began = self.live.began(region);
-            book.order.push_back((region, began));
+            log.order.push_back((region, began));
             if began == looked && !is_cold(region) {
                 return region;
             }
         }
-        book.order.iter().map(|&(region, _)| region).find(|&region| !is_cold(region)).unwrap_or_default()
+        log.order.iter().map(|&(region, _)| region).find(|&region| !is_cold(region)).unwrap_or_default()
     }
 
     /// Adds entries for what is certainly unmapped in regions.
@@ -143,7 +143,7 @@ impl Tracker {
     }
 
     /// Logs entries, durably; in as many records as they need, or as a new base, in which `hot` are hot.
-    pub(super) fn log(&self, book: &mut Book, entries: &[Entry], hot: &[u64]) -> io::Result<()> {
+    pub(super) fn log(&self, log: &mut LogState, entries: &[Entry], hot: &[u64]) -> io::Result<()> {
         let mut records = vec![Vec::new()];
         for entry in entries {
             let mut bytes = Vec::new();
@@ -154,24 +154,24 @@ impl Tracker {
             }
         }
         for record in records {
-            if !book.journal.has_room(record.len()) {
-                return self.rebase(book, hot);
+            if !log.journal.has_room(record.len()) {
+                return self.rebase(log, hot);
             }
-            book.journal.append(&record)?;
+            log.journal.append(&record)?;
         }
         Ok(())
     }
 
-    pub(super) fn rebase(&self, book: &mut Book, hot: &[u64]) -> io::Result<()> {
+    pub(super) fn rebase(&self, log: &mut LogState, hot: &[u64]) -> io::Result<()> {
         let pages = self.live.numbers().filter_map(|number| Some((number, self.live.copy_page(number)?)));
-        book.journal.rebase(&book.state, hot, pages, self.tuning.log)
+        log.journal.rebase(&log.state, hot, pages, self.tuning.log)
     }
 
     /// After an error of the storage nothing is tracked: the file must not say anything else.
-    pub(super) fn survive(&self, book: &mut Book, logged: io::Result<()>) -> io::Result<()> {
+    pub(super) fn survive(&self, log: &mut LogState, logged: io::Result<()>) -> io::Result<()> {
         let Err(error) = logged else { return Ok(()) };
-        book.journal.forget()?;
-        book.lost = Some(shortened(format!("the track file could not be written: {error}")));
+        log.journal.forget()?;
+        log.lost = Some(shortened(format!("the track file could not be written: {error}")));
         let _ = self.mode.compare_exchange(TRACKING, LOST, SeqCst, SeqCst);
         Ok(())
     }

@@ -77,7 +77,7 @@ pub struct Tracker {
     mode: AtomicU8,
     size: AtomicU64,
     queue: Mutex<Queue>,
-    book: Mutex<Book>,
+    log: Mutex<LogState>,
     abandoned: Mutex<Vec<(u64, u64)>>,
     any_abandoned: AtomicBool,
     tuning: Tuning,
@@ -95,7 +95,7 @@ struct Queue {
 }
 
 /// The log, and what it says.
-struct Book {
+struct LogState {
     journal: Journal,
     /// Without the map of the open epoch, which is [`Live`], and the hot regions, which are `order`.
     state: State,
@@ -164,7 +164,7 @@ impl Tracker {
             mode: AtomicU8::new(TRACKING),
             size: AtomicU64::new(size),
             queue: Mutex::new(Queue { ticket: 1, ..Queue::default() }),
-            book: Mutex::new(Book {
+            log: Mutex::new(LogState {
                 journal,
                 state,
                 hot: BTreeSet::new(),
@@ -254,7 +254,7 @@ impl Tracker {
 
     /// Ends what [`shut`](Self::shut) began.
     pub fn reopen(&self) {
-        let mode = if lock(&self.book).lost.is_some() { LOST } else { TRACKING };
+        let mode = if lock(&self.log).lost.is_some() { LOST } else { TRACKING };
         let _ = self.mode.compare_exchange(SHUT, mode, SeqCst, SeqCst);
     }
 
@@ -275,18 +275,18 @@ impl Tracker {
             let why = "changes are tracked of disks of at most 1 PiB";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let mut book = lock(&self.book);
-        if book.state.size == size {
+        let mut log = lock(&self.log);
+        if log.state.size == size {
             return Ok(());
         }
-        book.state.resize(size);
+        log.state.resize(size);
         self.size.store(size, SeqCst);
-        if book.lost.is_some() {
+        if log.lost.is_some() {
             return Ok(());
         }
-        let hot: Vec<u64> = book.hot.iter().copied().collect();
-        let logged = self.log(&mut book, &[Entry::Size(size)], &hot);
-        self.survive(&mut book, logged)
+        let hot: Vec<u64> = log.hot.iter().copied().collect();
+        let logged = self.log(&mut log, &[Entry::Size(size)], &hot);
+        self.survive(&mut log, logged)
     }
 
     /// The backing store is another one from now on, with the same content.
@@ -295,17 +295,17 @@ impl Tracker {
     ///
     /// As [`commit`](Self::commit).
     pub fn set_lasting(&self, lasting: Vec<u8>) -> io::Result<()> {
-        let mut book = lock(&self.book);
-        if book.state.lasting == lasting || lasting.len() > TEXT_MAX {
+        let mut log = lock(&self.log);
+        if log.state.lasting == lasting || lasting.len() > TEXT_MAX {
             return Ok(());
         }
-        book.state.lasting = lasting;
-        if book.lost.is_some() {
+        log.state.lasting = lasting;
+        if log.lost.is_some() {
             return Ok(());
         }
-        let hot: Vec<u64> = book.hot.iter().copied().collect();
-        let logged = self.rebase(&mut book, &hot);
-        self.survive(&mut book, logged)
+        let hot: Vec<u64> = log.hot.iter().copied().collect();
+        let logged = self.rebase(&mut log, &hot);
+        self.survive(&mut log, logged)
     }
 
     /// Ends tracking in order: the disk is closed, and `backing` is what the next start will find if nothing changes it
@@ -315,15 +315,15 @@ impl Tracker {
     ///
     /// The storage's: the next start finds a file that was not left in order, which is right as well.
     pub fn close_disk(&self, backing: &Backing) -> io::Result<()> {
-        let mut book = lock(&self.book);
+        let mut log = lock(&self.log);
         let before = self.mode.swap(CLOSED, SeqCst);
         let in_order = self.live.at_rest(0).is_ok() && !self.any_abandoned.load(SeqCst);
-        if before == CLOSED || book.lost.is_some() || !in_order {
+        if before == CLOSED || log.lost.is_some() || !in_order {
             return Ok(());
         }
-        (book.state.lasting, book.state.exact) = (backing.lasting.clone(), backing.exact.clone());
-        book.state.clean = book.state.lasting.len().max(book.state.exact.len()) <= TEXT_MAX;
-        self.rebase(&mut book, &[])
+        (log.state.lasting, log.state.exact) = (backing.lasting.clone(), backing.exact.clone());
+        log.state.clean = log.state.lasting.len().max(log.state.exact.len()) <= TEXT_MAX;
+        self.rebase(&mut log, &[])
     }
 
     /// Size of the disk, bytes.
@@ -338,7 +338,7 @@ impl Tracker {
 
     /// Why nothing is tracked; `None`: it is.
     pub fn lost(&self) -> Option<String> {
-        lock(&self.book).lost.clone()
+        lock(&self.log).lost.clone()
     }
 
     fn abandon(&self, first: u64, last: u64) {

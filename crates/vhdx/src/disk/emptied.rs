@@ -4,7 +4,7 @@ use super::write::{Change, Claimed};
 use super::{Disk, State, Stop, WritePlan};
 use crate::bitmap;
 use crate::format::{BatEntry, BlockState};
-use crate::metadata::Kind;
+use crate::metadata::DiskKind;
 use crate::region::Span;
 use crate::storage::Storage;
 use crate::transition;
@@ -85,7 +85,7 @@ impl<S: Storage> Disk<S> {
     ) -> Result<Option<BlockState>, Stop> {
         let (kind, Some(now)) = (self.geometry.kind, entry.state()) else { return Ok(None) };
         let here = match (kind, now) {
-            (Kind::Differencing, BlockState::PartiallyPresent) => self.has_all_sectors(state, block)?,
+            (DiskKind::Differencing, BlockState::PartiallyPresent) => self.has_all_sectors(state, block)?,
             _ => true,
         };
         Ok(transition::emptied(kind, now, here).filter(|_| entry.offset() != 0))

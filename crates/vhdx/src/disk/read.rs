@@ -4,7 +4,7 @@ use super::{Disk, State, Stop};
 use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState};
-use crate::metadata::Kind;
+use crate::metadata::DiskKind;
 use crate::pins::Pin;
 use crate::storage::Storage;
 
@@ -115,7 +115,7 @@ impl<S: Storage> Disk<S> {
         entry: BatEntry,
         plan: &mut ReadPlan,
     ) -> Result<(), Stop> {
-        let differencing = self.geometry.kind == Kind::Differencing;
+        let differencing = self.geometry.kind == DiskKind::Differencing;
         let source = match entry.state() {
             Some(BlockState::NotPresent) if differencing => Source::Parent,
             Some(BlockState::PartiallyPresent) if differencing => {

@@ -7,7 +7,7 @@ use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState, MIB, PAGE, PAGE_U64};
 use crate::geometry::Geometry;
-use crate::metadata::Kind;
+use crate::metadata::DiskKind;
 use crate::pins::Pin;
 use crate::region::Span;
 use crate::storage::Storage;
@@ -233,7 +233,7 @@ impl<S: Storage> Disk<S> {
         let entry = self.unclaimed(state, part.block)?;
         let old =
             entry.state().ok_or_else(|| DiskError::Failed(format!("block {} has no state", part.block)))?;
-        let keep = mode == DiscardMode::ZeroKeepSpace || self.geometry.kind == Kind::Fixed;
+        let keep = mode == DiscardMode::ZeroKeepSpace || self.geometry.kind == DiskKind::Fixed;
         let fill = if keep { Fill::Zeroes } else { Fill::Hole };
         match transition::discard(self.geometry.kind, old, mode, part.whole) {
             Discard::Nothing => {}

@@ -3,11 +3,11 @@
 use super::resize::STEP;
 use super::{Changes, Edit, trim_end};
 use crate::bitmap;
-use crate::error::{DiskError, EditError, OpenError, Place};
+use crate::error::{DiskError, EditError, OpenError, Structure};
 use crate::format::{BatEntry, BlockState, GuidSource, MIB, PAGE, item, region_id};
 use crate::geometry::{Geometry, Slot};
 use crate::measured::Measured;
-use crate::metadata::{Kind, Parameters, item_place};
+use crate::metadata::{DiskKind, Parameters, item_place};
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -27,7 +27,7 @@ pub fn divide_blocks(
     let parameters = edit.opened.parameters.clone();
     let new = Parameters { block_size, ..parameters.clone() };
     new.check().map_err(EditError::Refused)?;
-    if parameters.kind == Kind::Fixed {
+    if parameters.kind == DiskKind::Fixed {
         return Err(EditError::Refused("a fixed disk has all its blocks: others would save nothing".into()));
     }
     if block_size > parameters.block_size {
@@ -46,7 +46,7 @@ pub fn divide_blocks(
     edit.write_divided(&from, &to, table)?;
     edit.move_region(region_id::BAT, table)?;
     let region = edit.opened.regions.metadata;
-    let missing = || OpenError::corrupt(Place::Metadata, region.offset, "no file parameters");
+    let missing = || OpenError::corrupt(Structure::Metadata, region.offset, "no file parameters");
     let (at, _) = item_place(storage, region, item::FILE_PARAMETERS)?.ok_or_else(missing)?;
     // The block size is the item's first field (2.6.2.1).
     edit.put(at, &block_size.to_le_bytes())?;
@@ -111,7 +111,7 @@ impl<S: Storage> Edit<'_, S> {
         let placed = |state| BatEntry::new(state, whole.offset() + within);
         Ok(match whole.state() {
             // Not allowed there, and read as fully present.
-            Some(BlockState::PartiallyPresent) if from.kind != Kind::Differencing => {
+            Some(BlockState::PartiallyPresent) if from.kind != DiskKind::Differencing => {
                 placed(BlockState::FullyPresent)
             }
             Some(BlockState::PartiallyPresent) if self.has_sectors(from, to, block)? => {

@@ -1,7 +1,7 @@
 //! Properties that a disk has for the systems that use it, beside its data: identity and physical sector.
 
 use super::{Changes, Edit};
-use crate::error::{EditError, OpenError, Place};
+use crate::error::{EditError, OpenError, Structure};
 use crate::format::{Guid, GuidSource, item};
 use crate::measured::Measured;
 use crate::metadata::item_place;
@@ -9,7 +9,7 @@ use crate::storage::Storage;
 
 /// New values; `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Identity {
+pub struct IdentityChange {
     /// The identity of the disk (2.6.2.3), which systems see on page 83h.
     pub disk_id: Option<Guid>,
     /// 512 or 4096, not less than the logical sector (2.6.2.5).
@@ -20,7 +20,7 @@ pub struct Identity {
 /// it no longer.
 pub fn set_identity(
     storage: &impl Storage,
-    identity: &Identity,
+    identity: &IdentityChange,
     guids: &mut dyn GuidSource,
 ) -> Result<(), EditError> {
     let storage = &Measured::opened(storage)?;
@@ -43,7 +43,7 @@ pub fn set_identity(
             Some((at, len)) if len == bytes.len() => edit.put(at, bytes)?,
             _ => {
                 let problem = format!("item {id} is missing, or has another length");
-                return Err(OpenError::corrupt(Place::Metadata, region.offset, problem).into());
+                return Err(OpenError::corrupt(Structure::Metadata, region.offset, problem).into());
             }
         }
     }

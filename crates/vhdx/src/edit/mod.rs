@@ -11,7 +11,7 @@ mod resize;
 use std::collections::BTreeMap;
 
 pub use divide::divide_blocks;
-pub use identity::{Identity, set_identity};
+pub use identity::{IdentityChange, set_identity};
 pub use pack::pack_metadata;
 pub use parent::{set_linkage2, set_parent};
 pub use repair::{Repairs, repair, repaired_parts};

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Changes, Edit};
-use crate::error::{DiskError, EditError, OpenError, Place};
+use crate::error::{DiskError, EditError, OpenError, Structure};
 use crate::format::{
     BatEntry, BlockState, GuidSource, HEADER_OFFSETS, HEADER_SECTION, Header, PAGE, PAGE_U64,
     REGION_TABLE_OFFSETS,
@@ -13,7 +13,7 @@ use crate::geometry::{Geometry, Slot};
 use crate::log::replay::View;
 use crate::log::write::LogWriter;
 use crate::measured::Measured;
-use crate::metadata::Kind;
+use crate::metadata::DiskKind;
 use crate::open;
 use crate::region::Span;
 use crate::scan::{Severity, scan};
@@ -163,9 +163,9 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         OpenError::lost(place, offset, problem)
     };
     let structures = [
-        (Place::Log, open::ring_of(&opened.headers).span),
-        (Place::Bat, opened.regions.bat),
-        (Place::Metadata, opened.regions.metadata),
+        (Structure::Log, open::ring_of(&opened.headers).span),
+        (Structure::Bat, opened.regions.bat),
+        (Structure::Metadata, opened.regions.metadata),
     ];
     // What a replay adds to a file that was not cut is not lost.
     let len = if file.stored < file.len { file.stored } else { opened.file_len };
@@ -181,7 +181,7 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         overlay,
         &mut opened.space,
         |finding| match (finding.severity, finding.place) {
-            (Severity::Loss, Place::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
+            (Severity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
             (Severity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
             (Severity::Loss | Severity::Note, _) => Ok(()),
         },
@@ -232,10 +232,10 @@ fn correction(geometry: &Geometry, slot: Slot, entry: BatEntry) -> Option<BatEnt
         _ if entry.0 == 0 => entry,
         (Slot::Payload(block), _) if block >= geometry.blocks => BatEntry::default(),
         (Slot::Payload(_), state @ (BlockState::NotPresent | BlockState::Zero)) => BatEntry::new(state, 0),
-        (Slot::Payload(_), BlockState::PartiallyPresent) if geometry.kind != Kind::Differencing => {
+        (Slot::Payload(_), BlockState::PartiallyPresent) if geometry.kind != DiskKind::Differencing => {
             BatEntry::new(BlockState::FullyPresent, entry.offset())
         }
-        (Slot::Bitmap(_), BlockState::FullyPresent) if geometry.kind != Kind::Differencing => {
+        (Slot::Bitmap(_), BlockState::FullyPresent) if geometry.kind != DiskKind::Differencing => {
             BatEntry::default()
         }
         _ => entry,

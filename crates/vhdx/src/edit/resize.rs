@@ -1,11 +1,11 @@
 //! A disk of another size.
 
 use super::{Changes, Edit, trim_end};
-use crate::error::{DiskError, EditError, OpenError, Place};
+use crate::error::{DiskError, EditError, OpenError, Structure};
 use crate::format::{BatEntry, BlockState, Guid, GuidSource, MIB, item, region_id};
 use crate::geometry::{Geometry, Slot};
 use crate::measured::Measured;
-use crate::metadata::{Kind, Parameters, item_place};
+use crate::metadata::{DiskKind, Parameters, item_place};
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -46,16 +46,16 @@ pub fn resize(storage: &impl Storage, to: &Resize, guids: &mut dyn GuidSource) -
     let (from, to) = (edit.opened.geometry, Geometry::new(&new));
     if size > old {
         let hidden = match (parameters.kind, parent_size) {
-            (Kind::Differencing, None) => {
+            (DiskKind::Differencing, None) => {
                 return Err(EditError::Refused("the size of the parent is not known".into()));
             }
-            (Kind::Differencing, Some(parent)) => parent > old,
-            (Kind::Dynamic | Kind::Fixed, _) => false,
+            (DiskKind::Differencing, Some(parent)) => parent > old,
+            (DiskKind::Dynamic | DiskKind::Fixed, _) => false,
         };
         edit.grow(&from, &to, hidden)?;
     }
     let place = item_place(storage, edit.opened.regions.metadata, item::VIRTUAL_DISK_SIZE)?;
-    let missing = || OpenError::corrupt(Place::Metadata, edit.opened.regions.metadata.offset, "no size");
+    let missing = || OpenError::corrupt(Structure::Metadata, edit.opened.regions.metadata.offset, "no size");
     let (at, _) = place.ok_or_else(missing)?;
     edit.put(at, &size.to_le_bytes())?;
     let freed = if size < old { edit.behind(&from, &to)? } else { Vec::new() };
@@ -94,7 +94,7 @@ impl<S: Storage> Edit<'_, S> {
                 done += now as u64;
             }
         }
-        if to.kind == Kind::Fixed {
+        if to.kind == DiskKind::Fixed {
             // At once, not block by block.
             let len = self.opened.space.end().max(self.opened.file_len).next_multiple_of(MIB)
                 + (to.blocks - from.blocks) * to.block_size;
@@ -147,7 +147,7 @@ impl<S: Storage> Edit<'_, S> {
     /// The entry of a block that is added.
     fn new_block(&mut self, to: &Geometry, hidden: bool) -> Result<BatEntry, EditError> {
         match to.kind {
-            Kind::Fixed => {
+            DiskKind::Fixed => {
                 let (span, zero) = match self.opened.space.allocate_block() {
                     Some(found) => found,
                     None => (self.allocate(to.block_size)?, true),
@@ -158,8 +158,8 @@ impl<S: Storage> Edit<'_, S> {
                 }
                 Ok(BatEntry::new(BlockState::FullyPresent, span.offset))
             }
-            Kind::Differencing if hidden => Ok(BatEntry::new(BlockState::Zero, 0)),
-            Kind::Dynamic | Kind::Differencing => Ok(BatEntry::default()),
+            DiskKind::Differencing if hidden => Ok(BatEntry::new(BlockState::Zero, 0)),
+            DiskKind::Dynamic | DiskKind::Differencing => Ok(BatEntry::default()),
         }
     }
 

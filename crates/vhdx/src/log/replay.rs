@@ -5,7 +5,7 @@ use std::io;
 
 use super::ring::Ring;
 use super::sequence::{Entry, Scanner, Update, check_length};
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{Guid, PAGE, PAGE_U64};
 use crate::region::Span;
 use crate::storage::Storage;
@@ -123,7 +123,7 @@ fn find_in_cut(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(Vec<Ent
     let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
     if ring.span.end() > file {
         let problem = format!("it ends at byte {}, the file at {file}", ring.span.end());
-        return Err(OpenError::lost(Place::Log, ring.span.offset, problem));
+        return Err(OpenError::lost(Structure::Log, ring.span.offset, problem));
     }
     Ok((Scanner::new(storage, ring, log).active()?, file))
 }
@@ -141,7 +141,7 @@ pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result
     let mut overlay = Overlay { stored: file, len, ..Overlay::default() };
     let too_much = || {
         let problem = "more to replay than is kept in memory: open the file for writing once";
-        OpenError::unsupported(Place::Log, ring.span.offset, problem)
+        OpenError::unsupported(Structure::Log, ring.span.offset, problem)
     };
     each_update(storage, ring, log, &entries, |offset, change| {
         match change {
@@ -241,7 +241,7 @@ fn each_update<S: Storage>(
 }
 
 fn changed(ring: Ring) -> OpenError {
-    OpenError::corrupt(Place::Log, ring.span.offset, "an entry has changed while it was replayed")
+    OpenError::corrupt(Structure::Log, ring.span.offset, "an entry has changed while it was replayed")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use zerocopy::FromBytes;
 
 use super::ring::Ring;
-use crate::error::{OpenError, Place};
+use crate::error::{OpenError, Structure};
 use crate::format::{
     DataDescriptor, FILE_SIZE_MAX, Guid, LogEntryHeader, PAGE, PAGE_U64, REGION_TABLE_OFFSETS, ZeroDescriptor,
 };
@@ -80,7 +80,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         }
         best.ok_or_else(|| {
             let problem = "the header says that the log has entries, but none of them are whole";
-            OpenError::corrupt(Place::Log, self.ring.span.offset, problem)
+            OpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
         })
     }
 
@@ -104,7 +104,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     fn spend(&mut self, bytes: u64) -> Result<(), OpenError> {
         self.budget = self.budget.checked_sub(bytes).ok_or_else(|| {
             let problem = "its entries overlap as those of no writer do";
-            OpenError::corrupt(Place::Log, self.ring.span.offset, problem)
+            OpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
         })?;
         Ok(())
     }
@@ -263,11 +263,11 @@ pub(crate) fn check_length(entries: &[Entry], log: Span, file: u64) -> Result<u6
              repair fill what is lost with zeroes",
             head.flushed_file_offset
         );
-        return Err(OpenError::lost(Place::Log, at, problem));
+        return Err(OpenError::lost(Structure::Log, at, problem));
     }
     if head.last_file_offset > FILE_SIZE_MAX {
         let problem = format!("its newest entry asks for a file of {} bytes", head.last_file_offset);
-        return Err(OpenError::corrupt(Place::Log, at, problem));
+        return Err(OpenError::corrupt(Structure::Log, at, problem));
     }
     Ok(head.last_file_offset.max(file))
 }

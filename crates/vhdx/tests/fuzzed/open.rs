@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::{Guid, GuidSource, HEADER_OFFSETS, REGION_TABLE_OFFSETS, TABLE_LEN, checksum};
 use lunway_vhdx::{
-    Chain, CreateOptions, DiscardMode, Disk, Kind, Locator, Need, OpenOptions, ReadPlan, Stop, Storage,
-    check, create,
+    Chain, CreateOptions, DiscardMode, Disk, DiskKind, Locator, Need, ReadPlan, Stop, Storage,
+    VhdxOpenOptions, check, create,
 };
 
 const MIB: u64 = 1 << 20;
@@ -35,11 +35,11 @@ fn guids() -> Box<dyn GuidSource> {
     })
 }
 
-fn make(kind: Kind, linkage: Guid) -> MemoryStorage {
+fn make(kind: DiskKind, linkage: Guid) -> MemoryStorage {
     let storage = MemoryStorage::default();
     let mut options = CreateOptions::new(kind, 40 * MIB, Guid::from_digits(7));
     options.parameters.block_size = 1 << 20;
-    if kind == Kind::Differencing {
+    if kind == DiskKind::Differencing {
         options.parameters.locator =
             Some(Locator::new(linkage, "parent.vhdx", Some("\\\\?\\c:\\parent.vhdx")));
     }
@@ -51,18 +51,18 @@ fn make(kind: Kind, linkage: Guid) -> MemoryStorage {
 fn bases() -> &'static [MemoryStorage; 3] {
     static BASES: OnceLock<[MemoryStorage; 3]> = OnceLock::new();
     BASES.get_or_init(|| {
-        let parent = make(Kind::Dynamic, Guid::ZERO);
-        let opened = Disk::open(parent.clone(), &OpenOptions::read_only(), guids()).expect("opens");
+        let parent = make(DiskKind::Dynamic, Guid::ZERO);
+        let opened = Disk::open(parent.clone(), &VhdxOpenOptions::read_only(), guids()).expect("opens");
         let linkage = opened.data_write_guid();
-        let child = Arc::new(make(Kind::Differencing, linkage));
-        let leaf = Disk::open(child.clone(), &OpenOptions::writable(), guids()).expect("opens");
+        let child = Arc::new(make(DiskKind::Differencing, linkage));
+        let leaf = Disk::open(child.clone(), &VhdxOpenOptions::writable(), guids()).expect("opens");
         let chain = Chain::new(vec![
             leaf,
-            Disk::open(Arc::new(parent.clone()), &OpenOptions::read_only(), guids()).expect("opens"),
+            Disk::open(Arc::new(parent.clone()), &VhdxOpenOptions::read_only(), guids()).expect("opens"),
         ]);
         dirty(&chain.expect("a chain"));
-        let alone = Arc::new(make(Kind::Dynamic, Guid::ZERO));
-        let disk = Disk::open(alone.clone(), &OpenOptions::writable(), guids()).expect("opens");
+        let alone = Arc::new(make(DiskKind::Dynamic, Guid::ZERO));
+        let disk = Disk::open(alone.clone(), &VhdxOpenOptions::writable(), guids()).expect("opens");
         dirty(&Chain::new(vec![disk]).expect("a chain"));
         [parent, (*child).clone(), (*alone).clone()]
     })
@@ -111,7 +111,7 @@ pub(crate) fn run(input: &[u8]) {
         seal(&storage);
     }
     let report = check::check(&storage);
-    for options in [OpenOptions::read_only(), OpenOptions::writable()] {
+    for options in [VhdxOpenOptions::read_only(), VhdxOpenOptions::writable()] {
         let writable = !options.read_only;
         let storage = Arc::new(storage.clone());
         let before = (!writable).then(|| storage.to_digest());

@@ -7,7 +7,7 @@ pub(crate) mod random;
 
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::{Guid, GuidSource};
-use lunway_vhdx::{Chain, CreateOptions, Disk, Kind, Locator, OpenOptions, Storage, create};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, Locator, Storage, VhdxOpenOptions, create};
 
 pub(crate) use random::Random;
 
@@ -23,7 +23,7 @@ pub(crate) fn guids(seed: u64) -> Box<dyn GuidSource> {
     })
 }
 
-pub(crate) fn options(kind: Kind, size: u64, block: u32, sector: u32) -> CreateOptions {
+pub(crate) fn options(kind: DiskKind, size: u64, block: u32, sector: u32) -> CreateOptions {
     let mut options =
         CreateOptions::new(kind, size, Guid::from_digits(0x01234567_89ab_4def_8123_456789abcdef));
     options.parameters.block_size = block;
@@ -39,14 +39,14 @@ pub(crate) fn make(storage: &impl Storage, options: &CreateOptions, seed: u64) {
 /// Options for a child of `parent`.
 pub(crate) fn child_options(parent: &Disk<impl Storage>, size: u64, block: u32) -> CreateOptions {
     let parameters = parent.parameters();
-    let mut options = options(Kind::Differencing, size, block, parameters.logical_sector);
+    let mut options = options(DiskKind::Differencing, size, block, parameters.logical_sector);
     options.parameters.disk_id = parameters.disk_id;
     options.parameters.locator = Some(Locator::new(parent.data_write_guid(), "parent.vhdx", None));
     options
 }
 
 pub(crate) fn open<S: Storage>(storage: S, writable: bool, seed: u64) -> Disk<S> {
-    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    let options = if writable { VhdxOpenOptions::writable() } else { VhdxOpenOptions::read_only() };
     Disk::open(storage, &options, guids(seed)).unwrap_or_else(|error| panic!("{error}"))
 }
 

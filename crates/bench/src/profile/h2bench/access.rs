@@ -26,9 +26,9 @@ pub(super) fn published() -> String {
     )
 }
 
-/// Random accesses of one logical sector, one at a time.
+/// Access time: random accesses of one logical sector, one at a time.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct AccessTime {
     /// "read", "write", "read, first 504 MiB", "write, first 504 MiB".
     pub name: &'static str,
     /// Access times, nanoseconds.
@@ -63,7 +63,7 @@ impl Target<'_> {
     }
 }
 
-impl Access {
+impl AccessTime {
     /// The name as short as a chart needs it.
     pub(in super::super) fn label(&self) -> &'static str {
         match self.name {

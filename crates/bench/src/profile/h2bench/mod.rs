@@ -26,7 +26,7 @@ use super::{ASSUMED_RATE, Cost, Options, READS_ONLY, job, preparation, total};
 use access::Target;
 use integrity::Check;
 
-pub use access::Access;
+pub use access::AccessTime;
 pub use applications::{
     APPLICATIONS, Application, ApplicationResult, INDEX_VERSION, Part, REFERENCE_ACCESS_MS, REFERENCE_MB_S,
     index,
@@ -55,7 +55,7 @@ pub struct H2bench {
     /// Throughput over the whole device.
     pub zones: Option<Zones>,
     /// Access times.
-    pub access: Vec<Access>,
+    pub access: Vec<AccessTime>,
     /// The application mixes.
     pub applications: Vec<ApplicationResult>,
     /// Result of the integrity check: whether sectors come back from where they were written.
@@ -266,7 +266,7 @@ async fn accesses(
         // Other addresses each time: what was just read or written would come from a cache.
         let seed = options.seed.wrapping_add(found.access.len() as u64 + 1);
         let (access, went_on) =
-            Access::measure(name, (target, writes), (plan.long, seed), runner, probe).await;
+            AccessTime::measure(name, (target, writes), (plan.long, seed), runner, probe).await;
         if access.latency.count() > 0 {
             found.access.push(access);
         }
@@ -313,7 +313,7 @@ impl H2bench {
             "read_bytes_per_s": rate(self.read),
             "write_bytes_per_s": rate(self.write),
             "zones": self.zones.as_ref().map(Zones::to_json),
-            "access": self.access.iter().map(Access::to_json).collect::<Vec<_>>(),
+            "access": self.access.iter().map(AccessTime::to_json).collect::<Vec<_>>(),
             "applications": self.applications.iter().map(|result| result.to_json()).collect::<Vec<_>>(),
             "index": { "version": INDEX_VERSION, "value": self.index() },
             "integrity": self.integrity.as_ref().map(Integrity::to_json),

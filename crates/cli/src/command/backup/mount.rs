@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use lunway_backup::{BackupError, Folder, Mount as PointMount};
 use lunway_nbd::Address;
-use lunway_vhdx::{CreateOptions, Disk, OpenOptions, create, relative_path};
+use lunway_vhdx::{CreateOptions, Disk, VhdxOpenOptions, create, relative_path};
 
 use super::{Destination, catalogue, failed, guids, holder};
 use crate::command::attach::Attach;
@@ -70,7 +70,7 @@ impl Mount {
         let cannot = || format!("cannot make {}, which would take the writes", leaf.display());
         let guids = guids()?;
         let base = File::open(&disk).with_context(cannot)?;
-        let base = Disk::open(base, &OpenOptions::read_only(), guids()).with_context(cannot)?;
+        let base = Disk::open(base, &VhdxOpenOptions::read_only(), guids()).with_context(cannot)?;
         let relative = relative_path(&leaf, &disk).with_context(cannot)?;
         let new = File::options().read(true).write(true).create_new(true).open(&leaf).with_context(cannot)?;
         create(&new, &CreateOptions::child_of(&base, &relative), guids().as_mut()).with_context(cannot)?;

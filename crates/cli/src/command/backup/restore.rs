@@ -18,7 +18,7 @@ use serde_json::json;
 use super::{Destination, catalogue, failed, refuse_inside};
 use crate::command::copy::{Copy, Destination as Into, How, partial, rename, unchanged};
 use crate::command::disk::NewDisk;
-use crate::device::{self, Waiter};
+use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::report_file::file_of;
 use crate::{interrupt, progress, terminal};
@@ -81,8 +81,8 @@ impl Restore {
         let how = How { overwrite: self.overwrite, resume: self.resume, ..How::default() };
         let copy = Copy::to_disk(String::new(), self.out.clone(), NewDisk::default(), None, how, self.json);
         let into = copy.destination(&spec, size, sector)?;
-        let waiter = Waiter::new()?;
-        let opened = waiter.wait(into.open(&OpenOptions::default()))?;
+        let runtime = BlockingRuntime::new()?;
+        let opened = runtime.wait(into.open(&OpenOptions::default()))?;
         let target = match (&into.complete, into.before) {
             (Some(_), Before::Blank) => Target::Blank,
             (Some(_), _) => Target::Damaged,
@@ -93,7 +93,7 @@ impl Restore {
         let begun = Instant::now();
         let behind = opened.device.geometry().size.saturating_sub(size);
         let writes = Cell::new(false);
-        let result = waiter.wait(async {
+        let result = runtime.wait(async {
             let device = &*opened.device;
             if into.complete.is_none() && !self.overwrite {
                 let region = Region { offset: 0, len: size.min(device.geometry().size) };
@@ -114,7 +114,7 @@ impl Restore {
             bar.finish_and_clear();
             Ok(restored?)
         });
-        let closed = waiter.wait(opened.close()).context("closing the device");
+        let closed = runtime.wait(opened.close()).context("closing the device");
         let restored = result
             .and_then(|restored| closed.map(|()| restored))
             .map_err(|error| {

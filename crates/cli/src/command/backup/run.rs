@@ -24,7 +24,7 @@ use crate::command::copy::{refuse_users, whole};
 use crate::command::disk::skipped;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::LunName;
-use crate::device::{self, Waiter};
+use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::freezing::Freezing;
 use crate::report_file::file_of;
@@ -124,11 +124,11 @@ impl Run {
         }
         let cancel = interrupt::watch();
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
-        let waiter = Waiter::new()?;
+        let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
-        let opened = waiter.wait(device::open(&spec, &options))?;
+        let opened = runtime.wait(device::open(&spec, &options))?;
         if let Err(refused) = whole(&spec, opened.device.geometry().size) {
-            waiter.wait(opened.close_or_log());
+            runtime.wait(opened.close_or_log());
             return Err(refused);
         }
         let source = Source {
@@ -140,8 +140,8 @@ impl Run {
             level: Level::Crash,
         };
         let begun = Instant::now();
-        let done = self.make_point(source, (&folder, &lease), (&waiter, &cancel));
-        waiter.wait(opened.close_or_log());
+        let done = self.make_point(source, (&folder, &lease), (&runtime, &cancel));
+        runtime.wait(opened.close_or_log());
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
         let outcome = done.map_err(|error| in_context(error, context))?;
@@ -153,11 +153,11 @@ impl Run {
         let folder: Arc<dyn Folder> = self.destination.open()?;
         let cancel = interrupt::watch();
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
-        let waiter = Waiter::new()?;
+        let runtime = BlockingRuntime::new()?;
         let daemon = DaemonAddress::on(self.socket.clone());
         let begun = Instant::now();
         let name = served::source_name(&lun);
-        let (frozen, changed) = Frozen::make(&daemon, lun, &*folder, (self.area, &self.freezing), &waiter)?;
+        let (frozen, changed) = Frozen::make(&daemon, lun, &*folder, (self.area, &self.freezing), &runtime)?;
         let source = Source {
             device: &frozen.client,
             name: name.clone(),
@@ -166,7 +166,7 @@ impl Run {
             epoch: frozen.epoch.clone(),
             level: served::level(&self.freezing, self.application),
         };
-        let done = self.make_point(source, (&folder, &lease), (&waiter, &cancel));
+        let done = self.make_point(source, (&folder, &lease), (&runtime, &cancel));
         let done = done.map_err(|error| match frozen.broken() {
             Some(why) => Failure::failed(anyhow!("the snapshot of {name} is broken: {why}")),
             None => in_context(error, || format!("backing {name} up to {}", folder.show(""))),
@@ -182,10 +182,10 @@ impl Run {
         &self,
         source: Source<'_>,
         (folder, lease): (&Arc<dyn Folder>, &Lease<'_>),
-        (waiter, cancel): (&Waiter, &Cancel),
+        (runtime, cancel): (&BlockingRuntime, &Cancel),
     ) -> Result<Outcome, Failure> {
         let left_out = match self.skip_free {
-            true => skipped(source.device, waiter)?,
+            true => skipped(source.device, runtime)?,
             false => Skipped::default(),
         };
         let bar = progress::bytes("backup", source.device.geometry().size);
@@ -208,7 +208,7 @@ impl Run {
         };
         let guids = guids()?;
         let mut told = |progress: Progress| bar.set_position(progress.done);
-        let done = waiter.wait(Box::pin(run(folder, lease, &guids, request, &mut told)));
+        let done = runtime.wait(Box::pin(run(folder, lease, &guids, request, &mut told)));
         bar.finish_and_clear();
         done.map_err(failed)
     }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::failed;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
-use crate::device::Waiter;
+use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 use crate::freezing::Freezing;
 use crate::terminal;
@@ -62,7 +62,7 @@ impl<'a> Frozen<'a> {
         lun: LunName,
         folder: &'a dyn Folder,
         (area, freezing): (u64, &Freezing),
-        waiter: &Waiter,
+        runtime: &BlockingRuntime,
     ) -> Result<(Self, Changed), Failure> {
         let served = daemon.ask(Method::GET, &path(&lun), None)?;
         let epoch = match served["config"]["track"] == true && served["config"]["read_only"] != true {
@@ -75,7 +75,7 @@ impl<'a> Frozen<'a> {
         let made = snapshot::make(daemon, freezing, orders)?;
         let snapshot = &made["snapshots"][0]["snapshot"];
         let socket = made["snapshots"][0]["socket"].as_str().unwrap_or_default();
-        let client = waiter.wait(Client::connect(Path::new(socket))).context("reading the snapshot")?;
+        let client = runtime.wait(Client::connect(Path::new(socket))).context("reading the snapshot")?;
         let frozen = Self {
             daemon,
             lun,

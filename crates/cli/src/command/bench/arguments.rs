@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use lunway_bench::profile::Kind;
-use lunway_bench::{Access, Arrivals, Distribution, Rate, Region};
+use lunway_bench::{Arrivals, Distribution, Rate, Region, RwMode};
 use lunway_block::rate::parse_rate;
 use lunway_block::size::{HumanSize, parse_size};
 
@@ -33,21 +33,21 @@ impl ValueEnum for ProfileName {
 
 /// What a single job does, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::command) struct AccessName(pub(in crate::command) Access);
+pub(in crate::command) struct RwModeName(pub(in crate::command) RwMode);
 
-const ACCESSES: [AccessName; Access::ALL.len()] = {
-    let mut names = [AccessName(Access::Read); Access::ALL.len()];
+const RW_MODES: [RwModeName; RwMode::ALL.len()] = {
+    let mut names = [RwModeName(RwMode::Read); RwMode::ALL.len()];
     let mut index = 0;
     while index < names.len() {
-        names[index] = AccessName(Access::ALL[index]);
+        names[index] = RwModeName(RwMode::ALL[index]);
         index += 1;
     }
     names
 };
 
-impl ValueEnum for AccessName {
+impl ValueEnum for RwModeName {
     fn value_variants<'a>() -> &'a [Self] {
-        &ACCESSES
+        &RW_MODES
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -136,6 +136,6 @@ mod tests {
     #[test]
     fn every_profile_and_every_access_can_be_named() {
         assert_eq!(PROFILES.map(|name| name.0), Kind::ALL);
-        assert_eq!(ACCESSES.map(|name| name.0), Access::ALL);
+        assert_eq!(RW_MODES.map(|name| name.0), RwMode::ALL);
     }
 }

@@ -16,14 +16,14 @@ use std::time::Duration;
 use clap::Args;
 use lunway_bench::fio::{JobFile, JobFileError};
 use lunway_bench::profile::{self, Kind, Load};
-use lunway_bench::{Access, Cancel, Distribution, Job, Limit, Mix, Pattern, Rate, Region, random_seed};
+use lunway_bench::{Cancel, Distribution, Job, Limit, Mix, Pattern, Rate, Region, RwMode, random_seed};
 use lunway_block::BlockDevice;
 use lunway_block::duration::parse_duration;
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::DeviceSpec;
 use lunway_device::OpenOptions;
 
-use self::arguments::{AccessName, ArrivalsName, ProfileName, block_size, distribution, rate, region};
+use self::arguments::{ArrivalsName, ProfileName, RwModeName, block_size, distribution, rate, region};
 use self::client::Client;
 use self::output::Outputs;
 use self::plan::{Measured, Plan, may_write};
@@ -62,7 +62,7 @@ pub(crate) struct Bench {
     job: Option<PathBuf>,
     /// Run one job with this access pattern. With --profile steady: the pattern to repeat
     #[arg(long, value_name = "PATTERN")]
-    rw: Option<AccessName>,
+    rw: Option<RwModeName>,
     /// Bytes per I/O [default: 4K]
     #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
     bs: Option<u32>,
@@ -126,7 +126,7 @@ pub(crate) struct Bench {
 
 /// What the command line asks for.
 enum Task {
-    Job(Access),
+    Job(RwMode),
     File(Box<JobFile>),
     Profile(Kind),
 }
@@ -153,7 +153,7 @@ impl Bench {
     /// Makes sense of what depends on each other.
     fn task(&self) -> Result<Task, Failure> {
         let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
-        if let (Some(AccessName(rw)), Some(_)) = (self.rw, self.mix)
+        if let (Some(RwModeName(rw)), Some(_)) = (self.rw, self.mix)
             && !rw.is_mixed()
         {
             return usage("--mix needs --rw rw or --rw randrw: the others only read or only write");
@@ -174,7 +174,7 @@ impl Bench {
                 Ok(Task::Profile(Kind::Steady))
             }
             (Some(_), Some(_), _) => usage("--rw runs a single job; of the profiles, only steady accepts it"),
-            (Some(AccessName(rw)), None, _) => Ok(Task::Job(rw)),
+            (Some(RwModeName(rw)), None, _) => Ok(Task::Job(rw)),
             (None, profile, _) => Ok(Task::Profile(profile.map_or(Kind::Anvil, |name| name.0))),
         }
     }
@@ -253,15 +253,15 @@ impl Bench {
         }
     }
 
-    fn pattern_of(&self, rw: Access) -> Pattern {
+    fn pattern_of(&self, rw: RwMode) -> Pattern {
         rw.pattern(self.distribution.unwrap_or(Distribution::Uniform))
     }
 
-    fn mix_of(&self, rw: Access) -> Mix {
+    fn mix_of(&self, rw: RwMode) -> Mix {
         rw.mix(self.mix.unwrap_or(50))
     }
 
-    fn single(&self, rw: Access) -> Job {
+    fn single(&self, rw: RwMode) -> Job {
         let limit = match (self.time, self.size) {
             (Some(time), Some(bytes)) => Limit::Either { time, bytes },
             (None, Some(bytes)) => Limit::Bytes(bytes),
@@ -292,7 +292,7 @@ impl Bench {
 
     fn profile_options(&self, kind: Kind) -> profile::Options {
         let defaults = profile::Options::of(kind);
-        let load = self.rw.map(|AccessName(rw)| Load {
+        let load = self.rw.map(|RwModeName(rw)| Load {
             pattern: self.pattern_of(rw),
             mix: self.mix_of(rw),
             block_size: self.bs.unwrap_or(defaults.load.block_size),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lunway_bench::wire::{self, Share, Way};
 use lunway_bench::{Cancel, Outcome};
 use lunway_block::PathSample;
-use lunway_net::{Client, Loopback, NetError, Stop, Window, protocol};
+use lunway_net::{Client, Loopback, NetError, StopFlag, Window, protocol};
 use lunway_report::figure;
 use serde_json::Value;
 
@@ -166,7 +166,7 @@ impl Other {
     fn shares(&self, outcomes: &[Outcome], cancel: &Cancel) -> Result<Vec<Option<Share>>, NetError> {
         let bar = progress::fraction();
         bar.set_prefix("the wire");
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let shares = wire::shares(&self.client, outcomes, BUDGET, &stop, &mut |done| {
             progress::set_fraction(&bar, done);
             if cancel.is_cancelled() {

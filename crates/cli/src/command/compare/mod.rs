@@ -17,7 +17,7 @@ use lunway_block::size::parse_size;
 use lunway_report::{Document, Fact, html};
 
 use self::candidates::{Candidate, Opened};
-use super::bench::arguments::{AccessName, block_size, rate};
+use super::bench::arguments::{RwModeName, block_size, rate};
 use super::bench::plan::bench_failure;
 use crate::failure::Failure;
 use crate::output::Files;
@@ -51,7 +51,7 @@ pub(crate) struct Compare {
     profile: Option<Rows>,
     /// Compare one test with this access pattern
     #[arg(long, value_name = "PATTERN", conflicts_with = "job")]
-    rw: Option<AccessName>,
+    rw: Option<RwModeName>,
     /// Bytes per I/O [default: 4K]
     #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
     bs: Option<u32>,

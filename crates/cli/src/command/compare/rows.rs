@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use lunway_bench::profile::{self, Kind, Options};
-use lunway_bench::{Access, Distribution, Job, Limit};
+use lunway_bench::{Distribution, Job, Limit, RwMode};
 use lunway_block::Geometry;
 use lunway_block::size::HumanSize;
 
 use super::Compare;
-use crate::command::bench::arguments::AccessName;
+use crate::command::bench::arguments::RwModeName;
 use crate::command::bench::job_file;
 use crate::failure::Failure;
 
@@ -21,7 +21,7 @@ const RAMP: Duration = Duration::from_millis(100);
 impl Compare {
     /// Refuses flags that contradict each other.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        if let (Some(AccessName(rw)), Some(_)) = (self.rw, self.mix)
+        if let (Some(RwModeName(rw)), Some(_)) = (self.rw, self.mix)
             && !rw.is_mixed()
         {
             let message = "--mix needs --rw rw or --rw randrw: the others only read or only write";
@@ -53,7 +53,7 @@ impl Compare {
                 );
                 Ok((jobs.collect(), notes))
             }
-            (None, Some(AccessName(rw))) => {
+            (None, Some(RwModeName(rw))) => {
                 let job = self.row(rw, &options, geometry);
                 let notes = if destroy { Vec::new() } else { vec![reads_what_is_there().to_owned()] };
                 Ok((vec![job], notes))
@@ -65,7 +65,7 @@ impl Compare {
         }
     }
 
-    fn row(&self, rw: Access, options: &Options, geometry: &Geometry) -> Job {
+    fn row(&self, rw: RwMode, options: &Options, geometry: &Geometry) -> Job {
         let (block_size, queue_depth) = (self.bs.unwrap_or(4096), self.qd.unwrap_or(1));
         Job {
             pattern: rw.pattern(Distribution::Uniform),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_vhdx::check::{Report, check};
-use lunway_vhdx::{Chain, OpenOptions, Repairs, Severity, Span, open_file, repair, repaired_parts};
+use lunway_vhdx::{Chain, Repairs, Severity, Span, VhdxOpenOptions, open_file, repair, repaired_parts};
 use serde_json::{Value, json};
 
 use super::named::vhdx;
@@ -38,7 +38,7 @@ impl Check {
         let path = &vhdx(&self.file, RAW)?;
         // One that cannot be read, or is in use, is not told as a broken chain.
         drop(open_file(path, false).with_context(|| format!("cannot open {}", path.display()))?);
-        let chain = Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?);
+        let chain = Chain::open_files(path, &folder(path), &VhdxOpenOptions::read_only(), guids()?);
         let (paths, broken) = match chain {
             Ok(chain) => (chain.paths().to_vec(), None),
             // Its own findings say it better than the reason why it was not opened.

@@ -12,7 +12,7 @@ use lunway_block::spec::{DeviceSpec, FileFormat};
 use lunway_image::Format;
 use lunway_image::vhd::{Layout, Writer};
 use lunway_vhdx::{
-    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, Kind, Locator, OpenError, OpenOptions, create,
+    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, DiskKind, Locator, OpenError, VhdxOpenOptions, create,
     open_unlocked, relative_path,
 };
 use serde_json::json;
@@ -217,12 +217,12 @@ impl NewDisk {
         let (path, options) = match unfinished {
             DeviceSpec::Vhdx { path } => {
                 let file = open_unlocked(path, false)?;
-                let disk = Disk::open(file, &OpenOptions::read_only(), guids()?())?;
+                let disk = Disk::open(file, &VhdxOpenOptions::read_only(), guids()?())?;
                 let begun = disk.parameters();
                 let sector = |wanted: Option<u32>, begun: u32| wanted.is_some_and(|wanted| wanted != begun);
                 let options = vec![
-                    (has_parent && begun.kind != Kind::Differencing, "--parent"),
-                    (self.fixed && begun.kind != Kind::Fixed, "--fixed"),
+                    (has_parent && begun.kind != DiskKind::Differencing, "--parent"),
+                    (self.fixed && begun.kind != DiskKind::Fixed, "--fixed"),
                     (differs(self.block_size, begun.block_size.into()), "--block-size"),
                     (sector(self.sector, begun.logical_sector), "--sector"),
                     (sector(self.physical_sector, begun.physical_sector), "--physical-sector"),
@@ -252,7 +252,7 @@ impl NewDisk {
         size: u64,
         sector: u32,
     ) -> anyhow::Result<CreateOptions> {
-        let kind = if self.fixed { Kind::Fixed } else { Kind::Dynamic };
+        let kind = if self.fixed { DiskKind::Fixed } else { DiskKind::Dynamic };
         let mut options = CreateOptions::new(kind, size, guids()?().next());
         options.parameters.logical_sector = sector;
         self.apply(&mut options)?;
@@ -324,7 +324,7 @@ impl NewDisk {
 
 /// Refuses a parent whose chain has as many files as it may.
 fn may_have_child(parent: &Path) -> anyhow::Result<()> {
-    match Chain::open_files(parent, &folder(parent), &OpenOptions::read_only(), guids()?) {
+    match Chain::open_files(parent, &folder(parent), &VhdxOpenOptions::read_only(), guids()?) {
         Ok(chain) if chain.disks().len() >= CHAIN_FILES_MAX => Err(anyhow!(
             "the chain of {} has {CHAIN_FILES_MAX} files, as many as it may: merge some of them first, with lunway disk \
              merge",
@@ -348,7 +348,7 @@ fn refuse_existing(path: &Path) -> anyhow::Result<()> {
 fn make(path: &Path, options: &CreateOptions, zero: bool) -> anyhow::Result<()> {
     make_file(path, |file| {
         create(file, options, guids()?().as_mut())?;
-        if options.parameters.kind != Kind::Fixed {
+        if options.parameters.kind != DiskKind::Fixed {
             return Ok(());
         }
         let len = file.metadata()?.len();

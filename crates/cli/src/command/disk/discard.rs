@@ -11,7 +11,7 @@ use lunway_filesystem::{Ranges, Source, Use};
 
 use super::free::changed;
 use super::source::DeviceSource;
-use crate::device::Waiter;
+use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 use crate::progress;
 
@@ -41,7 +41,7 @@ pub(super) struct Dead {
 /// A device, and what lies on it.
 pub(super) struct Target<'a> {
     pub(super) device: &'a dyn BlockDevice,
-    pub(super) waiter: &'a Waiter,
+    pub(super) runtime: &'a BlockingRuntime,
     pub(super) disk: &'a Disk,
 }
 
@@ -68,7 +68,7 @@ impl Target<'_> {
                 self.device.unmap(range.start, range.end - range.start).await.map_err(|error| (range, error))
             };
             let all = stream::iter(ranges).map(unmap).buffer_unordered(IN_FLIGHT).try_collect::<()>();
-            self.waiter.wait(all).map_err(|(range, error)| {
+            self.runtime.wait(all).map_err(|(range, error)| {
                 Failure::failed(anyhow!(
                     "{} bytes at {} cannot be discarded: {error}",
                     range.end - range.start,
@@ -76,7 +76,7 @@ impl Target<'_> {
                 ))
             })
         })?;
-        self.waiter.wait(self.device.flush()).context("the device failed to make everything durable")?;
+        self.runtime.wait(self.device.flush()).context("the device failed to make everything durable")?;
         Ok(discarded)
     }
 
@@ -104,7 +104,7 @@ impl Target<'_> {
         let (mut start, mut bytes) = (0, 0);
         while start < geometry.size && !cancel.is_cancelled() {
             let window = start..(start + WINDOW).min(geometry.size);
-            let source = DeviceSource::new(self.device, self.waiter);
+            let source = DeviceSource::new(self.device, self.runtime);
             let held = source.extents(window.start, window.end - window.start)?;
             let held: Vec<_> = held.into_iter().filter(|held| held.kind != ExtentKind::Unallocated).collect();
             if !held.is_empty() {

@@ -8,14 +8,17 @@ use lunway_filesystem::tree::Disk;
 
 use super::inside::sentences;
 use super::source::DeviceSource;
-use crate::device::Waiter;
+use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 use crate::terminal;
 
 /// Returns the ranges of a source that need not be copied. Reports on standard error which volumes are copied whole,
 /// and why.
-pub(in crate::command) fn skipped(device: &dyn BlockDevice, waiter: &Waiter) -> Result<Skipped, Failure> {
-    let source = DeviceSource::new(device, waiter);
+pub(in crate::command) fn skipped(
+    device: &dyn BlockDevice,
+    runtime: &BlockingRuntime,
+) -> Result<Skipped, Failure> {
+    let source = DeviceSource::new(device, runtime);
     let disk = examine(&source);
     let mut skipped = Skipped::default();
     disk.for_each_free(&source, &mut |range| skipped.insert(range)).map_err(changed)?;

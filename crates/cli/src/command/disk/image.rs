@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lunway_block::size::HumanSize;
-use lunway_image::{Format, Image, Kind, LayerInfo, Source};
+use lunway_image::{Format, Image, ImageKind, LayerInfo, Source};
 use serde_json::{Value, json};
 
 use super::names;
@@ -17,11 +17,11 @@ fn open(path: &Path, format: Format) -> anyhow::Result<Image<File>> {
     Image::open_files(path, format).with_context(|| format!("cannot open {}", path.display()))
 }
 
-fn kind_name(kind: Kind) -> &'static str {
+fn kind_name(kind: ImageKind) -> &'static str {
     match kind {
-        Kind::Fixed => "fixed",
-        Kind::Dynamic => "dynamic",
-        Kind::Differencing => "differencing",
+        ImageKind::Fixed => "fixed",
+        ImageKind::Dynamic => "dynamic",
+        ImageKind::Differencing => "differencing",
     }
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_filesystem::partition::Table;
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, Counts, Disk, Kind, Locator, OpenOptions, Parameters, open_unlocked};
+use lunway_vhdx::{Chain, Counts, Disk, DiskKind, Locator, Parameters, VhdxOpenOptions, open_unlocked};
 use serde_json::{Value, json};
 
 use super::named::{self, Named};
@@ -78,7 +78,7 @@ fn read(path: &Path) -> anyhow::Result<Found> {
         () => None,
     };
     drop(file.unlock());
-    let disk = Disk::open(file, &OpenOptions::read_only(), guids()?())?;
+    let disk = Disk::open(file, &VhdxOpenOptions::read_only(), guids()?())?;
     let parameters = disk.parameters().clone();
     let (data_write, counts, free) = (disk.data_write_guid().to_string(), disk.counts(), disk.free());
     let log_in_use = disk.log_in_use();
@@ -86,7 +86,7 @@ fn read(path: &Path) -> anyhow::Result<Found> {
         vec![disk],
         &[path.to_owned()],
         &folder(path),
-        &OpenOptions::read_only(),
+        &VhdxOpenOptions::read_only(),
         guids()?,
     );
     // What cannot be read is told by `check`.
@@ -202,7 +202,7 @@ impl Found {
                 "unmapped": counts.unmapped,
                 "never_written": counts.never_written,
             },
-            "has_parent": parameters.kind == Kind::Differencing,
+            "has_parent": parameters.kind == DiskKind::Differencing,
         })
     }
 }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_vhdx::format::{Guid, GuidSource};
-use lunway_vhdx::{Chain, Kind, OpenOptions, Source, merge::children, open_file};
+use lunway_vhdx::{Chain, DiskKind, Source, VhdxOpenOptions, merge::children, open_file};
 use lunway_vhdx_device::random_guids;
 
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ fn folder(path: &Path) -> PathBuf {
 
 /// Opens a disk and its parents for reading.
 fn open_chain(path: &Path) -> anyhow::Result<Chain<File>> {
-    let chain = Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?);
+    let chain = Chain::open_files(path, &folder(path), &VhdxOpenOptions::read_only(), guids()?);
     chain.with_context(|| format!("cannot open {}", path.display()))
 }
 
@@ -149,11 +149,11 @@ fn child_names(parent: &Path, children: &[PathBuf]) -> String {
 }
 
 /// How people and JSON call a kind of disk.
-fn kind_name(kind: Kind) -> &'static str {
+fn kind_name(kind: DiskKind) -> &'static str {
     match kind {
-        Kind::Dynamic => "dynamic",
-        Kind::Fixed => "fixed",
-        Kind::Differencing => "differencing",
+        DiskKind::Dynamic => "dynamic",
+        DiskKind::Fixed => "fixed",
+        DiskKind::Differencing => "differencing",
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_vhdx::{Disk, Locator, OpenOptions, open_file, relative_path, set_parent};
+use lunway_vhdx::{Disk, Locator, VhdxOpenOptions, open_file, relative_path, set_parent};
 use serde_json::json;
 
 use super::named::vhdx;
@@ -53,8 +53,8 @@ impl Rebase {
         }
         let parent = open_parent(parent_path).with_context(cannot)?;
         let file = Arc::new(open_to_change(path)?);
-        let disk =
-            Disk::open(Arc::clone(&file), &OpenOptions::read_only(), guids()?()).map_err(anyhow::Error::from);
+        let disk = Disk::open(Arc::clone(&file), &VhdxOpenOptions::read_only(), guids()?())
+            .map_err(anyhow::Error::from);
         let disk = disk.with_context(cannot)?;
         let Some(locator) = disk.parameters().locator.clone() else {
             return Err(Failure::failed(anyhow!(
@@ -104,5 +104,5 @@ impl Rebase {
 pub(super) fn open_parent(path: &Path) -> anyhow::Result<Disk<std::fs::File>> {
     let cannot = || format!("cannot open the parent {}", path.display());
     let file = open_file(path, false).with_context(cannot)?;
-    Disk::open(file, &OpenOptions::read_only(), guids()?()).with_context(cannot)
+    Disk::open(file, &VhdxOpenOptions::read_only(), guids()?()).with_context(cannot)
 }

@@ -9,7 +9,7 @@ use lunway_block::size::{HumanSize, parse_size};
 use lunway_compact::Bytes;
 use lunway_filesystem::cut::cut;
 use lunway_filesystem::partition::{Gpt, HEAD, Table, Write};
-use lunway_vhdx::{Chain, DiskError, OpenOptions, resize};
+use lunway_vhdx::{Chain, DiskError, VhdxOpenOptions, resize};
 use serde_json::json;
 
 use super::named::vhdx;
@@ -168,7 +168,7 @@ pub(super) fn table(chain: &Chain<File>) -> Result<Option<Table>, DiskError> {
 
 /// Writes a GPT as it is on a disk of `size` bytes: the copy first, then what leads to it.
 fn move_table(path: &Path, gpt: &Gpt, size: u64) -> anyhow::Result<()> {
-    let chain: Chain<File> = Chain::open_files(path, &folder(path), &OpenOptions::writable(), guids()?)?;
+    let chain: Chain<File> = Chain::open_files(path, &folder(path), &VhdxOpenOptions::writable(), guids()?)?;
     for step in gpt.on_disk_of(size) {
         for Write { offset, bytes } in step {
             chain.write_at(offset, &bytes)?;

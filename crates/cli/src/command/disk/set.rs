@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{ArgGroup, Args};
-use lunway_vhdx::{Disk, Identity, OpenOptions, set_identity};
+use lunway_vhdx::{Disk, IdentityChange, VhdxOpenOptions, set_identity};
 use serde_json::json;
 
 use super::named::vhdx;
@@ -46,11 +46,13 @@ impl Set {
         }
         let file = open_to_change(path)?;
         let mut random = guids()?;
-        let identity =
-            Identity { disk_id: self.new_id.then(|| random().next()), physical_sector: self.physical_sector };
+        let identity = IdentityChange {
+            disk_id: self.new_id.then(|| random().next()),
+            physical_sector: self.physical_sector,
+        };
         let cannot = || format!("cannot change {}", path.display());
         set_identity(&file, &identity, random().as_mut()).with_context(cannot)?;
-        let disk = Disk::open(file, &OpenOptions::read_only(), random()).with_context(cannot)?;
+        let disk = Disk::open(file, &VhdxOpenOptions::read_only(), random()).with_context(cannot)?;
         let parameters = disk.parameters();
         match self.json {
             true => terminal::print_json(&json!({

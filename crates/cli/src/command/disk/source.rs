@@ -4,7 +4,7 @@ use anyhow::Context;
 use lunway_block::{BlockDevice, Buf, Extent};
 use lunway_filesystem::{Source, Unreadable};
 
-use crate::device::Waiter;
+use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 
 /// The most that is read at once: what every device takes in one operation.
@@ -13,12 +13,12 @@ const MOST: u64 = 1 << 20;
 /// A device that is waited for.
 pub(in crate::command) struct DeviceSource<'a> {
     device: &'a dyn BlockDevice,
-    waiter: &'a Waiter,
+    runtime: &'a BlockingRuntime,
 }
 
 impl<'a> DeviceSource<'a> {
-    pub(in crate::command) fn new(device: &'a dyn BlockDevice, waiter: &'a Waiter) -> Self {
-        Self { device, waiter }
+    pub(in crate::command) fn new(device: &'a dyn BlockDevice, runtime: &'a BlockingRuntime) -> Self {
+        Self { device, runtime }
     }
 
     /// Bytes of a logical sector.
@@ -28,14 +28,14 @@ impl<'a> DeviceSource<'a> {
 
     /// Returns the extents that the device reports for its own ranges.
     pub(in crate::command) fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, Failure> {
-        let extents = self.waiter.wait(self.device.extents(offset, len, usize::MAX));
+        let extents = self.runtime.wait(self.device.extents(offset, len, usize::MAX));
         Ok(extents.context("cannot query the allocated ranges of the device")?)
     }
 
     /// Bytes of whole sectors.
     fn sectors(&self, offset: u64, len: u64) -> Result<Buf, Unreadable> {
         let buf = Buf::for_overwrite(len as usize);
-        let read = self.waiter.wait(self.device.read(offset, buf));
+        let read = self.runtime.wait(self.device.read(offset, buf));
         read.map_err(|error| Unreadable { what: format!("{len} bytes at {offset} cannot be read: {error}") })
     }
 }

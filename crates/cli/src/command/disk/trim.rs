@@ -12,7 +12,7 @@ use serde_json::json;
 use super::discard::{Dead, Target, partitions};
 use super::free::report;
 use super::source::DeviceSource;
-use crate::device::{self, Waiter};
+use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::{interrupt, terminal};
 
@@ -57,16 +57,16 @@ impl Trim {
     pub(super) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
         let options = OpenOptions { sector: self.sector, read_only: self.estimate, ..OpenOptions::default() };
-        let waiter = Waiter::new()?;
-        let opened = waiter.wait(device::open(&spec, &options))?;
-        let trimmed = self.trim(&spec, &opened, &waiter);
-        let closed = waiter.wait(opened.close());
+        let runtime = BlockingRuntime::new()?;
+        let opened = runtime.wait(device::open(&spec, &options))?;
+        let trimmed = self.trim(&spec, &opened, &runtime);
+        let closed = runtime.wait(opened.close());
         let text = trimmed?;
         closed.map_err(Failure::failed)?;
         terminal::print(&text)
     }
 
-    fn trim(&self, spec: &DeviceSpec, opened: &Opened, waiter: &Waiter) -> Result<String, Failure> {
+    fn trim(&self, spec: &DeviceSpec, opened: &Opened, runtime: &BlockingRuntime) -> Result<String, Failure> {
         let device = &*opened.device;
         let geometry = device.geometry();
         if self.discard && geometry.read_only {
@@ -77,7 +77,7 @@ impl Trim {
                 "{spec} gives no space back: it has no UNMAP, or its file system has no holes"
             )));
         }
-        let source = DeviceSource::new(device, waiter);
+        let source = DeviceSource::new(device, runtime);
         let mut disk = Disk::examine(&source, source.sector());
         let keep = Ranges::union(partitions(disk.root(), &self.keep, &spec.to_string())?);
         // Files and block devices in use on this machine were refused when they were opened.
@@ -95,7 +95,7 @@ impl Trim {
         }
         report(&disk);
         let dead = Dead { free: true, zeroes: false, keep };
-        let target = Target { device, waiter, disk: &disk };
+        let target = Target { device, runtime, disk: &disk };
         let cancel = interrupt::watch();
         let done = match self.estimate {
             true => target.count(&dead, &cancel)?,

@@ -5,7 +5,7 @@ mod unit;
 
 use clap::Args;
 use lunway_block::spec::DeviceSpec;
-use lunway_initiator::OpenOptions;
+use lunway_initiator::SessionOptions;
 use lunway_iscsi_paths::Address;
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ impl Inspect {
                 Address::Several(url) => url.base,
             };
             let seen =
-                lunway_initiator::inspect(&url, &OpenOptions::default()).await.map_err(Failure::failed)?;
+                lunway_initiator::inspect(&url, &SessionOptions::default()).await.map_err(Failure::failed)?;
             return Ok((unit::sections(&seen), unit::document(&seen)));
         }
         let options = lunway_device::OpenOptions {

@@ -6,7 +6,7 @@ use lunway_console::Method;
 use lunway_track::EpochId;
 use serde_json::{Value, json};
 
-use super::lun::Place;
+use super::lun::LunSelector;
 use super::{Daemon, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
@@ -28,21 +28,21 @@ enum Verb {
     /// Close the current epoch, begin another, and print the name of the closed one
     Close {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         #[command(flatten)]
         daemon: Daemon,
     },
     /// List the closed epochs, oldest first
     List {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         #[command(flatten)]
         daemon: Daemon,
     },
     /// Release a closed epoch: changes since then can no longer be listed
     Release {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         /// The epoch: 32 hexadecimal digits
         epoch: EpochId,
         #[command(flatten)]
@@ -62,7 +62,7 @@ Examples:
   lunway lun changes iqn.2026-11.com.example:disks 6 --since EPOCH --json")]
 pub(super) struct Changes {
     #[command(flatten)]
-    place: Place,
+    selector: LunSelector,
     /// A closed epoch, 32 hexadecimal digits [default: the last one]
     #[arg(long, value_name = "EPOCH")]
     since: Option<EpochId>,
@@ -76,13 +76,13 @@ pub(super) struct Changes {
 impl Epoch {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self.verb {
-            Verb::Close { place, daemon } => {
-                let answer = daemon.ask(Method::POST, &format!("{}/epochs", place.path()), None)?;
+            Verb::Close { selector, daemon } => {
+                let answer = daemon.ask(Method::POST, &format!("{}/epochs", selector.path()), None)?;
                 shown(&daemon, &answer, |answer| text(answer, "epoch"))
             }
-            Verb::List { place, daemon } => daemon.show(&format!("{}/epochs", place.path()), list),
-            Verb::Release { place, epoch, daemon } => {
-                let path = format!("{}/epochs/{epoch}", place.path());
+            Verb::List { selector, daemon } => daemon.show(&format!("{}/epochs", selector.path()), list),
+            Verb::Release { selector, epoch, daemon } => {
+                let path = format!("{}/epochs/{epoch}", selector.path());
                 let answer = daemon.ask(Method::DELETE, &path, None)?;
                 shown(&daemon, &answer, |answer| format!("released {}", text(answer, "epoch")))
             }
@@ -112,10 +112,10 @@ fn list(answer: &Value) -> String {
 
 impl Changes {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let Self { place, since, until, daemon } = self;
+        let Self { selector, since, until, daemon } = self;
         let epochs = [since.map(|id| format!("since={id}")), until.map(|id| format!("until={id}"))];
         let mut query: Vec<String> = epochs.into_iter().flatten().collect();
-        let path = |query: &[String]| format!("{}/changes?{}", place.path(), query.join("&"));
+        let path = |query: &[String]| format!("{}/changes?{}", selector.path(), query.join("&"));
         let mut answer = daemon.ask(Method::GET, &path(&query), None)?;
         // Between two answers the youngest epoch may be another.
         if let (None, Some(epoch)) = (since, answer["epoch"].as_str()) {

@@ -46,7 +46,7 @@ enum Verb {
     /// Add a logical unit; an existing one with other settings is an error
     Add {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         /// The device; a relative path is relative to the current directory
         device: String,
         /// Create the file, sparse, with this size: 10G. An existing file is an error
@@ -67,7 +67,7 @@ enum Verb {
     /// Change a logical unit
     Set {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         /// Replace the device: initiators see another disk
         #[arg(long)]
         device: Option<String>,
@@ -86,7 +86,7 @@ enum Verb {
     /// system.
     Resize {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         /// The new size: 200G, 4TiB
         #[arg(value_parser = lunway_block::size::parse_size)]
         size: u64,
@@ -108,7 +108,7 @@ enum Verb {
     /// served, ends the snapshot.
     Snapshot {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         /// The new file, in the same directory or above
         #[arg(value_name = "CHILD")]
         leaf: PathBuf,
@@ -122,7 +122,7 @@ enum Verb {
     /// systems do not use is released first.
     Compact {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         #[command(flatten)]
         compact: Compacting,
     },
@@ -133,7 +133,7 @@ enum Verb {
     /// Remove a logical unit; its device is not touched, but the data of a ram: disk are lost
     Remove {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         #[command(flatten)]
         ending: Ending,
         #[command(flatten)]
@@ -143,7 +143,7 @@ enum Verb {
 
 /// Which logical unit.
 #[derive(Debug, Args)]
-pub(super) struct Place {
+pub(super) struct LunSelector {
     /// The target's name
     #[arg(value_name = "TARGET")]
     pub(super) target: String,
@@ -201,7 +201,7 @@ fn physical_sector_size(text: &str) -> Result<u32, String> {
     size.ok_or_else(|| "a size is expected, such as 512 or 4096".to_owned())
 }
 
-impl Place {
+impl LunSelector {
     pub(super) fn path(&self) -> String {
         format!("{}/luns/{}", target::path(&self.target), self.lun)
     }
@@ -224,37 +224,37 @@ impl Lun {
                     table(&units.collect::<Vec<_>>())
                 })
             }
-            Verb::Add { place, device, create, shape, replace, shrinking, ending, changing } => {
+            Verb::Add { selector, device, create, shape, replace, shrinking, ending, changing } => {
                 // All of it: what is not said is as it is by default, also where the number was another's.
                 let body = Value::Object(shape.body(Some(&device), &changing.daemon));
                 let new = (!replace).then(|| MUST_BE_NEW.to_owned());
                 let create = create.map(|size| format!("create={size}"));
                 let query = joined([new, create, shrinking.query(), ending.query()]);
-                changing.change_at(Method::PUT, &place.path(), &query, Some(&body))
+                changing.change_at(Method::PUT, &selector.path(), &query, Some(&body))
             }
-            Verb::Set { place, device, shape, shrinking, ending, changing } => {
+            Verb::Set { selector, device, shape, shrinking, ending, changing } => {
                 let mut body = shape.body(device.as_deref(), &changing.daemon);
                 body.retain(|_, value| !value.is_null());
                 let query = joined([Some(MUST_EXIST.to_owned()), shrinking.query(), ending.query()]);
-                changing.change_at(Method::PUT, &place.path(), &query, Some(&Value::Object(body)))
+                changing.change_at(Method::PUT, &selector.path(), &query, Some(&Value::Object(body)))
             }
-            Verb::Resize { place, size, shrink, force, ending, changing } => {
-                let path = format!("{}/resize", place.path());
+            Verb::Resize { selector, size, shrink, force, ending, changing } => {
+                let path = format!("{}/resize", selector.path());
                 let body = json!({
                     "size": size, "shrink": shrink, "force": force, "end_snapshots": ending.end_snapshots,
                 });
                 changing.change(Method::POST, &path, Some(&body))
             }
-            Verb::Snapshot { place, leaf, changing } => {
+            Verb::Snapshot { selector, leaf, changing } => {
                 let leaf = std::path::absolute(&leaf).unwrap_or(leaf);
-                let path = format!("{}/snapshot", place.path());
+                let path = format!("{}/snapshot", selector.path());
                 changing.change(Method::POST, &path, Some(&json!({ "leaf": leaf.display().to_string() })))
             }
-            Verb::Compact { place, compact } => compact.run(&place.path()),
+            Verb::Compact { selector, compact } => compact.run(&selector.path()),
             Verb::Epoch(epoch) => epoch.run(),
             Verb::Changes(changes) => changes.run(),
-            Verb::Remove { place, ending, changing } => {
-                changing.change_at(Method::DELETE, &place.path(), &joined([ending.query()]), None)
+            Verb::Remove { selector, ending, changing } => {
+                changing.change_at(Method::DELETE, &selector.path(), &joined([ending.query()]), None)
             }
         }
     }

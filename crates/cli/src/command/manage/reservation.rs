@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use lunway_console::Method;
 use serde_json::Value;
 
-use super::lun::Place;
+use super::lun::LunSelector;
 use super::{Daemon, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
@@ -31,7 +31,7 @@ enum Verb {
     /// --force, this is an error.
     Clear {
         #[command(flatten)]
-        place: Place,
+        selector: LunSelector,
         /// Remove them even if registered initiators are logged in
         #[arg(long)]
         force: bool,
@@ -47,12 +47,12 @@ impl Reservation {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/reservations", table),
-            Verb::Clear { place, force, dry_run, daemon } => {
+            Verb::Clear { selector, force, dry_run, daemon } => {
                 if !force {
-                    refuse_present(&daemon, &place)?;
+                    refuse_present(&daemon, &selector)?;
                 }
                 let dry = if dry_run { "?dry_run=true" } else { "" };
-                let path = format!("{}/reservations{dry}", place.path());
+                let path = format!("{}/reservations{dry}", selector.path());
                 let answer = daemon.ask(Method::DELETE, &path, None)?;
                 if daemon.json {
                     return terminal::print_json(&answer);
@@ -69,8 +69,8 @@ impl Reservation {
 }
 
 /// Refuses to fence initiators that are logged in.
-fn refuse_present(daemon: &Daemon, place: &Place) -> Result<(), Failure> {
-    let dry = daemon.ask(Method::DELETE, &format!("{}/reservations?dry_run=true", place.path()), None)?;
+fn refuse_present(daemon: &Daemon, selector: &LunSelector) -> Result<(), Failure> {
+    let dry = daemon.ask(Method::DELETE, &format!("{}/reservations?dry_run=true", selector.path()), None)?;
     let sessions = daemon.ask(Method::GET, "/v1/sessions", None)?;
     let units = rows(&dry, "reservations").iter();
     let ports = units.flat_map(|unit| rows(unit, "registrations")).map(|port| text(port, "initiator_port"));
@@ -78,7 +78,7 @@ fn refuse_present(daemon: &Daemon, place: &Place) -> Result<(), Failure> {
     let registered: Vec<_> = ports.filter_map(|port| Some(port.split_once(',')?.0.to_owned())).collect();
     let present = rows(&sessions, "sessions").iter().find(|session| {
         let initiator = text(session, "initiator");
-        text(session, "target").eq_ignore_ascii_case(&place.target)
+        text(session, "target").eq_ignore_ascii_case(&selector.target)
             && registered.iter().any(|name| name.eq_ignore_ascii_case(&initiator))
     });
     match present {

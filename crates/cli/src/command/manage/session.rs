@@ -18,7 +18,7 @@ Examples:
   lunway session list
   lunway session logout 17 --grace 30s     # ask, and end it after 30 s
   lunway session drop 17                   # end it; the initiator may return")]
-pub(crate) struct Session {
+pub(crate) struct SessionCommand {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -46,7 +46,7 @@ enum Verb {
     },
 }
 
-impl Session {
+impl SessionCommand {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/sessions", table),

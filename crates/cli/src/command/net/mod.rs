@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use lunway_block::duration::parse_duration;
 use lunway_net::{
-    Client, Direction, Loopback, Matrix, NetError, Plan, Shape, Stop, Window, matrix, protocol,
+    Client, Direction, Loopback, Matrix, NetError, Plan, Shape, StopFlag, Window, matrix, protocol,
 };
 use lunway_report::{data, html};
 
@@ -126,7 +126,7 @@ impl Net {
 
     fn measure(self) -> Result<(), Failure> {
         self.files.check(&[])?;
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let asked = stop.clone();
         interrupt::on_request(move || asked.stop());
         let (client, loopback) = match &self.host {

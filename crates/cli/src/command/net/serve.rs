@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use anyhow::Context;
 use clap::Args;
-use lunway_net::{Responder, Stop, protocol};
+use lunway_net::{Responder, StopFlag, protocol};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let stop = Stop::new();
+        let stop = StopFlag::new();
         let asked = stop.clone();
         interrupt::on_request(move || asked.stop());
         let address = match &self.listen {

@@ -246,7 +246,7 @@ pub(crate) fn config_failure(error: ConfigError) -> Failure {
     }
 }
 
-fn open(name: DeviceName, options: lunway_target::OpenOptions) -> OpeningDevice {
+fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevice {
     Box::pin(async move {
         let options = lunway_device::OpenOptions {
             sector: options.sector,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunway_bench::compare::{PAIRS, ROUNDS_MAX};
-use lunway_bench::{Access, BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX};
+use lunway_bench::{BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX, RwMode};
 use lunway_block::duration::{ExactDuration, parse_duration};
 use lunway_block::size::parse_size;
 
@@ -71,7 +71,7 @@ pub(super) fn storage(
     let block_size = table.bs.map_or(4096, |size| size.0);
     let size = table.size.map_or(SIZE_DEFAULT, |size| size.0);
     let time = table.time.map_or(TIME_DEFAULT, |time| time.0);
-    let accesses = table.rw.as_ref().map_or_else(|| vec![Access::Read, Access::Write], |rw| rw.0.clone());
+    let accesses = table.rw.as_ref().map_or_else(|| vec![RwMode::Read, RwMode::Write], |rw| rw.0.clone());
     for (index, access) in accesses.iter().enumerate() {
         if accesses[..index].contains(access) {
             return Err(at.wrong("rw", Problem::Twice(access.name().to_owned())));
@@ -196,9 +196,9 @@ pub(super) fn wire(
         at.range(key, cells, 1..=CELLS_MAX)?;
     }
     at.range("window", windows.len() * mtus.len() * delays.len(), 1..=CELLS_MAX)?;
-    let directions = table.rw.as_ref().map_or_else(|| vec![Access::Write], |rw| rw.0.clone());
+    let directions = table.rw.as_ref().map_or_else(|| vec![RwMode::Write], |rw| rw.0.clone());
     if directions.is_empty()
-        || directions.iter().any(|access| !matches!(access, Access::Read | Access::Write))
+        || directions.iter().any(|access| !matches!(access, RwMode::Read | RwMode::Write))
     {
         return Err(at.wrong("rw", Problem::Not("on the wire there are read and write")));
     }

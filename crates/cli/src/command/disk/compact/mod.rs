@@ -15,7 +15,7 @@ use lunway_compact::{Estimate, Mode, Plan, Share, drop_dead, estimate};
 use lunway_filesystem::tree::Node;
 use lunway_vhdx::format::MIB;
 use lunway_vhdx::pack::pack;
-use lunway_vhdx::{Chain, Disk, Kind, OpenOptions, divide_blocks, pack_metadata};
+use lunway_vhdx::{Chain, Disk, DiskKind, VhdxOpenOptions, divide_blocks, pack_metadata};
 use serde_json::{Value, json};
 
 use super::discard::partitions;
@@ -134,7 +134,7 @@ impl Compact {
         };
         let path = &self.file;
         let chain = open_chain(path)?;
-        if chain.disks()[0].parameters().kind == Kind::Fixed {
+        if chain.disks()[0].parameters().kind == DiskKind::Fixed {
             return Err(Failure::failed(anyhow!(
                 "{} is a fixed disk, which has all its blocks by definition: convert it to a dynamic one instead",
                 path.display()
@@ -233,7 +233,7 @@ impl Compact {
         divide_blocks(&file, block_size, next().as_mut()).with_context(cannot)?;
         let mut dropped = lunway_compact::Dropped::default();
         if mode != Mode::Pretrimmed {
-            let options = OpenOptions::writable();
+            let options = VhdxOpenOptions::writable();
             let disk = Disk::open(again()?, &options, next()).with_context(cannot)?;
             let paths = [path.clone()];
             let chain = Chain::with_parents(vec![disk], &paths, &folder(path), &options, guids()?);
@@ -256,9 +256,9 @@ impl Compact {
         if mode.moves() {
             moved += pack_metadata(&file, next().as_mut()).with_context(cannot)?;
             // Where blocks lie is nothing that a child sees.
-            let known = Disk::open(again()?, &OpenOptions::read_only(), next()).with_context(cannot)?;
+            let known = Disk::open(again()?, &VhdxOpenOptions::read_only(), next()).with_context(cannot)?;
             let options =
-                OpenOptions { data_write: Some(known.data_write_guid()), ..OpenOptions::writable() };
+                VhdxOpenOptions { data_write: Some(known.data_write_guid()), ..VhdxOpenOptions::writable() };
             drop(known);
             let disk = Disk::open(again()?, &options, next()).with_context(cannot)?;
             let bar = progress::bytes("moving", 0);

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{Compact, Name, Size, collect, percent, volume_json, volumes_table};
 use crate::command::disk::discard::{Dead, Target, partitions};
 use crate::command::disk::source::DeviceSource;
-use crate::device::{self, Waiter};
+use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::{interrupt, terminal};
 
@@ -33,20 +33,20 @@ impl Compact {
             )));
         }
         let options = OpenOptions { read_only: self.estimate, ..OpenOptions::default() };
-        let waiter = Waiter::new()?;
-        let opened = waiter.wait(device::open(spec, &options))?;
-        let text = self.dig(&opened, &waiter);
-        let closed = waiter.wait(opened.close());
+        let runtime = BlockingRuntime::new()?;
+        let opened = runtime.wait(device::open(spec, &options))?;
+        let text = self.dig(&opened, &runtime);
+        let closed = runtime.wait(opened.close());
         let text = text?;
         closed.map_err(Failure::failed)?;
         terminal::print(&text)
     }
 
-    fn dig(&self, opened: &Opened, waiter: &Waiter) -> Result<String, Failure> {
+    fn dig(&self, opened: &Opened, runtime: &BlockingRuntime) -> Result<String, Failure> {
         let (path, device, mode) = (&self.file, &*opened.device, self.mode.mode());
-        let source = DeviceSource::new(device, waiter);
+        let source = DeviceSource::new(device, runtime);
         let disk = tree::Disk::examine(&source, source.sector());
-        let target = Target { device, waiter, disk: &disk };
+        let target = Target { device, runtime, disk: &disk };
         let keep = Ranges::union(partitions(disk.root(), &self.keep, &path.display().to_string())?);
         if self.estimate {
             return self.estimate_raw(&target, &keep);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use self::figures::Figures;
 use super::source::DeviceSource;
-use crate::device::{self, Waiter};
+use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::output::Files;
 use crate::terminal;
@@ -46,12 +46,12 @@ impl Inside {
             read_only: true,
             ..lunway_device::OpenOptions::default()
         };
-        let waiter = Waiter::new()?;
-        let opened = waiter.wait(device::open(&spec, &options))?;
-        let source = DeviceSource::new(&*opened.device, &waiter);
+        let runtime = BlockingRuntime::new()?;
+        let opened = runtime.wait(device::open(&spec, &options))?;
+        let source = DeviceSource::new(&*opened.device, &runtime);
         let disk = Disk::examine(&source, source.sector());
         let figures = Figures::of(&disk, &source);
-        waiter.wait(opened.close_or_log());
+        runtime.wait(opened.close_or_log());
         let figures = figures?;
         let name = spec.to_string();
         self.files.write(

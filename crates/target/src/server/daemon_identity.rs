@@ -1,24 +1,24 @@
 //! Distinction of a logical unit from those of the same name elsewhere.
 
-use lunway_block::spec::{DeviceSpec, IscsiUrl};
+use lunway_block::spec::{DeviceSpec, IscsiUrlText};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, LunConfig};
 
-/// The machine and the daemon that logical units are served from.
+/// Identity of the daemon: the machine and the portals that logical units are served from.
 ///
 /// Initiators take logical units of one identity for one disk, and spread its data over all of them. So the names of
 /// the target and the LUN, which two machines may well share, are not enough. To them come the machine's id and what
 /// names the store behind the logical unit: its path as it is written, made absolute. Not what a symbolic link leads
 /// to, as `/dev/disk/by-id/…` stays where `/dev/sdb` does not. Memory has no name; where one machine has two daemons,
 /// they listen at different addresses, and memory does not outlive the process that does.
-pub(super) struct Place {
+pub(super) struct DaemonIdentity {
     /// Of the machine.
     digest: String,
     portals: String,
 }
 
-impl Place {
+impl DaemonIdentity {
     /// Returns the place of a daemon with this configuration.
     pub(super) fn of(config: &Config) -> Self {
         let id = config.machine_id.clone().or_else(lunway_machine::machine_id).unwrap_or_else(|| {
@@ -56,7 +56,7 @@ impl Place {
 }
 
 /// Target and LUN of an address: how they are reached may change.
-fn far_disk(url: &IscsiUrl) -> String {
+fn far_disk(url: &IscsiUrlText) -> String {
     let shown = url.to_string();
     let path = shown.split('?').next().unwrap_or_default();
     let names: Vec<_> = path.rsplit('/').take(2).collect();
@@ -75,7 +75,7 @@ mod tests {
         );
         let config = Config::from_toml(&text, "lunway.toml").unwrap();
         config.check().unwrap();
-        Place::of(&config).distinction(&config.targets[0].luns[0])
+        DaemonIdentity::of(&config).distinction(&config.targets[0].luns[0])
     }
 
     const HERE: &str = "192.0.2.1";

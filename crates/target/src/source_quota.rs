@@ -1,27 +1,27 @@
-//! Connections that share a bounded number of places.
+//! A bounded number of connections, shared fairly among their sources.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::source::Source;
 
-/// Members with a bounded number of places, each from a [`Source`].
+/// A bounded number of members, each from a [`Source`].
 ///
 /// Where there is no place for one more, the oldest member of the source that has most of them goes: a source can take
 /// places from others only while it has fewer than they, so none can shut others out.
 #[derive(Debug)]
-pub struct Crowd<T> {
+pub struct SourceQuota<T> {
     members: BTreeMap<u64, (Source, T)>,
     by_source: HashMap<Source, BTreeSet<u64>>,
 }
 
-impl<T> Default for Crowd<T> {
+impl<T> Default for SourceQuota<T> {
     fn default() -> Self {
         Self { members: BTreeMap::new(), by_source: HashMap::new() }
     }
 }
 
-impl<T> Crowd<T> {
+impl<T> SourceQuota<T> {
     /// Adds a member with a number of its own; lower numbers are older. Returns the member that has to go where there
     /// are more than `most` in all, or more than `most_of_source` of this source.
     ///
@@ -40,8 +40,8 @@ impl<T> Crowd<T> {
         let leaving = if of_source.len() > most_of_source {
             of_source.first().copied()
         } else if self.members.len() > most {
-            let crowded = self.by_source.values().max_by_key(|of| (of.len(), Reverse(of.first().copied())));
-            crowded.and_then(|of| of.first().copied())
+            let largest = self.by_source.values().max_by_key(|of| (of.len(), Reverse(of.first().copied())));
+            largest.and_then(|of| of.first().copied())
         } else {
             None
         };
@@ -88,30 +88,30 @@ mod tests {
 
     #[test]
     fn one_source_takes_places_only_from_itself_while_it_has_the_most() {
-        let mut crowd = Crowd::default();
+        let mut quota = SourceQuota::default();
         let (quiet, loud) = (source("192.0.2.1"), source("192.0.2.2"));
-        assert_eq!(crowd.enter(1, quiet, "quiet", 4, 9), None);
+        assert_eq!(quota.enter(1, quiet, "quiet", 4, 9), None);
         for number in 2..=4 {
-            assert_eq!(crowd.enter(number, loud, "loud", 4, 9), None);
+            assert_eq!(quota.enter(number, loud, "loud", 4, 9), None);
         }
         for number in 5..100 {
-            assert_eq!(crowd.enter(number, loud, "loud", 4, 9), Some("loud"));
+            assert_eq!(quota.enter(number, loud, "loud", 4, 9), Some("loud"));
         }
-        assert_eq!(crowd.enter(100, source("192.0.2.3"), "third", 4, 9), Some("loud"));
-        assert_eq!(crowd.members().collect::<Vec<_>>(), [&"quiet", &"loud", &"loud", &"third"]);
-        assert_eq!(crowd.by_source.len(), 3);
+        assert_eq!(quota.enter(100, source("192.0.2.3"), "third", 4, 9), Some("loud"));
+        assert_eq!(quota.members().collect::<Vec<_>>(), [&"quiet", &"loud", &"loud", &"third"]);
+        assert_eq!(quota.by_source.len(), 3);
     }
 
     #[test]
     fn among_sources_with_as_many_the_oldest_member_goes_and_a_source_may_have_a_bound_of_its_own() {
-        let mut crowd = Crowd::default();
-        crowd.enter(1, source("fd00::1"), 1, 2, 2);
-        crowd.enter(2, source("fd00:0:0:1::1"), 2, 2, 2);
-        assert_eq!(crowd.enter(3, source("fd00:0:0:2::1"), 3, 2, 2), Some(1));
-        let mut crowd = Crowd::default();
-        assert_eq!(crowd.enter(1, source("fd00::1"), 1, 9, 1), None);
-        assert_eq!(crowd.enter(2, source("fd00::2"), 2, 9, 1), Some(1), "a /64 is one source");
-        assert_eq!((crowd.leave(2), crowd.leave(2), crowd.len()), (Some(2), None, 0));
-        assert!(crowd.by_source.is_empty());
+        let mut quota = SourceQuota::default();
+        quota.enter(1, source("fd00::1"), 1, 2, 2);
+        quota.enter(2, source("fd00:0:0:1::1"), 2, 2, 2);
+        assert_eq!(quota.enter(3, source("fd00:0:0:2::1"), 3, 2, 2), Some(1));
+        let mut quota = SourceQuota::default();
+        assert_eq!(quota.enter(1, source("fd00::1"), 1, 9, 1), None);
+        assert_eq!(quota.enter(2, source("fd00::2"), 2, 9, 1), Some(1), "a /64 is one source");
+        assert_eq!((quota.leave(2), quota.leave(2), quota.len()), (Some(2), None, 0));
+        assert!(quota.by_source.is_empty());
     }
 }

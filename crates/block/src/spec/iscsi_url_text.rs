@@ -11,14 +11,14 @@ const SECRET_FILES: [&str; 2] = ["secret_file", "target_secret_file"];
 /// The key of the target's secret for mutual CHAP.
 const PASSWORD: &str = "target_password=";
 
-/// An `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` address, not taken apart here.
+/// An `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` address as text, not parsed here.
 ///
 /// `Display` and `Debug` print `***` for the secret, so that an address can go into errors, logs and reports;
 /// [`expose_secret`](Self::expose_secret) is the only way to it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct IscsiUrl(String);
+pub struct IscsiUrlText(String);
 
-impl IscsiUrl {
+impl IscsiUrlText {
     /// Takes a text that begins with `iscsi://` and goes on; `None` for any other.
     pub fn new(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(SCHEME)?;
@@ -95,7 +95,7 @@ fn escaped(folder: &Path) -> String {
     escaped.collect::<String>().trim_end_matches('/').to_owned()
 }
 
-impl fmt::Display for IscsiUrl {
+impl fmt::Display for IscsiUrlText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (head, mut rest) = match self.secret() {
             None => ("", &self.0[..]),
@@ -113,7 +113,7 @@ impl fmt::Display for IscsiUrl {
     }
 }
 
-impl fmt::Debug for IscsiUrl {
+impl fmt::Debug for IscsiUrlText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IscsiUrl({self})")
     }
@@ -144,7 +144,7 @@ mod tests {
                 "iscsi://u%***@h/iqn.a:b/0?target_password=***&target_password=***",
             ),
         ] {
-            let url = IscsiUrl::new(text).unwrap();
+            let url = IscsiUrlText::new(text).unwrap();
             assert_eq!(url.to_string(), printed);
             assert_eq!(url.expose_secret(), text);
         }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn other_texts_are_no_address() {
         for text in ["", "iscsi:", "iscsi://", "iscsi:/h", "ISCSI://h", "h/iqn"] {
-            assert_eq!(IscsiUrl::new(text), None, "{text}");
+            assert_eq!(IscsiUrlText::new(text), None, "{text}");
         }
     }
 }
