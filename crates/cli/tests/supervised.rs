@@ -239,7 +239,7 @@ fn a_disk_without_a_cache_is_open_past_the_page_cache() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!flags.is_empty(), "the process has it open");
-        assert!(flags.iter().any(|flags| flags & direct.bits() != 0) == is_direct, "{cache}: {flags:o?}");
+        assert!(flags.iter().any(|flags| flags & direct.bits() != 0) == is_direct, "{cache}: {flags:?}");
     }
 }
 

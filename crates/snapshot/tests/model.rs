@@ -284,7 +284,7 @@ async fn a_disk_that_has_a_snapshot_is_not_made_smaller() {
     assert_eq!(SnapshotDevice::new(Arc::clone(&fleece)).geometry().size, SIZE);
     let refused = layer.resize(GRAIN, Permit::default()).await.unwrap_err();
     assert!(matches!(&refused, BlockError::Size { why } if why.contains("has a snapshot")), "{refused}");
-    assert_eq!((fleece.usage().ended.clone(), layer.geometry().size), (None, SIZE * 2));
+    assert_eq!((fleece.usage().ended, layer.geometry().size), (None, SIZE * 2));
     fleece.end("it was deleted");
     layer.resize(GRAIN, Permit::default()).await.unwrap();
     assert_eq!(layer.geometry().size, GRAIN);
