@@ -216,7 +216,7 @@ fn a_restore_that_stopped_says_how_to_go_on_and_touches_no_other_copy() {
     let stopped = finish(fixture.restore(&out, &[]), PATIENCE);
     let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert!(!stopped.status.success() && said.contains("not what was sent"), "{said}");
-    assert!(said.contains(&format!("{partial} is incomplete; --resume continues it")), "{said}");
+    assert!(said.contains(&format!("{partial} is incomplete, and the point cannot complete it")), "{said}");
     flip(&fixture, 7);
     // It may be another copy's.
     let refused = finish(fixture.restore(&out, &[]), PATIENCE);
