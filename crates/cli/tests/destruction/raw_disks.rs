@@ -134,6 +134,9 @@ fn served(words: &[String], disk: &str) -> std::process::Output {
     let running = Running::start(lunway(words));
     // Its lock keeps ours out. It tries more than once, so that ours of a moment does no harm.
     until(|| fs::File::open(disk).unwrap().try_lock().is_err());
+    // `attach` has opened the disk when its socket is there; a signal before that ends it with an error.
+    let socket = words.iter().find_map(|word| word.strip_prefix("unix:"));
+    until(|| socket.is_none_or(|socket| Path::new(socket).exists()));
     running.signal(rustix::process::Signal::INT);
     running.end(PATIENCE)
 }

@@ -18,8 +18,8 @@ const SEGMENT_MIN: u32 = 64 << 10;
 /// Refused logins an hour from which an initiator tries again and again: open-iscsi does so every few seconds. Fewer
 /// are mistakes of people.
 const REFUSED_MAX: f64 = 12.0;
-/// Seconds of uptime below which a rate per hour is that of a quarter of an hour.
-const UPTIME_MIN_S: u64 = 900;
+/// Seconds of uptime below which a rate per hour is that of an hour.
+const UPTIME_MIN_S: u64 = 3600;
 
 pub(super) const RULES: &[Rule] = &[
     Rule {

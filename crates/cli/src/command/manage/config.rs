@@ -44,7 +44,8 @@ enum Verb {
 /// Make a running daemon read its configuration file and secrets again
 #[derive(Debug, Args)]
 #[command(after_help = "\
-SIGHUP does the same, without --shrink and --end-snapshots. A file with an error changes nothing.
+SIGHUP does the same, without --shrink and --end-snapshots.
+A file with an error changes nothing.
 
 Examples:
   lunway reload --dry-run
