@@ -602,6 +602,8 @@ fn a_snapshot_ends_with_its_lun_and_only_where_that_is_said() {
         let said = refused(lun(folder, verb, &[&[IQN, "1"], more].concat()));
         assert!(said.contains(&name) && said.contains("--end-snapshots"), "{verb}: {said}");
     }
+    // The last target cannot be removed at all.
+    succeed(command(folder, &["target", "add", "iqn.2026-11.test:other", "--open"]));
     let said = refused(command(folder, &["target", "remove", IQN]));
     assert!(said.contains(&name) && said.contains("--end-snapshots"), "{said}");
     assert!(snapshots(folder)[0]["snapshot"]["broken"].is_null());
