@@ -104,6 +104,11 @@ impl Command {
         matches!(self, Self::Demo(_) | Self::Lab(_))
     }
 
+    /// Returns `true` if other programs wait for the command's I/O until a signal ends it.
+    pub(crate) fn serves(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Attach(_))
+    }
+
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Demo(demo) => demo.run(),

@@ -3,7 +3,9 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::terminal;
 
@@ -17,9 +19,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Lines that wait for a reader of the log, at most: about a megabyte. Further ones are dropped.
+const WAITING_MAX: usize = 4096;
+
 /// Logs to standard error: warnings normally, more with each `-v`. `RUST_LOG`, where set, decides instead. A command
 /// that breaks things itself, and tells what came of it, is not interrupted by warnings that they are broken.
-pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool) {
+///
+/// Of a command that serves, a thread writes the log: a log file on a disk that hangs, or a pipe that is not read, must
+/// not stop the threads of I/O. It ends with the guard, which waits a second for it at most.
+#[must_use]
+pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool, serves: bool) -> Option<WorkerGuard> {
     let level = match verbose {
         0 if breaks_things => "error",
         0 => "warn",
@@ -29,10 +38,18 @@ pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let colour = io::stderr().is_terminal() && terminal::colour_wanted();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour);
+    let (writer, guard) = if serves {
+        let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_MAX);
+        let (writer, guard) = lines.thread_name("log").finish(io::stderr());
+        (BoxMakeWriter::new(writer), Some(guard))
+    } else {
+        (BoxMakeWriter::new(io::stderr), None)
+    };
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colour);
     match format {
         LogFormat::Text => log.init(),
         // Without the module that a line comes from, which would be another `target` beside that of iSCSI.
         LogFormat::Json => log.with_target(false).json().flatten_event(true).init(),
     }
+    guard
 }

@@ -47,8 +47,11 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return secret::print_usage_error(&error),
     };
-    logging::start(arguments.verbose, arguments.log_format, arguments.command.breaks_things());
-    match arguments.command.run() {
+    let command = arguments.command;
+    let log = logging::start(arguments.verbose, arguments.log_format, command.breaks_things(), command.serves());
+    let result = command.run();
+    drop(log);
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
