@@ -223,6 +223,11 @@ fn a_conversion_that_was_killed_while_it_made_its_file_begins_anew() {
             let mut whole = fs::read(folder.path(&name.replace("new", "whole"))).unwrap();
             whole[..512].fill(0);
             let end = whole.len() - 512;
+            if name == "new.vhd" {
+                // The header; and with it the table, which is all ones. The footer comes behind it.
+                lefts.extend([whole[..1536].to_vec(), whole[..end].to_vec()]);
+                assert!(whole[..end].ends_with(&[0xFF; 512]));
+            }
             whole[end..].fill(0);
             lefts.extend([vec![0; whole.len()], whole]);
         }

@@ -471,24 +471,27 @@ fn remove_unfinished(path: &Path) -> anyhow::Result<()> {
 /// Whether a copy was killed while it made its file, so that there is no disk in it yet and nothing was copied.
 ///
 /// A raw file gets its length, a VHDX its signature and a VHD its footer after everything else that an empty disk has
-/// (the footer of a dynamic VHD stands at both ends). A file with anything else there was not left by a copy.
+/// (a dynamic VHD gets the copy of its footer at the start, from which it can be opened, after its table). A file with
+/// anything else there was not left by a copy.
 fn is_unbegun(spec: &DeviceSpec, path: &Path) -> anyhow::Result<bool> {
     let mut file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let len = file.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
-    let mut is_zero = |offset: u64| {
+    let mut is_all = |values: &[u8], offset: u64| {
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(offset))?;
         (&file).take(SIGNED).read_to_end(&mut bytes)?;
-        Ok::<_, io::Error>(bytes.iter().all(|&byte| byte == 0))
+        Ok::<_, io::Error>(values.iter().any(|value| bytes.iter().all(|byte| byte == value)))
     };
-    let zero = match spec {
-        DeviceSpec::Vhdx { .. } => is_zero(0),
+    let unsigned = match spec {
+        DeviceSpec::Vhdx { .. } => is_all(&[0], 0),
+        // Without a footer a VHD ends with a part of its header or of a fixed disk, which are zero, or with a part of its
+        // table, in which each byte is 0xFF.
         DeviceSpec::Image { .. } => {
-            is_zero(0).and_then(|start| Ok(start && is_zero(len.saturating_sub(SIGNED))?))
+            is_all(&[0], 0).and_then(|start| Ok(start && is_all(&[0, 0xFF], len.saturating_sub(SIGNED))?))
         }
         _ => return Ok(len == 0),
     };
-    zero.with_context(|| format!("cannot read {}", path.display()))
+    unsigned.with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Gives a complete copy its name, durably, unless a file of that name has come meanwhile.
