@@ -25,6 +25,9 @@ open = true
 [[target.lun]]
 id = 0
 device = "ram:64M"
+[[target.lun]]
+id = 1
+device = "ram:64M"
 TOML
     served=1
     must "the host serves the disk that is attached" host serve
@@ -86,6 +89,32 @@ EDITOR
     systemctl daemon-reload
     must "it is mounted by fstab" mount /srv/data
     echo "from before" >/srv/data/file
+
+    # The kernel's initiator by the lines of the page "Clients", whose portal is the host's here.
+    page_initiator() { # SECTION [LINES]: those, or all
+        bash -exc "$(block clients "$1" sh | grep -v '^systemctl' | sed "s/192\.0\.2\.10/${PORTAL_1%:*}/g" | sed -n "${2:-p}")"
+    }
+    # The guest's image leaves these out, and what would tell System V scripts about them.
+    rm -f /etc/systemd/system/{multipathd.service,open-iscsi.service,iscsid.socket} /etc/init.d/{iscsid,open-iscsi,multipath-tools}
+    systemctl daemon-reload
+    echo "InitiatorName=iqn.2026-11.com.example:guest" >/etc/iscsi/initiatorname.iscsi
+    modprobe -a iscsi_tcp sd_mod sg crc32c_intel
+    check "the page's lines discover, log in and log out" shows LUNWAY page_initiator 'Linux (open-iscsi)' '/discovery\|login\|lsblk\|logout/p'
+    check "no session is left" no iscsiadm -m session
+    must "the page's line logs in" page_initiator 'Linux (open-iscsi)' '/login/p'
+    disk=/dev/disk/by-path/ip-$PORTAL_1-iscsi-$IQN-lun-1
+    must "the disk is there" within 20 test -b "$disk"
+    # The line of the page, and the file system that it names.
+    line=$(block clients 'At boot' text | grep '^UUID=')
+    must "mkfs.ext4 on the disk" mkfs.ext4 -q -U "$(expr "$line" : 'UUID=\([^ ]*\) /srv/disk ext4 ')" "$disk"
+    echo "$line" >>/etc/fstab
+    mkdir -p /srv/disk
+    udevadm settle
+    must "it is mounted by the page's line" mount /srv/disk
+    echo "from before" >/srv/disk/file
+    check "it is logged in at boot from now on" page_initiator 'At boot'
+    check "the services are enabled" bash -exc "$(block clients 'At boot' sh | grep '^systemctl')"
+
     ((failures)) && exit 1
     touch /root/before
     sync
@@ -101,9 +130,11 @@ check "it serves what the management interface added" shows ' 3 .*/var/lib/lunwa
 check "with the data" eval 'lunway copy "$(lun 3)" /tmp/read && head -c 11 /tmp/read | grep -q "from before"'
 check "the file system is mounted again" within 60 mountpoint -q /srv/data
 check "with its data" grep -q "from before" /srv/data/file
+check "the disk of the kernel's initiator is mounted again" within 60 mountpoint -q /srv/disk
+check "with its data" grep -q "from before" /srv/disk/file
 check "the timer of the backup waits again" active lunway-backup@db.timer
-units=(lunway.service lunway-attach@data.service lunway-backup@db.timer srv-data.mount)
+units=(lunway.service lunway-attach@data.service lunway-backup@db.timer srv-data.mount iscsid.service open-iscsi.service srv-disk.mount)
 check "nothing has failed" no systemctl --quiet is-failed "${units[@]}"
 journalctl -b "${units[@]/#/-u}" --no-pager -o cat | tail -n $((failures ? 30 : 0))
-umount /srv/data
+umount /srv/data /srv/disk
 systemctl stop lunway-attach@data.service
