@@ -99,6 +99,25 @@ async fn keys_that_are_read_at_the_start_alone_wait_for_the_next_one_and_stay_in
     daemon.stop().await;
 }
 
+/// The advice was to set it, and after a reload the same error came again.
+#[tokio::test]
+async fn who_needs_a_state_directory_is_told_when_a_new_one_takes_effect() {
+    let daemon = Daemon::start().await;
+    let lun = format!("/v1/targets/{TARGET}/luns/7");
+    let snapshot = json!({ "luns": [{ "target": TARGET, "lun": 0 }] });
+    for (method, path, body) in [
+        (Method::POST, "/v1/snapshots", snapshot),
+        (Method::PUT, lun.as_str(), json!({ "device": "ram:1M", "track": true })),
+    ] {
+        let (_, sentence) = daemon.call(method, path, body).await.unwrap_err();
+        assert!(
+            sentence.contains("set state_dir in the configuration; it takes effect at the next start"),
+            "{path}: {sentence}"
+        );
+    }
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn a_file_with_an_error_is_not_served_and_the_error_says_where_it_is() {
     let daemon = Daemon::start().await;

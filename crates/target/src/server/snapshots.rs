@@ -24,6 +24,7 @@ use super::lun::Lun;
 use super::opening::LunOpenOptions;
 use crate::config::DeviceName;
 use crate::metrics::Metrics;
+use crate::state::SET_STATE_DIR;
 
 /// Maximum time that changes are held: as long as the end of an epoch of change tracking waits. Initiators give an
 /// operation up after 30 s, Windows after 60.
@@ -214,9 +215,7 @@ impl Server {
             )));
         }
         let Some(folder) = self.maker.tracks.as_deref() else {
-            return Err(refused(
-                "snapshots need a state directory: set state_dir in the configuration".to_owned(),
-            ));
+            return Err(refused(format!("snapshots need a state directory: {SET_STATE_DIR}")));
         };
         let area = self.open_area(folder, name, area).await.map_err(refused)?;
         let metrics = Arc::clone(&self.shared.metrics);

@@ -14,7 +14,7 @@ use rustix::fs::{major, minor};
 
 use super::opening::OpenedDevice;
 use crate::config::{LunConfig, TargetConfig};
-use crate::state::file_name;
+use crate::state::{SET_STATE_DIR, file_name};
 
 /// Maximum wait for the track file of a logical unit that is being removed: closing a device that answers takes less
 /// than a second.
@@ -26,7 +26,7 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TrackError {
     /// There is no folder for the file.
-    #[error("track needs a state directory: set state_dir in the configuration")]
+    #[error("track needs a state directory: {SET_STATE_DIR}")]
     NoFolder,
     /// The file cannot be made, read or written.
     #[error("the track file {}: {source}; repair that, or leave track out", path.display())]

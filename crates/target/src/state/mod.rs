@@ -28,6 +28,11 @@ use queue::{Queue, Request, Thing};
 
 pub(crate) use file::name as file_name;
 
+/// Advice to who needs a state directory and has none. `state_dir` is one of
+/// [`Config::FIXED`](crate::config::Config::FIXED): a reload alone would not help.
+pub(crate) const SET_STATE_DIR: &str =
+    "set state_dir in the configuration; it takes effect at the next start of the daemon";
+
 /// Why state cannot be kept in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
