@@ -484,8 +484,8 @@ fn is_unbegun(spec: &DeviceSpec, path: &Path) -> anyhow::Result<bool> {
     };
     let unsigned = match spec {
         DeviceSpec::Vhdx { .. } => is_all(&[0], 0),
-        // Without a footer a VHD ends with a part of its header or of a fixed disk, which are zero, or with a part of its
-        // table, in which each byte is 0xFF.
+        // Without a footer a VHD ends with a part of its header or of a fixed disk, which are zero, or with a part of
+        // its table, in which each byte is 0xFF.
         DeviceSpec::Image { .. } => {
             is_all(&[0], 0).and_then(|start| Ok(start && is_all(&[0, 0xFF], len.saturating_sub(SIGNED))?))
         }
