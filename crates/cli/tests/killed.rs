@@ -90,7 +90,7 @@ fn next_request(random: &mut Random, config: &Config) -> (Method, String, Value,
             (Method::PUT, format!("{path}/luns/{lun}"), json!({ "device": "ram:1M" }), next)
         }
         2 => {
-            next.limits.poll_us = random.below(100);
+            next.limits.poll = Duration::from_micros(random.below(100));
             (Method::PUT, "/v1/config".to_owned(), serde_json::to_value(&next).unwrap(), next)
         }
         _ => {

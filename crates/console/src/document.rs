@@ -1,7 +1,8 @@
 //! A configuration file, changed as little as possible.
 
+use lunway_target::RenamedKey;
 use toml::Value;
-use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, TomlError};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Key, Table, TableLike, TomlError};
 
 /// The keys that name an element of a list, where one has them: elements are the same if these are.
 const NAMES: [&str; 4] = ["name", "id", "user", "tag"];
@@ -11,7 +12,7 @@ const NAMES: [&str; 4] = ["name", "id", "user", "tag"];
 ///
 /// `before` is what `text` means, with every default filled in, and `after` what it shall mean. So a default that
 /// nobody wrote stays unwritten, and a key that the file spells in its own way (`LISTEN` addresses without a port,
-/// names in capitals) stays spelled so until its value changes. Elements of lists are matched by what names them, not
+/// names in capitals, a key by its old name) stays spelled so until its value changes. Elements of lists are matched by what names them, not
 /// by their place.
 ///
 /// Fails only if `text` is no TOML.
@@ -30,6 +31,10 @@ fn edit_table(place: &mut dyn TableLike, before: &toml::Table, after: &toml::Tab
         if known == Some(wanted) {
             continue;
         }
+        // Under both names it could not be read.
+        if let Some(renamed) = RenamedKey::ALL.iter().find(|renamed| renamed.new == key) {
+            rename(place, renamed.old, renamed.new);
+        }
         if !edit_item(place.get_mut(key), known, wanted) {
             // What was there only by default comes as the difference to the default.
             let new = match (known, wanted) {
@@ -42,6 +47,26 @@ fn edit_table(place: &mut dyn TableLike, before: &toml::Table, after: &toml::Tab
             };
             place.insert(key, new);
         }
+    }
+}
+
+/// Gives a key another name, if it is there. Its place and its comments stay.
+fn rename(place: &mut dyn TableLike, old: &str, new: &str) {
+    if !place.contains_key(old) {
+        return;
+    }
+    let keys: Vec<Key> = place.iter().filter_map(|(key, _)| place.key(key).cloned()).collect();
+    // All are taken out and put back in turn: a table appends.
+    for key in keys {
+        let Some(item) = place.remove(key.get()) else { continue };
+        let key = if key.get() == old {
+            Key::new(new)
+                .with_leaf_decor(key.leaf_decor().clone())
+                .with_dotted_decor(key.dotted_decor().clone())
+        } else {
+            key
+        };
+        place.entry_format(&key).or_insert(item);
     }
 }
 
@@ -299,7 +324,7 @@ lun = [{ id = 5, device = \"b.img\" }, { id = 6, device = \"c.img\" }]
     #[test]
     fn what_is_default_stays_unwritten_and_what_is_no_longer_comes_alone() {
         let before =
-            parse("[limits]\nsessions = 256\npoll_us = 50\n[[target]]\nname = \"a\"\nenabled = true\n");
+            parse("[limits]\nsessions = 256\npoll = \"50us\"\n[[target]]\nname = \"a\"\nenabled = true\n");
         let text = "# bare\n[[target]]\nname = \"A\"   # in capitals\n";
         assert_eq!(rewrite(text, &before, &before).unwrap(), text);
         let mut after = before.clone();
@@ -307,6 +332,26 @@ lun = [{ id = 5, device = \"b.img\" }, { id = 6, device = \"c.img\" }]
         let text = rewrite(text, &before, &after).unwrap();
         assert_eq!(parse(&text), parse("limits.sessions = 9\n[[target]]\nname = \"A\""), "{text}");
         assert!(text.contains("# in capitals"), "{text}");
+    }
+
+    #[test]
+    fn an_old_name_stays_until_its_value_changes_and_is_then_replaced_by_the_new_one_in_its_place() {
+        let before = parse("limits.sessions = 7\nlimits.poll = \"50us\"\nlimits.login_timeout = \"5s\"\n");
+        for text in [
+            "[limits] # ours\n# why\npoll_us = 50 # micro\nsessions = 7\nlogin_timeout_s = 5 # slow\n\n[[target]] # a\n",
+            "limits = { poll_us = 50, sessions = 7, login_timeout_s = 5 }\n",
+            "limits.poll_us = 50 # micro\nlimits.sessions = 7\nlimits.login_timeout_s = 5\n",
+        ] {
+            let mut after = before.clone();
+            after["limits"]["sessions"] = 9.into();
+            let written = rewrite(text, &before, &after).unwrap();
+            assert_eq!(written, text.replace("sessions = 7", "sessions = 9"));
+            after["limits"]["poll"] = "0s".into();
+            let written = rewrite(text, &before, &after).unwrap();
+            let expected =
+                text.replace("sessions = 7", "sessions = 9").replace("poll_us = 50", "poll = \"0s\"");
+            assert_eq!(written, expected);
+        }
     }
 
     #[test]

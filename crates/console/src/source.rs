@@ -102,6 +102,9 @@ impl Source {
         let text =
             fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
         let config = self.parse(&text, &file)?.overridden(&self.overrides);
+        for sentence in Config::outdated_keys(&text, &file) {
+            tracing::warn!("{sentence}");
+        }
         Ok(Loaded { config, text: Some(text) })
     }
 

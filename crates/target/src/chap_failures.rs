@@ -12,7 +12,7 @@ use crate::source::{Source, SourceTable};
 const PAIR_FREE: u32 = 3;
 /// The first wait of a source for one account; it doubles with each further failure.
 const PAIR_FIRST: Duration = Duration::from_secs(1);
-/// The longest: below the 15 s that a login may take by default (`login_timeout_s`).
+/// The longest: below the 15 s that a login may take by default (`login_timeout`).
 const PAIR_LONGEST: Duration = Duration::from_secs(8);
 /// Responses of one source, for whatever accounts, that may be wrong before its next ones wait.
 const SOURCE_FREE: u32 = 12;

@@ -57,7 +57,7 @@ mod worker;
 pub use config::{
     AccessRule, AccessState, Advertise, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config,
     ConfigError, DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
-    PortalGroupConfig, Redirect, TargetConfig, TargetPortalGroup,
+    PortalGroupConfig, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,

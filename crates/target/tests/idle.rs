@@ -16,7 +16,7 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn sessions_that_were_busy_use_no_cpu_once_they_are_idle() {
-    let daemon = Daemon::start("[limits]\npoll_us = 50");
+    let daemon = Daemon::start("[limits]\npoll = \"50us\"");
     let mut sessions: Vec<_> = (0..4).map(|isid| daemon.log_in_as(isid).ready()).collect();
     for session in &mut sessions {
         let data = pattern(8, 1);

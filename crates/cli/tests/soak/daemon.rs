@@ -29,7 +29,7 @@ impl Daemon {
         let size = regions * crate::region::BLOCKS * crate::region::BLOCK as u64;
         let config = format!(
             "listen = [\"127.0.0.1:0\"]\ncores = 2\n[limits]\nsessions = 1024\nlogins_per_second = 0\n\
-             login_timeout_s = 3\n[[target]]\nname = \"{TARGET}\"\nopen = true\n\
+             login_timeout = \"3s\"\n[[target]]\nname = \"{TARGET}\"\nopen = true\n\
              [[target.lun]]\nid = 0\ndevice = \"ram:{size}\"\nsector = 4096\n\
              [[target.lun]]\nid = 1\ndevice = \"delay:2ms:ram:{size}\"\nsector = 4096\n"
         );

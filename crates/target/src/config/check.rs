@@ -1,7 +1,9 @@
 //! Validation: finds what cannot be served.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
+use lunway_block::duration::ExactDuration;
 use lunway_iscsi::chap::Secret;
 
 use super::{
@@ -14,8 +16,13 @@ use crate::secret;
 const LUN_MAX: u16 = 0x3fff;
 /// Longest alias, bytes: as long as the simple values of RFC 7143 §6.1.
 const ALIAS_MAX: usize = 255;
-/// Longest time that makes sense anywhere, seconds: a day.
-const TIME_MAX_S: u64 = 86_400;
+/// Shortest timeout and interval of pings: below it a busy machine or network looks like a dead peer, and pings would
+/// be a load of their own. Chosen, not measured.
+const TIME_MIN: Duration = Duration::from_millis(100);
+/// Longest time that makes sense anywhere: a day.
+const TIME_MAX: Duration = Duration::from_secs(86_400);
+/// Longest time to poll: waking a core takes 20 to 40 µs, which is less than a twentieth of a round trip beyond it.
+const POLL_MAX: Duration = Duration::from_millis(1);
 
 /// Returns `true` if a text has only visible characters, and no more than `most` of them.
 fn is_visible(text: &str, most: usize) -> bool {
@@ -119,7 +126,7 @@ impl Config {
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {
-        let Limits { sessions, connections_before_login, login_timeout_s, command_window, .. } = self.limits;
+        let Limits { sessions, connections_before_login, command_window, .. } = self.limits;
         let least_one = "at least 1 is needed";
         if sessions == 0 || sessions > usize::from(u16::MAX) {
             return Err(self.wrong(
@@ -135,21 +142,20 @@ impl Config {
             let value = self.limits.connections_per_session;
             return Err(self.wrong("limits: connections_per_session", &value, "1 to 8 are possible"));
         }
-        let Limits { nop_interval_s, nop_timeout_s, .. } = self.limits;
-        for (key, time) in [
-            ("login_timeout_s", login_timeout_s),
-            ("nop_interval_s", nop_interval_s),
-            ("nop_timeout_s", nop_timeout_s),
+        let Limits { login_timeout, nop_interval, nop_timeout, poll, .. } = self.limits;
+        let never = nop_interval.is_zero();
+        for (key, time, off) in [
+            ("login_timeout", login_timeout, false),
+            ("nop_interval", nop_interval, never),
+            ("nop_timeout", nop_timeout, never && nop_timeout.is_zero()),
         ] {
-            if time > TIME_MAX_S {
-                return Err(self.wrong(&format!("limits: {key}"), &time, format!("at most {TIME_MAX_S}")));
+            if !off && !(TIME_MIN..=TIME_MAX).contains(&time) {
+                let why = format!("{} to 24h are possible", ExactDuration(TIME_MIN));
+                return Err(self.wrong(&format!("limits: {key}"), &ExactDuration(time), why));
             }
         }
         if connections_before_login == 0 {
             return Err(self.wrong("limits: connections_before_login", &0, least_one));
-        }
-        if login_timeout_s == 0 {
-            return Err(self.wrong("limits: login_timeout_s", &0, least_one));
         }
         if !(1..=4096).contains(&command_window) {
             return Err(self.wrong("limits: command_window", &command_window, "1 to 4096 are possible"));
@@ -158,11 +164,9 @@ impl Config {
             let value = &self.limits.session_memory_mib;
             return Err(self.wrong("limits: session_memory_mib", value, "16 to 65536 are possible"));
         }
-        if self.limits.nop_interval_s != 0 && self.limits.nop_timeout_s == 0 {
-            return Err(self.wrong("limits: nop_timeout_s", &0, least_one));
-        }
-        if self.limits.poll_us > 1000 {
-            return Err(self.wrong("limits: poll_us", &self.limits.poll_us, "0 to 1000 make sense"));
+        if poll > POLL_MAX {
+            let why = format!("0s to {} make sense", ExactDuration(POLL_MAX));
+            return Err(self.wrong("limits: poll", &ExactDuration(poll), why));
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use crate::portal::PortalSpec;
 pub use change::{Change, ChangeKind};
 pub use device::DeviceName;
 pub use discovery::{Advertise, Discovery};
-pub use limits::Limits;
+pub use limits::{Limits, RenamedKey};
 pub use overrides::Overrides;
 pub use target::{
     AccessRule, AccessState, ChapUser, CompactPolicy, LunConfig, Redirect, TargetConfig, TargetPortalGroup,
@@ -356,6 +356,11 @@ impl Config {
         }
     }
 
+    /// Sentences about keys in the text of a file that are read under an old name: what to write instead.
+    pub fn outdated_keys(text: &str, origin: &str) -> Vec<String> {
+        RenamedKey::sentences(text, origin)
+    }
+
     /// The text of a file that says the same: what [`from_toml`](Self::from_toml) reads back. Names of devices are as
     /// they were written, secrets in them included.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
@@ -467,6 +472,7 @@ fn syntax_error(error: &toml::de::Error, text: &str, file: &str) -> ConfigError 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::time::Duration;
 
     use super::*;
 
@@ -492,7 +498,7 @@ mod tests {
     fn a_file_with_everything_in_it_is_understood() {
         let (one, two) = (secret_file("sesame open one"), secret_file("sesame open two"));
         let text = format!(
-            "listen = [\"127.0.0.1\", \"[::1]:3261\"]\ncores = 2\nheader_digest = \"require\"\n[limits]\nsessions = 7\npoll_us = 0\n{TARGET}alias = \"A\"\n\
+            "listen = [\"127.0.0.1\", \"[::1]:3261\"]\ncores = 2\nheader_digest = \"require\"\n[limits]\nsessions = 7\npoll = \"0s\"\n{TARGET}alias = \"A\"\n\
              [[target.chap]]\nuser = \"u\"\nsecret_file = \"{}\"\n[target.mutual_chap]\nuser = \"t\"\nsecret_file = \"{}\"\n\
              [[target.lun]]\nid = 5\ndevice = \"ram:1G\"\nsector = 4096\nread_only = true\nremovable = true\nserial = \"S1\"\n",
             one.path().display(),
@@ -500,7 +506,7 @@ mod tests {
         );
         let config = parse(&text).unwrap();
         assert_eq!(config.listen, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
-        assert_eq!((config.cores, config.limits.sessions, config.limits.poll_us), (Some(2), 7, 0));
+        assert_eq!((config.cores, config.limits.sessions, config.limits.poll), (Some(2), 7, Duration::ZERO));
         assert_eq!(config.limits.command_window, Limits::default().command_window);
         assert_eq!((config.header_digest, config.data_digest), (Digest::Require, Digest::Allow));
         let target = &config.targets[0];
@@ -569,6 +575,14 @@ mod tests {
             (format!("data_digest = \"maybe\"\n{TARGET}"), "line 1, data_digest: unknown variant `maybe`"),
             (format!("{TARGET}[limits]\nsessions = 0"), "limits: sessions = \"0\""),
             (format!("{TARGET}[limits]\ncommand_window = 5000"), "command_window"),
+            (format!("{TARGET}[limits]\nlogin_timeout = \"0s\""), "login_timeout = \"0s\": 100ms to 24h"),
+            (format!("{TARGET}[limits]\nnop_interval = \"1ns\""), "nop_interval = \"1ns\": 100ms to 24h"),
+            (format!("{TARGET}[limits]\nnop_timeout_s = 99999"), "nop_timeout = \"99999s\": 100ms to 24h"),
+            (format!("{TARGET}[limits]\npoll = \"2ms\""), "poll = \"2ms\": 0s to 1ms make sense"),
+            (
+                format!("{TARGET}[limits]\npoll = \"2us\"\npoll_us = 2"),
+                "lunway.toml, line 3: poll_us is the old name of poll, and both are given: remove poll_us",
+            ),
             (
                 format!("{TARGET}[[target.chap]]\nuser = \"u\"\nsecret_file = \"/nonexistent/secret\""),
                 "chap: secret_file = \"/nonexistent/secret\": cannot read it: No such file",

@@ -174,7 +174,7 @@ impl Connection {
             asked: None,
             claims: None,
             ending: None,
-            polling: Polling::new(serving.limits.poll()),
+            polling: Polling::new(serving.limits.poll),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
             postponed: None,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm};
 use lunway_iscsi::login::ChapAuth;
@@ -160,9 +159,9 @@ fn connection(config: &Config) -> TargetConnectionConfig {
         command_window: limits.command_window,
         data_out_max: LogicalUnitOptions::MAX_TRANSFER as usize,
         data_out_budget: memory.solicited,
-        login_timeout: Duration::from_secs(limits.login_timeout_s),
-        nop_interval: Duration::from_secs(limits.nop_interval_s),
-        nop_timeout: Duration::from_secs(limits.nop_timeout_s),
+        login_timeout: limits.login_timeout,
+        nop_interval: limits.nop_interval,
+        nop_timeout: limits.nop_timeout,
     }
 }
 

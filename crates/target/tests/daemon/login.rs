@@ -198,7 +198,7 @@ fn a_target_that_requires_digests_refuses_initiators_without() {
 
 #[test]
 fn a_login_that_takes_too_long_is_closed() {
-    let daemon = Daemon::start("[limits]\nlogin_timeout_s = 1");
+    let daemon = Daemon::start("[limits]\nlogin_timeout = \"1s\"");
     let mut stream = daemon.connect();
     stream.write_all(&[0x43, 0x87, 0, 0]).unwrap();
     let start = std::time::Instant::now();

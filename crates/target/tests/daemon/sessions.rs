@@ -251,7 +251,8 @@ fn many_sessions_share_the_cores() {
 
 #[test]
 fn an_initiator_that_neither_takes_answers_nor_answers_pings_is_given_up() {
-    let daemon = Daemon::start("[limits]\nnop_interval_s = 1\nnop_timeout_s = 1\nlogin_timeout_s = 1");
+    let daemon =
+        Daemon::start("[limits]\nnop_interval = \"1s\"\nnop_timeout = \"1s\"\nlogin_timeout = \"1s\"");
     let mut client = daemon.log_in().ready();
     for _ in 0..64 {
         client.submit_read(0, 0, 2048);
@@ -262,7 +263,7 @@ fn an_initiator_that_neither_takes_answers_nor_answers_pings_is_given_up() {
 #[test]
 fn an_initiator_is_not_given_up_because_a_device_is_slow() {
     let daemon = Daemon::start(
-        "[limits]\nnop_interval_s = 1\nnop_timeout_s = 1\nlogin_timeout_s = 1\nsession_memory_mib = 16",
+        "[limits]\nnop_interval = \"1s\"\nnop_timeout = \"1s\"\nlogin_timeout = \"1s\"\nsession_memory_mib = 16",
     );
     let mut client = daemon.log_in().ready();
     daemon.slow.hold();
