@@ -13,6 +13,7 @@
 //! | [`VhdxDevice`] | the device |
 //! | `backing` | what it lies on: a file, or another device |
 //! | `compact` | the file made shorter while it is used |
+//! | `names` | whether the names of its files still lead to them |
 //! | `place`, `unopened` | where a device has its disk, also while it could not be opened again |
 //! | `range` | ranges of files that copies share |
 //! | `resize` | another size |
@@ -26,6 +27,7 @@ mod device;
 #[cfg(test)]
 mod failing;
 mod guids;
+mod names;
 mod place;
 mod range;
 mod resize;

@@ -1,7 +1,7 @@
 //! Another size of a device that is used.
 //!
 //! ```text
-//!   1  flush     what was accepted is durable; an error leaves the disk open as it is
+//!   1  flush     what was accepted is durable, and the names lead to the files; an error leaves the disk open as it is
 //!   2  close
 //!   3  resize    one transaction on the closed file: `lunway_vhdx::resize`
 //!   4  open      whatever became of 2 and 3
@@ -14,6 +14,7 @@ use lunway_vhdx::merge::children;
 use lunway_vhdx::{EditError, Resize};
 
 use crate::device::{Inner, meaning};
+use crate::names;
 use crate::place::Place;
 use crate::random_guids;
 use crate::unopened::Unopened;
@@ -27,6 +28,8 @@ impl Inner {
         let mut place = self.alone();
         let chain = place.chain()?;
         let unopened = Unopened::of(chain)?;
+        // Children are looked for by the name.
+        names::check(chain).map_err(refused)?;
         let path = chain.paths().first().cloned().unwrap_or_default();
         match children(&path).as_deref() {
             Ok([]) => {}
@@ -41,6 +44,8 @@ impl Inner {
         let mut guids = random_guids().map_err(|error| refused(error.to_string()))?;
         let parent_size = chain.disks().get(1).map(|parent| parent.parameters().disk_size);
         chain.flush().map_err(meaning)?;
+        // The search and the flush may have taken long.
+        names::check(chain).map_err(refused)?;
         permit.begin()?;
         let closed = place.take().map_or(Ok(()), |chain| chain.close().map_err(EditError::Disk));
         let to = Resize { size, parent_size, data_write: None };

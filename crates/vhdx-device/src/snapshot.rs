@@ -1,9 +1,9 @@
 //! Snapshots of a device that is used: writes go to a new file from then on.
 //!
 //! ```text
-//!   1  base       flushed, closed, its lock shared: nothing is written to it any more
+//!   1  base       flushed, its name leads to it, closed, its lock shared: nothing is written to it any more
 //!   2  LEAF.pending-snapshot   a differencing disk on the base, durable
-//!   3  commit     whoever names the device names LEAF from now on
+//!   3  commit     if all names still lead to their files: whoever names the device names LEAF from now on
 //!   4  rename     LEAF.pending-snapshot ──▶ LEAF
 //! ```
 //!
@@ -25,6 +25,7 @@ use lunway_vhdx::{
 
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, meaning, no_guids};
+use crate::names;
 use crate::place::{Place, closed};
 use crate::random_guids;
 use crate::unopened::Unopened;
@@ -39,7 +40,7 @@ impl Inner {
         let pending = pending(leaf);
         let (now, made) = match continued(chain, base, &pending, &relative) {
             Err((base, error)) => back(base, &pending, error),
-            Ok((mut chain, base)) => match commit() {
+            Ok((mut chain, base)) => match check_names(&chain).and_then(|()| commit()) {
                 Err(error) => {
                     drop(chain);
                     back(base, &pending, error)
@@ -96,11 +97,17 @@ fn begin(chain: &Chain<Backing>, leaf: &Path) -> Result<(Unopened, String), Bloc
     if leaf.symlink_metadata().is_ok() {
         return Err(refused(format!("{} already exists: choose another name", leaf.display())));
     }
-    let relative = relative_path(leaf, path).map_err(|error| refused(error.to_string()))?;
     let base = Unopened::of(chain)?;
     // What cannot be made durable leaves the disk open as it is.
     chain.flush().map_err(meaning)?;
+    check_names(chain)?;
+    let relative = relative_path(leaf, path).map_err(|error| refused(error.to_string()))?;
     Ok((base, relative))
+}
+
+/// The leaf finds the base by its name, and nothing else would tell it from a copy.
+fn check_names(chain: &Chain<Backing>) -> Result<(), BlockError> {
+    names::check(chain).map_err(|why| BlockError::Snapshot { why })
 }
 
 /// Closes a chain's first disk, the base, and puts a new file on top of it: the chain from there on, and what the base

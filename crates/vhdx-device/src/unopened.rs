@@ -11,7 +11,7 @@ use lunway_vhdx::{Chain, Disk, OpenError, VhdxOpenOptions};
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, identity, no_guids};
 use crate::place::{Alone, Place};
-use crate::{random_guids, snapshot};
+use crate::{names, random_guids, snapshot};
 
 /// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk
 /// some hundred MiB, so that a host without a disk is not asked for it by each command.
@@ -25,22 +25,25 @@ const RETRY_TIME: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1
 pub(crate) struct Unopened {
     file: Locked,
     path: PathBuf,
+    /// Its parents, the nearest first: found again by their names, which must still be theirs.
+    parents: Vec<Locked>,
     /// Why it could not be opened; empty: it was not tried yet.
     why: String,
     tried: Option<Instant>,
 }
 
 impl Unopened {
-    /// The first file of a chain; another handle of the same open file, so that the lock is not given up.
+    /// The first file of a chain; other handles of the same open files, so that their locks are not given up.
     pub(crate) fn of(chain: &Chain<Backing>) -> Result<Self, BlockError> {
         let (Some(path), Backing::File(file)) = (chain.paths().first(), chain.disks()[0].storage()) else {
             return Err(BlockError::Unsupported);
         };
-        Ok(Self::new(file.try_clone()?, path.clone()))
-    }
-
-    pub(crate) fn new(file: Locked, path: PathBuf) -> Self {
-        Self { file, path, why: String::new(), tried: None }
+        let parents = chain.disks()[1..].iter().filter_map(|parent| match parent.storage() {
+            Backing::File(file) => Some(file.try_clone()),
+            Backing::Device(_) => None,
+        });
+        let parents = parents.collect::<Result<_, _>>()?;
+        Ok(Self { file: file.try_clone()?, path: path.clone(), parents, why: String::new(), tried: None })
     }
 
     /// The file, to be changed.
@@ -98,7 +101,21 @@ impl Unopened {
         let disk = Disk::open(Backing::File(file), &options, guids)?;
         // Its parents are found again by their locators.
         let paths = std::slice::from_ref(&self.path);
-        Chain::of_disks(vec![disk], paths, folder(&self.path), &options, no_guids)
+        let chain = Chain::of_disks(vec![disk], paths, folder(&self.path), &options, no_guids)?;
+        for (number, (parent, path)) in chain.disks().iter().zip(chain.paths()).skip(1).enumerate() {
+            let is_it = match (parent.storage(), self.parents.get(number)) {
+                (Backing::File(now), Some(before)) => names::is_same(now, before),
+                _ => false,
+            };
+            if !is_it {
+                let why = format!(
+                    "leads to {}, which is another file than the parent that was open: give the name back to that one",
+                    path.display()
+                );
+                return Err(OpenError::Chain(why));
+            }
+        }
+        Ok(chain)
     }
 }
 
