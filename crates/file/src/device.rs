@@ -48,7 +48,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 ///   for it.
 /// - **Honest.** A file that was cut behind our back has lost data: reads, writes, unmaps and maps behind the cut fail
 ///   with a medium error and make the file no longer, and the next flush fails, until the file has its length again or
-///   the device is given another size. A write-back error makes a flush fail, whoever the kernel told it to first. An
+///   the device is shrunk to what is left; it is not grown until then. A write-back error makes a flush fail, whoever the kernel told it to first. An
 ///   abandoned operation keeps its buffer until it is done.
 /// - **As large as it was told**: the size of the file when it was opened, rounded down to sectors, until
 ///   [`resize`](BlockDevice::resize). That cuts or extends a regular file; what somebody else did to a file, or to a
@@ -292,7 +292,7 @@ impl Inner {
             tracing::error!(
                 file = %path, size, length,
                 "the file was cut behind its device's back: what is missing fails as a medium error until the file has its length again \
-                 or the device is resized"
+                 or the device is shrunk to what is left"
             );
             self.flush.fail(BlockError::Medium { offset: length });
         }

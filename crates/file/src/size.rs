@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lunway_block::size::HumanSize;
 use lunway_block::{BlockError, Geometry, Permit, ResizeCallback};
 use rustix::fs::{SeekFrom, fstat, fsync, ftruncate, seek};
 use rustix::io::Errno;
@@ -18,8 +19,8 @@ use crate::transfer::meaning;
 /// for. What a growth adds is therefore always a hole.
 ///
 /// A regular file that somebody else has cut is a medium that has lost data ([`loss`](Self::loss)), until the file has
-/// its length again or the device is given another size. Nothing here makes it longer meanwhile: what a write behind
-/// the cut left before it would read as zeroes.
+/// its length again or the device is given a size that is left of it. Nothing here makes it longer meanwhile, not even
+/// a growth: what is lost would read as zeroes.
 pub(crate) struct Size {
     bytes: AtomicU64,
     /// The file's length is ours to change. A block device has the size that it has.
@@ -72,9 +73,11 @@ impl Size {
     /// Cuts what writes have added behind the end. Blocks.
     pub(crate) fn cut_again(&self, file: BorrowedFd<'_>) {
         let _changing = self.changing();
-        if self.regular {
+        let size = self.get();
+        // One that somebody else has cut stays as short as it is.
+        if self.regular && length(file).is_ok_and(|actual| actual > size) {
             // Where it fails, the next growth does it.
-            let _ = truncate(file, self.get());
+            let _ = truncate(file, size);
         }
     }
 
@@ -101,7 +104,8 @@ impl Size {
     }
 
     /// Gives the device `size` bytes, durably, and tells who wants to know, if that may still begin when all is known
-    /// for it. Blocks.
+    /// for it. Of a file that somebody else has cut, only what is left: a shrink gives up what is behind the new end.
+    /// Blocks.
     pub(crate) fn change(
         &self,
         file: BorrowedFd<'_>,
@@ -126,6 +130,8 @@ impl Size {
             return Err(BlockError::Size { why });
         } else if shape.read_only {
             return Err(BlockError::ReadOnly);
+        } else if actual < before && size > actual {
+            return Err(BlockError::Size { why: lost(actual, before, sector) });
         } else if size < before {
             // First the promise, then the data.
             self.bytes.store(size, Ordering::SeqCst);
@@ -149,6 +155,19 @@ impl Size {
     }
 }
 
+/// Says what a file of `actual` bytes has lost of its device's `size`, and how to go on.
+fn lost(actual: u64, size: u64, sector: u64) -> String {
+    let way = match actual / sector * sector {
+        0 => format!("give it its length again by hand, which fills it with zeroes (truncate -s {size})"),
+        left => format!("give up what is lost by shrinking the device to {left} bytes first"),
+    };
+    format!(
+        "another program has truncated its file to {}, and {} bytes of its data are lost: restore the file, or {way}",
+        HumanSize(actual),
+        size - actual
+    )
+}
+
 /// The size of a file or block device as the kernel knows it now.
 fn length(file: BorrowedFd<'_>) -> Result<u64, BlockError> {
     seek(file, SeekFrom::End(0)).map_err(|errno| meaning(errno, 0))
@@ -167,5 +186,23 @@ fn truncate(file: BorrowedFd<'_>, size: u64) -> Result<(), BlockError> {
             Err(BlockError::Size { why: format!("the file system has no files of {size} bytes") })
         }
         Err(errno) => Err(meaning(errno, size)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_write_that_a_shrink_overtook_does_not_make_a_file_longer_that_somebody_else_has_cut() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let size = Size::new(8192, true);
+        for (length, after) in [(4096, 4096), (16_384, 8192)] {
+            file.as_file().set_len(length).unwrap();
+            size.cut_again(file.as_file().as_fd());
+            assert_eq!(file.as_file().metadata().unwrap().len(), after);
+        }
     }
 }

@@ -443,6 +443,32 @@ fn a_file_that_was_cut_is_mended_by_a_resize_to_what_it_has() {
     });
 }
 
+/// A growth told the user that all was well, and what the cut had taken read as zeroes from then on.
+#[test]
+fn a_file_that_was_cut_is_not_resized_beyond_what_it_has() {
+    each_way(|file, device, way| {
+        file.as_file().set_len(16_384).unwrap();
+        for size in [16_384 + 4096, 1 << 20, 2 << 20] {
+            let Err(BlockError::Size { why }) = resize(device, size) else {
+                panic!("{way}: {size} bytes");
+            };
+            let lost = format!("{} bytes of its data are lost", (1 << 20) - 16_384);
+            assert!(why.contains(&lost) && why.contains("to 16384 bytes first"), "{way}: {why}");
+            assert_eq!(device.geometry().size, 1 << 20, "{way}");
+            assert_eq!(file.as_file().metadata().unwrap().len(), 16_384, "{way}");
+        }
+        assert_eq!(read(device, 16_384, 4096).map(drop), Err(BlockError::Medium { offset: 16_384 }), "{way}");
+        // Nothing is left to shrink to.
+        file.as_file().set_len(100).unwrap();
+        let why = resize(device, 2 << 20).unwrap_err().to_string();
+        assert!(why.contains("truncate -s 1048576"), "{way}: {why}");
+
+        file.as_file().set_len(1 << 20).unwrap();
+        resize(device, 2 << 20).unwrap();
+        assert_eq!(read(device, (1 << 20) - 4096, 8192).unwrap().len(), 8192, "{way}");
+    });
+}
+
 #[test]
 fn a_flush_says_once_that_a_cut_has_taken_what_was_written() {
     let file = image(1 << 20);
