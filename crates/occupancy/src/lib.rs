@@ -1,6 +1,6 @@
 //! Users of a file: [`other_user`] finds those that hold no `flock` on it, which are loop devices and programs that
 //! lock parts of a file, as QEMU does. [`lock_holder`] names the process that holds a `flock`. [`announce`] lets QEMU
-//! find us.
+//! find us. [`writer_of`] finds only those that may write, for who reads a file that must not change meanwhile.
 //!
 //! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or
 //! while a file system on it is mounted, is destroyed all the same, so whatever opens a file for writing asks here
@@ -101,8 +101,34 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
         // QEMU has no `flock`; our own programs have both, since they take QEMU's locks as well.
         Ok(true) => Some(lock_holder(file).map_or(OtherUser::RecordLock, OtherUser::Process)),
         // A file system without record locks has none.
-        Ok(false) | Err(_) => loop_device(file).map(OtherUser::LoopDevice),
+        Ok(false) | Err(_) => loop_device(file, |_| true).map(OtherUser::LoopDevice),
     }
+}
+
+/// The user of a regular file that may write to it, beside those that `flock` knows; `None`: none is seen. Programs
+/// that only read the file are left out. The caller may hold a `flock` on it, and have called [`announce`].
+///
+/// Loop devices as of [`other_user`].
+pub fn writer_of(file: &File) -> Option<OtherUser> {
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return None;
+    }
+    // QEMU takes read locks on the bytes of what it does to the file. Who locks for writing is about to write.
+    let locks =
+        [(libc::F_WRLCK, QEMU_WRITES, 1), (libc::F_WRLCK, QEMU_RESIZES, 1), (libc::F_RDLCK, 0, TO_THE_END)];
+    let writes = |(kind, start, len)| match conflicting(file, lock(kind, start, len)) {
+        // NFS shows a shared `flock`, of a reader, as a read lock on the whole file.
+        Ok(Some(found)) => {
+            (found.l_type, found.l_start, found.l_len) != (libc::F_RDLCK as libc::c_short, 0, TO_THE_END)
+        }
+        Ok(None) | Err(_) => false,
+    };
+    if locks.into_iter().any(writes) {
+        return Some(OtherUser::RecordLock);
+    }
+    // `1` in `ro`: the device refuses writes (`losetup --read-only`).
+    let is_writable = |device: &Path| fs::read(device.join("ro")).map_or(true, |ro| !ro.starts_with(b"1"));
+    loop_device(file, is_writable).map(OtherUser::LoopDevice)
 }
 
 /// The user of a file or block device that is not open yet: for who only reads, and must know that nobody writes.
@@ -134,6 +160,8 @@ const QEMU_NO_OTHER_WRITES: i64 = 201;
 const QEMU_NO_OTHER_RESIZES: i64 = 203;
 /// All bytes that QEMU gives a meaning lie from [`QEMU_READS`] on within this length.
 const QEMU_BYTES: i64 = 200;
+/// Length of a lock that reaches to the end of any file (`fcntl(2)`, `l_len`).
+const TO_THE_END: i64 = 0;
 /// `f_type` of file systems that make record locks of `flock`, or tell a server of them: NFS, CIFS, SMB2. A record lock
 /// that is given up there could take the `flock` with it.
 const NETWORK_FILE_SYSTEMS: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
@@ -181,18 +209,21 @@ fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<
 }
 
 fn has_record_lock(file: &File) -> io::Result<bool> {
-    // A length of 0 reaches to the end of any file.
-    let mut lock = lock(libc::F_WRLCK, 0, 0);
+    Ok(conflicting(file, lock(libc::F_WRLCK, 0, TO_THE_END))?.is_some())
+}
+
+/// A lock of another open file that excludes this one.
+fn conflicting(file: &File, mut lock: libc::flock) -> io::Result<Option<libc::flock>> {
     // SAFETY: `lock` is a whole `flock` that the kernel reads and writes during the call, and the descriptor is open.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
-        0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
+        0 => Ok((lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock)),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The loop device whose backing file this is. Other files are only looked at where this one has a second name: a
+/// The loop device whose backing file this is, of those whose directory in `/sys/block` `counts`. Other files are only looked at where this one has a second name: a
 /// `stat` of a file on a server that hangs would hang with it.
-fn loop_device(file: &File) -> Option<PathBuf> {
+fn loop_device(file: &File, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let own = file.metadata().ok()?;
     let devices = fs::read_dir("/sys/block").ok()?.flatten();
@@ -204,7 +235,9 @@ fn loop_device(file: &File) -> Option<PathBuf> {
     let found = loops.find(|device| {
         let backing = fs::read(device.path().join("loop/backing_file")).unwrap_or_default();
         let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
-        !backing.is_empty() && is_it(Path::new(std::ffi::OsStr::from_bytes(backing)))
+        !backing.is_empty()
+            && is_it(Path::new(std::ffi::OsStr::from_bytes(backing)))
+            && counts(&device.path())
     })?;
     Some(Path::new("/dev").join(found.file_name()))
 }
@@ -261,6 +294,26 @@ mod tests {
         assert_eq!(other_user(file.as_file()), Some(OtherUser::RecordLock));
         drop(other);
         assert_eq!(other_user(file.as_file()), None);
+    }
+
+    #[test]
+    fn a_writer_is_told_from_a_reader() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (ours, other) = (file.reopen().unwrap(), file.reopen().unwrap());
+        announce(&ours, false);
+        assert_eq!(writer_of(&ours), None, "our own locks are none of another's");
+        announce(&other, false);
+        assert_eq!(writer_of(&ours), None, "it reads");
+        set(&other, libc::F_RDLCK, 0, TO_THE_END).unwrap();
+        assert_eq!(writer_of(&ours), None, "it reads, as NFS shows it");
+        set(&other, libc::F_UNLCK, 0, TO_THE_END).unwrap();
+        announce(&other, true);
+        assert_eq!(writer_of(&ours), Some(OtherUser::RecordLock), "it writes");
+        withdraw(&other);
+        set(&other, libc::F_WRLCK, 4096, 1).unwrap();
+        assert_eq!(writer_of(&ours), Some(OtherUser::RecordLock), "it locks what it is about to write");
+        drop(other);
+        assert_eq!(writer_of(&ours), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, Source, Stop, WritePlan};
 use crate::error::{DiskError, OpenError};
 use crate::format::GuidSource;
 use crate::open::VhdxOpenOptions;
-use crate::storage::{Storage, open_file};
+use crate::storage::{Storage, open_as_parent, open_file};
 use crate::transition::DiscardMode;
 
 /// Maximum number of files in a chain: OpenVMM's limit.
@@ -97,7 +97,7 @@ impl<S: Storage + From<File>> Chain<S> {
             }
             let options =
                 VhdxOpenOptions { cached_pages: options.cached_pages, ..VhdxOpenOptions::read_only() };
-            disks.push(Disk::open(open_file(&parent, false)?.into(), &options, guids())?);
+            disks.push(Disk::open(open_as_parent(&parent)?.into(), &options, guids())?);
             path = parent;
             paths.push(path.clone());
         }

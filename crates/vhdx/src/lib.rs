@@ -94,5 +94,5 @@ pub use metadata::{DiskKind, Item, Parameters};
 pub use open::VhdxOpenOptions;
 pub use region::Span;
 pub use scan::{Counts, Finding, Severity};
-pub use storage::{Storage, open_file, open_unlocked, rename_new};
+pub use storage::{Storage, open_as_parent, open_file, open_unlocked, rename_new};
 pub use transition::DiscardMode;

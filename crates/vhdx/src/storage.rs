@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use lunway_occupancy::{announce, lock_holder, other_user};
+use lunway_occupancy::{announce, lock_holder, other_user, writer_of};
 
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
 ///
@@ -266,6 +266,17 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         }
         patience -= 1;
         std::thread::sleep(LOCK_PAUSE);
+    }
+}
+
+/// Opens a file as a parent: for reading, and locked as by [`open_file`]. One that QEMU or a loop device may be writing
+/// to is refused: the child would show the changes. Nobody begins to write while it is open.
+pub fn open_as_parent(path: &std::path::Path) -> Result<File, crate::OpenError> {
+    let file = open_file(path, false)?;
+    // Looked for once the file is locked, so that no writer slips in between.
+    match writer_of(&file) {
+        Some(by) => Err(crate::OpenError::InUseElsewhere { by }),
+        None => Ok(file),
     }
 }
 

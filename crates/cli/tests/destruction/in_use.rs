@@ -89,6 +89,56 @@ fn a_disk_that_qemu_has_open_is_written_by_no_command() {
 }
 
 #[test]
+fn a_disk_that_qemu_writes_becomes_nobodys_parent() {
+    let Some(qemu) = lunway_foreign::program("qemu-io") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (raw, parent, child, new) =
+        (path("disk.img"), path("disk.vhdx"), path("child.avhdx"), path("new.avhdx"));
+    data(Path::new(&raw));
+    succeed(lunway(&["disk", "create", &parent, "--from", &raw]));
+    succeed(lunway(&["disk", "snapshot", &parent, &child]));
+    let parents = || {
+        [
+            vec!["disk", "snapshot", &parent, &new],
+            vec!["disk", "create", &new, "--parent", &parent],
+            vec!["disk", "convert", &raw, &new, "--parent", &parent],
+            vec!["disk", "rebase", &child, "--parent", &parent],
+            // What it would show next is not what it showed.
+            vec!["copy", &child, "null:1M"],
+        ]
+    };
+    let opened = |options: &[&str], commands: Vec<Vec<&str>>, refused: bool| {
+        let mut guest = Command::new(&qemu);
+        guest.args(["-f", "vhdx"]).args(options).arg(&parent).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guest = guest.spawn().unwrap();
+        // It answers when the image is open.
+        let mut said = BufReader::new(guest.stdout.take().unwrap());
+        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        said.read_line(&mut String::new()).unwrap();
+        for words in commands {
+            let output = finish(lunway(&words), PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(i32::from(refused)), "{words:?}: {said}");
+            assert_eq!(
+                said.contains("in use by a program that has locked a part of it"),
+                refused,
+                "{words:?}: {said}"
+            );
+            let made = Path::new(&new).exists();
+            assert_eq!(made, !refused && words.contains(&new.as_str()), "{words:?}");
+            if made {
+                fs::remove_file(&new).unwrap();
+            }
+        }
+        drop(guest.stdin.take());
+        assert!(guest.wait().unwrap().success());
+    };
+    opened(&[], parents().to_vec(), true);
+    opened(&["-r"], parents().to_vec(), false);
+}
+
+#[test]
 fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_vhdx::{Disk, Locator, VhdxOpenOptions, open_file, relative_path, set_parent};
+use lunway_vhdx::{Disk, Locator, VhdxOpenOptions, open_as_parent, relative_path, set_parent};
 use serde_json::json;
 
 use super::named::vhdx;
@@ -88,7 +88,7 @@ impl Rebase {
         set_parent(file.as_ref(), &locator, guids()?().as_mut())
             .map_err(anyhow::Error::from)
             .with_context(cannot)?;
-        drop(file);
+        drop((file, parent));
         match self.json {
             true => terminal::print_json(&json!({
                 "file": path.display().to_string(),
@@ -100,9 +100,9 @@ impl Rebase {
     }
 }
 
-/// Opens a file as a parent.
+/// Opens a file as a parent. No program writes to it while it is open.
 pub(super) fn open_parent(path: &Path) -> anyhow::Result<Disk<std::fs::File>> {
     let cannot = || format!("cannot open the parent {}", path.display());
-    let file = open_file(path, false).with_context(cannot)?;
+    let file = open_as_parent(path).with_context(cannot)?;
     Disk::open(file, &VhdxOpenOptions::read_only(), guids()?()).with_context(cannot)
 }
