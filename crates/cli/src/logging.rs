@@ -28,7 +28,12 @@ const WAITING_MAX: usize = 4096;
 /// Of a command that serves, a thread writes the log: a log file on a disk that hangs, or a pipe that is not read, must
 /// not stop the threads of I/O. It ends with the guard, which waits a second for it at most.
 #[must_use]
-pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool, serves: bool) -> Option<WorkerGuard> {
+pub(crate) fn start(
+    verbose: u8,
+    format: LogFormat,
+    breaks_things: bool,
+    serves: bool,
+) -> Option<WorkerGuard> {
     let level = match verbose {
         0 if breaks_things => "error",
         0 => "warn",

@@ -48,7 +48,8 @@ fn main() -> ExitCode {
         Err(error) => return secret::print_usage_error(&error),
     };
     let command = arguments.command;
-    let log = logging::start(arguments.verbose, arguments.log_format, command.breaks_things(), command.serves());
+    let log =
+        logging::start(arguments.verbose, arguments.log_format, command.breaks_things(), command.serves());
     let result = command.run();
     drop(log);
     match result {
