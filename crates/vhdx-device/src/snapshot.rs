@@ -39,8 +39,8 @@ impl Inner {
         let Some(chain) = place.take() else { return Err(closed()) };
         let pending = pending(leaf);
         let (now, made) = match continued(chain, base, &pending, &relative) {
-            Err((base, error)) => back(base, &pending, error),
-            Ok((mut chain, base)) => match check_names(&chain).and_then(|()| commit()) {
+            (base, Err(error)) => back(base, &pending, error),
+            (base, Ok(mut chain)) => match check_names(&chain).and_then(|()| commit()) {
                 Err(error) => {
                     drop(chain);
                     back(base, &pending, error)
@@ -110,14 +110,14 @@ fn check_names(chain: &Chain<Backing>) -> Result<(), BlockError> {
     names::check(chain).map_err(|why| BlockError::Snapshot { why })
 }
 
-/// Closes a chain's first disk, the base, and puts a new file on top of it: the chain from there on, and what the base
-/// can be opened with again.
+/// Closes a chain's first disk, the base, and puts a new file on top of it: what the base can be opened with again, and
+/// the chain from there on.
 fn continued(
     chain: Chain<Backing>,
     base: Unopened,
     pending: &Path,
     relative: &str,
-) -> Result<(Chain<Backing>, Unopened), (Unopened, BlockError)> {
+) -> (Unopened, Result<Chain<Backing>, BlockError>) {
     let paths = [&[pending.to_owned()], chain.paths()].concat();
     let mut disks = chain.into_disks().into_iter();
     let closed = disks.next().map_or(Ok(()), Disk::close).map_err(meaning);
@@ -125,10 +125,7 @@ fn continued(
         let disks = [leaf, base].into_iter().chain(disks).collect();
         Chain::of_disks(disks, &paths, folder(pending), &VhdxOpenOptions::read_only(), no_guids).map_err(told)
     });
-    match leaf {
-        Ok(chain) => Ok((chain, base)),
-        Err(error) => Err((base, error)),
-    }
+    (base, leaf)
 }
 
 /// Makes the new file: it, and the base for reading alone.
