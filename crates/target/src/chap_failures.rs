@@ -29,7 +29,8 @@ const WAIT_MAX: Duration = Duration::from_secs(8);
 const FORGET_TIME: Duration = Duration::from_secs(600);
 
 /// Slows down guessing of secrets: of one source for one account most, of a source for all accounts less, for an
-/// account from all sources least and never for long, so that nobody can lock its user out from another address.
+/// account from all sources least and never for long, so that nobody can lock its user out from another address. A
+/// source that an account's user has logged in from does not pay for the failures of other sources at all.
 ///
 /// Tables that somebody has filled with made-up names and other sources forget some of them for new ones, so that no
 /// user pays for it.
@@ -49,6 +50,8 @@ struct Inner {
     pairs: SourceTable<Failures, (Source, u64)>,
     sources: SourceTable<Failures>,
     accounts: SourceTable<Failures, u64>,
+    /// Sources that each account's user has logged in from, since the start. Only who knows a secret enters one.
+    proven: SourceTable<(), (Source, u64)>,
 }
 
 /// Failures of late.
@@ -94,7 +97,7 @@ impl ChapFailures {
     pub(crate) fn wait(&self, ip: IpAddr, user: &str, now: Instant) -> Option<Duration> {
         let (source, account) = (Source::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();
-        let Inner { pairs, sources, accounts } = &mut *guard;
+        let Inner { pairs, sources, accounts, proven } = &mut *guard;
         let (fresh, stale) = (Failures::none(now), |of: &Failures| of.is_stale(now));
         let pair = pairs.of((source, account), now, fresh, stale);
         let pair_pace = match pair.count(now).checked_sub(PAIR_FREE) {
@@ -104,7 +107,8 @@ impl ChapFailures {
         let of_source = sources.of(source, now, fresh, stale);
         let source_pace = if of_source.count(now) < SOURCE_FREE { Duration::ZERO } else { SOURCE_PACE };
         let of_account = accounts.of(account, now, fresh, stale);
-        let account_wait = if of_account.count(now) < ACCOUNT_FREE { Duration::ZERO } else { ACCOUNT_WAIT };
+        let is_free = of_account.count(now) < ACCOUNT_FREE || proven.contains((source, account));
+        let account_wait = if is_free { Duration::ZERO } else { ACCOUNT_WAIT };
         let due = |of: &Failures, pace: Duration| if pace.is_zero() { pace } else { of.due(now) };
         let wait = due(pair, pair_pace).max(due(of_source, source_pace)).max(account_wait);
         if !wait.is_zero() {
@@ -125,7 +129,7 @@ impl ChapFailures {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let (source, account) = (Source::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();
-        let Inner { pairs, sources, accounts } = &mut *guard;
+        let Inner { pairs, sources, accounts, .. } = &mut *guard;
         let (fresh, stale) = (Failures::none(now), |of: &Failures| of.is_stale(now));
         let pair = pairs.of((source, account), now, fresh, stale);
         pair.add(now);
@@ -142,8 +146,11 @@ impl ChapFailures {
     }
 
     /// A response was right.
-    pub(crate) fn succeeded(&self, ip: IpAddr, user: &str) {
-        self.lock().pairs.forget((Source::from(ip), self.hasher.hash_one(user)));
+    pub(crate) fn succeeded(&self, ip: IpAddr, user: &str, now: Instant) {
+        let pair = (Source::from(ip), self.hasher.hash_one(user));
+        let mut guard = self.lock();
+        guard.pairs.forget(pair);
+        guard.proven.of(pair, now, (), |()| false);
     }
 
     /// Responses that were wrong so far.
@@ -224,9 +231,30 @@ mod tests {
         for _ in 0..50 {
             let wait = failures.wait(ip(HOST), "alice", later).expect("it is checked");
             assert!(wait <= ACCOUNT_WAIT, "{wait:?}");
-            failures.succeeded(ip(HOST), "alice");
         }
         assert_eq!(failures.wait(ip(HOST), "bob", later), Some(Duration::ZERO));
+    }
+
+    /// Each login of a user took 0.5 s for ten minutes after guesses from other sources, however often it was right.
+    #[test]
+    fn a_source_that_the_user_has_logged_in_from_does_not_pay_for_guesses_of_others() {
+        let (failures, start) = (ChapFailures::default(), Instant::now());
+        for last in 0..30 {
+            failures.failed(ip(&format!("192.0.2.{}", 100 + last)), "alice", start);
+        }
+        assert_eq!(failures.wait(ip(HOST), "alice", start), Some(ACCOUNT_WAIT));
+        failures.succeeded(ip(HOST), "alice", start);
+        assert_eq!(failures.wait(ip(HOST), "alice", start), Some(Duration::ZERO));
+        assert_eq!(
+            failures.wait(ip("192.0.2.2"), "alice", start),
+            Some(ACCOUNT_WAIT),
+            "a source unknown yet"
+        );
+        // Its own failures still count, as those of whoever else is behind its address.
+        for _ in 0..PAIR_FREE {
+            failures.failed(ip(HOST), "alice", start);
+        }
+        assert_eq!(failures.wait(ip(HOST), "alice", start), Some(PAIR_FIRST));
     }
 
     #[test]
@@ -269,7 +297,7 @@ mod tests {
             failures.failed(ip(HOST), "alice", start);
         }
         assert_eq!(failures.wait(ip(HOST), "alice", start), Some(PAIR_FIRST));
-        failures.succeeded(ip(HOST), "alice");
+        failures.succeeded(ip(HOST), "alice", start);
         assert_eq!(failures.wait(ip(HOST), "alice", start), Some(Duration::ZERO));
         for _ in 0..9 {
             failures.failed(ip(HOST), "alice", start);

@@ -69,6 +69,11 @@ impl<T, K: Copy + Eq + Hash> SourceTable<T, K> {
         self.known.entry(source).or_insert(fresh)
     }
 
+    /// Returns `true` if there is an entry of a source.
+    pub(crate) fn contains(&self, source: impl Into<K>) -> bool {
+        self.known.contains_key(&source.into())
+    }
+
     /// Forgets what is remembered of a source on its own.
     pub(crate) fn forget(&mut self, source: impl Into<K>) {
         self.known.remove(&source.into());

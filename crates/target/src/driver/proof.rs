@@ -32,7 +32,7 @@ impl Connection {
     /// The login has succeeded.
     pub(super) fn proven(&mut self) {
         if let Some(user) = self.claims.take() {
-            self.shared.chap_failures.succeeded(self.ends.peer.ip(), &user);
+            self.shared.chap_failures.succeeded(self.ends.peer.ip(), &user, Instant::now());
         }
     }
 
