@@ -9,6 +9,15 @@ use crate::config::AccessRule;
 /// writes.
 const RULE_DIGITS: usize = 16;
 
+/// Beginning of the principals that are users proven by CHAP.
+const USER: &str = "user:";
+
+/// Returns `true` if the principal is a user proven by CHAP: one peer with its secret, whatever its hosts say their
+/// names are. Others are whoever a rule lets in, which may be many peers.
+pub(crate) fn is_user(principal: &str) -> bool {
+    principal.starts_with(USER)
+}
+
 /// Returns the principal that has logged in to a target with these rules. A `user` is one that has been proven by CHAP.
 ///
 /// A name of an initiator is what it says it is, and PERSISTENT RESERVE IN tells everybody the names of the others. So
@@ -21,7 +30,7 @@ const RULE_DIGITS: usize = 16;
 /// stays the same over changes of the configuration.
 pub(crate) fn of(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>) -> String {
     if let Some(user) = user {
-        return format!("user:{user}");
+        return format!("{USER}{user}");
     }
     match access::rule_of(rules, asker, None) {
         None if rules.is_empty() => String::new(),

@@ -20,7 +20,8 @@ pub struct Limits {
     /// Concurrent sessions, without discovery sessions. One more is refused with "out of resources".
     pub sessions: usize,
     /// Concurrent sessions of one initiator with all targets together. Replaced sessions count until the devices have
-    /// finished their commands. One more is refused with "out of resources".
+    /// finished their commands. One more is refused with "out of resources". A CHAP user has no more than this, or a
+    /// quarter of `sessions` if that is more, under all initiator names together.
     pub sessions_per_initiator: usize,
     /// Connections of one session (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Raise it
     /// only for initiators that are known to use several connections well.

@@ -11,6 +11,7 @@ use lunway_scsi::Nexus;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Limits;
+use crate::principal;
 use crate::server::SessionSummary;
 use crate::source::Source;
 use crate::source_quota::SourceQuota;
@@ -122,6 +123,10 @@ const FEW_PART: usize = 8;
 /// Of the places for sessions, one in so many, the last 32 of 256, is for principals that have none: without these,
 /// four principals that take all they can get leave none to a fifth.
 const FIRST_PART: usize = 8;
+
+/// Of the places for sessions, one in so many is what one CHAP user gets at least, 64 of 256, over all the names that
+/// its hosts say they have: a cluster that shares one user has more sessions than one initiator may.
+const USER_PART: usize = 4;
 
 /// Session identifier (the ISID rule, RFC 7143 §4.4.3): there is one session at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -453,10 +458,14 @@ impl Inner {
             let of_principal = others().filter(|session| session.key.principal == key.principal).count();
             key.principal.is_none() || of_principal < most
         };
+        // A name costs nothing, so a user that may have so many sessions under one has no more under several.
+        let user_max = (max / USER_PART).max(self.sessions_per_initiator_max);
+        let user_has_place =
+            !key.principal.as_deref().is_some_and(principal::is_user) || has_fewer_than(user_max);
         let has_place = all < max - max / RESERVED_PART
             || all < max - max / FIRST_PART && has_fewer_than((max / FEW_PART).max(1))
             || all < max && has_fewer_than(1);
-        match has_place && own < self.sessions_per_initiator_max {
+        match has_place && user_has_place && own < self.sessions_per_initiator_max {
             true => Ok(()),
             false => Err(Refusal::Full),
         }

@@ -88,6 +88,31 @@ fn one_initiator_does_not_take_the_places_of_all_others() {
     assert!(ticket(&registry).reserve_tsih(Some(&key("iqn.b"))).is_ok());
 }
 
+/// A user opened as many sessions under each of four made-up names as one initiator may have: 192 of 256, and 6 GiB.
+#[test]
+fn a_proven_user_has_a_quarter_of_the_places_whatever_names_it_uses() {
+    let taken = |limits: Limits, principal: &str| {
+        let registry = Registry::new(&limits);
+        let mut tickets = Vec::new();
+        let logs_in = |name: usize| {
+            let of = || SessionKey { principal: Some(principal.to_owned()), ..key(&format!("iqn.{name}")) };
+            let mut ticket = ticket(&registry);
+            let place = ticket.reserve_tsih(Some(&of())).map(|_| ());
+            let place = place.and_then(|()| ticket.establish(of(), 0, None).map(drop));
+            tickets.push(ticket);
+            place.is_ok()
+        };
+        (0..limits.sessions).map(logs_in).filter(|has_place| *has_place).count()
+    };
+    let default = Limits::default();
+    assert_eq!(taken(default, "user:greedy"), 64);
+    let (few, many) =
+        (Limits { sessions_per_initiator: 4, ..default }, Limits { sessions_per_initiator: 100, ..default });
+    assert_eq!(taken(few, "user:cluster"), 64, "several hosts may share a user");
+    assert_eq!(taken(many, "user:greedy"), 100, "a limit that is raised is raised for users");
+    assert_eq!(taken(default, "open"), 192, "a rule may be for many peers");
+}
+
 #[test]
 fn one_principal_with_many_names_leaves_places_to_others() {
     let limits = Limits { sessions: 64, sessions_per_initiator: 64, ..Limits::default() };
