@@ -448,6 +448,9 @@ impl Server {
         let luns = &mut transaction.luns;
         let old = self.shared.serving();
         let limits = settings::fit_descriptors(new.limits);
+        if limits != old.limits {
+            settings::warn_of_memory(&limits);
+        }
         self.shared.registry.set_limits(&limits);
         // From here on logins meet the new configuration.
         self.shared.serve(settings::serving(new, limits, prepared.targets.clone(), prepared.discovery));

@@ -168,6 +168,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         config.check()?;
         let limits = settings::fit_descriptors(config.limits);
+        settings::warn_of_memory(&limits);
         let listeners = Listeners::new().map_err(StartError::Thread)?;
         let sockets = listeners.prepare(settings::portal_groups(&config))?;
         own::none_is_own(&config, sockets.portals())?;

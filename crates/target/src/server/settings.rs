@@ -194,9 +194,41 @@ fn fit(limits: Limits, descriptors: usize) -> Limits {
     Limits { connections_before_login, ..limits }
 }
 
+/// Logs a warning if the sessions that these limits allow can hold more memory than the machine has: the kernel would
+/// end the daemon, and with it the sessions of everybody.
+pub(super) fn warn_of_memory(limits: &Limits) {
+    let info = rustix::system::sysinfo();
+    let unit = usize::try_from(info.mem_unit).unwrap_or(1);
+    let machine = usize::try_from(info.totalram).unwrap_or(usize::MAX).saturating_mul(unit);
+    if let Some(sessions) = beyond(limits, machine) {
+        tracing::warn!(
+            sessions_mib = sessions >> 20,
+            machine_mib = machine >> 20,
+            "the sessions that are allowed can hold more memory than the machine has: lower limits.sessions or \
+             limits.session_memory_mib"
+        );
+    }
+}
+
+/// Returns the memory that all sessions together can hold, bytes; `None`: the machine has it.
+fn beyond(limits: &Limits, machine: usize) -> Option<usize> {
+    let sessions = limits.sessions.saturating_mul(limits.session_memory_mib << 20);
+    (sessions > machine).then_some(sessions)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sessions_that_can_hold_more_memory_than_the_machine_has_are_told() {
+        let gib = 1usize << 30;
+        let limits = Limits { sessions: 256, session_memory_mib: 64, ..Limits::default() };
+        assert_eq!((beyond(&limits, 8 * gib), beyond(&limits, 16 * gib)), (Some(16 * gib), None));
+        let small = Limits { sessions: 64, session_memory_mib: 16, ..limits };
+        assert_eq!(beyond(&small, 2 * gib), None);
+        assert_eq!(beyond(&Limits { sessions: usize::MAX, ..limits }, 8 * gib), Some(usize::MAX));
+    }
 
     #[test]
     fn what_a_session_may_take_is_what_is_promised() {
