@@ -281,6 +281,22 @@ fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
     assert!(daemon.file().contains("ram:512K"));
 }
 
+/// A growth said "1 MiB -> 2 MiB", and what another program had taken read as zeroes from then on.
+#[test]
+fn a_lun_whose_file_was_truncated_is_grown_only_after_a_shrink_to_what_is_left() {
+    let daemon = Daemon::start();
+    let disk = daemon.path("a.img");
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    daemon.run(&["lun", "add", IQN, "3", "a.img"]);
+    fs::File::options().write(true).open(&disk).unwrap().set_len(256 << 10).unwrap();
+    let said = daemon.refused(&["lun", "resize", IQN, "3", "2M"]);
+    assert!(said.contains("786432 bytes of its data are lost") && said.contains("262144"), "{said}");
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 256 << 10);
+    daemon.run(&["lun", "resize", IQN, "3", "262144", "--shrink"]);
+    daemon.run(&["lun", "resize", IQN, "3", "2M"]);
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 2 << 20);
+}
+
 #[test]
 fn a_file_is_made_with_its_lun_and_only_with_it() {
     let daemon = Daemon::start();
