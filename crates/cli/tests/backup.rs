@@ -8,7 +8,9 @@ mod support;
 
 use std::env;
 use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -288,4 +290,53 @@ fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
     assert!(said.contains("the destination is full: free space there"), "{said}");
     assert!(said.contains("Read-only file system"), "{said}");
     assert_same_bytes(Path::new(&out), Path::new(&disk));
+}
+
+/// The kernel lets root write to a file that nobody may write to.
+#[test]
+fn a_sealed_point_is_changed_by_no_command() {
+    let fixture = BackupFixture::new();
+    fixture.run();
+    fixture.change(3 << 20, 1);
+    fixture.run();
+    let (first, second) = (fixture.file(1), fixture.file(2));
+    let [base, point] = [&first, &second].map(|path| path.to_str().unwrap());
+    let [raw, new] = [fixture.path("point.img"), fixture.path("new.avhdx")];
+    fs::write(&raw, vec![1; 1 << 20]).unwrap();
+    fs::set_permissions(&raw, Permissions::from_mode(0o444)).unwrap();
+    let [lun, raw_lun] = [format!("0={point}"), format!("0={raw}")];
+    let before = [&first, &second].map(|path| fs::read(path).unwrap());
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--no-api", "--open", "--lun"];
+    for (words, offers) in [
+        (&["disk", "compact", point][..], false),
+        (&["disk", "set", point, "--new-id"], false),
+        (&["disk", "resize", point, "100M"], false),
+        (&["disk", "repair", point], false),
+        (&["disk", "merge", point], false),
+        (&["disk", "rebase", point, "--parent", base], false),
+        (&["disk", "trim", point, "--discard"], false),
+        (&["disk", "convert", &raw, point, "--overwrite"], false),
+        (&["disk", "mount", point, "--nbd", "tcp:127.0.0.1:0"], true),
+        (&["copy", "ram:1M", point, "--overwrite"], true),
+        (&["copy", "ram:1M", &raw, "--overwrite"], true),
+        (&[&serve[..], &[&lun]].concat(), true),
+        (&[&serve[..], &[&raw_lun]].concat(), true),
+    ] {
+        let output = finish(lunway(words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        let sentence = "write-protected (mode 0444): `chmod u+w` it first, if it may be changed";
+        assert!(said.contains(sentence), "{words:?}: {said}");
+        assert!(!offers || said.contains("`readonly:` before its name"), "{words:?}: {said}");
+    }
+    assert!([&first, &second].map(|path| fs::read(path).unwrap()) == before);
+    // What only reads goes on, and a point may be a parent.
+    succeed(lunway(&["copy", point, "null:1G"]));
+    succeed(lunway(&["disk", "check", point]));
+    succeed(lunway(&["disk", "create", &new, "--parent", point]));
+    fs::remove_file(&new).unwrap();
+    fixture.check("latest", &fixture.path("disk"));
+    // Who means it says so.
+    fs::set_permissions(&second, Permissions::from_mode(0o644)).unwrap();
+    succeed(lunway(&["disk", "resize", point, "100M"]));
 }

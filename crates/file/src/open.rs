@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
-use lunway_occupancy::{LockHolder, OtherUser, announce, lock_holder, other_user};
+use lunway_occupancy::{LockHolder, OtherUser, announce, lock_holder, other_user, write_protection};
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
     ioctl_blksszget, major, minor, open, seek,
@@ -83,6 +83,17 @@ pub enum OpenError {
     NotADisk {
         /// The file.
         path: PathBuf,
+    },
+    /// Its mode lets nobody write to it.
+    #[error(
+        "cannot open {}: the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed; \
+         `readonly:` before its name or --read-only opens it for reading", path.display()
+    )]
+    WriteProtected {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
     },
     /// Another process, or another device of this one, has it.
     #[error(
@@ -224,7 +235,14 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         return Err(OpenError::Sector { sector });
     }
     let failed = |errno: Errno| OpenError::Io { path: path.to_owned(), source: errno.into() };
-    let kind = file_type(path, &rustix::fs::stat(path).map_err(failed)?)?;
+    let stat = rustix::fs::stat(path).map_err(failed)?;
+    let kind = file_type(path, &stat)?;
+    // The kernel lets root write to it.
+    if !options.read_only
+        && let Some(mode) = write_protection(stat.st_mode)
+    {
+        return Err(OpenError::WriteProtected { path: path.to_owned(), mode });
+    }
     let file = open(path, flags(kind, options), Mode::empty()).map_err(|errno| match errno {
         Errno::INVAL if options.direct => OpenError::Direct { path: path.to_owned() },
         // `O_EXCL` on a block device that is mounted, or part of another device.

@@ -41,6 +41,13 @@ impl fmt::Display for OtherUser {
     }
 }
 
+/// The permission bits of a regular file that nobody may write, as its mode (`st_mode`) says; `None`: somebody may, or
+/// it is something else. The kernel lets root write all the same, so who opens a file for writing asks here.
+pub fn write_protection(mode: u32) -> Option<u32> {
+    let bits = mode & 0o7777;
+    (mode & libc::S_IFMT == libc::S_IFREG && bits & 0o222 == 0).then_some(bits)
+}
+
 /// The process that holds a `flock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {

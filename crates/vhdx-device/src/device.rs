@@ -34,12 +34,22 @@ const EXTENTS_MAX: usize = 65_536;
 
 /// Why a VHDX file could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open {}: {source}", path.display())]
+#[error("cannot open {}: {source}{}", path.display(), remedy(source))]
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
     /// Error of the file or its parents.
     pub source: lunway_vhdx::OpenError,
+}
+
+/// What a device offers in place of what was refused, as the end of a sentence.
+fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
+    match refused {
+        lunway_vhdx::OpenError::WriteProtected { .. } => {
+            "; `readonly:` before its name or --read-only opens it for reading"
+        }
+        _ => "",
+    }
 }
 
 /// A VHDX file with its parents.

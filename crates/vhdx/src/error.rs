@@ -139,6 +139,12 @@ pub enum OpenError {
         /// Error that the operating system returned.
         source: io::Error,
     },
+    /// The mode of the file lets nobody write to it.
+    #[error("the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed")]
+    WriteProtected {
+        /// Its permission bits.
+        mode: u32,
+    },
     /// Another process has the file open.
     #[error("the file is in use by {}", by.as_ref().map_or_else(|| "another process".to_owned(), LockHolder::to_string))]
     InUse {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use lunway_occupancy::{announce, lock_holder, other_user, writer_of};
+use lunway_occupancy::{announce, lock_holder, other_user, write_protection, writer_of};
 
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
 ///
@@ -218,15 +218,20 @@ const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe
-/// would wait for its other end.
+/// would wait for its other end. A file that nobody may write to, as a point of a backup, is not opened for writing, by root
+/// neither.
 pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
-    use std::os::unix::fs::FileTypeExt;
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
     let opening = || crate::OpenError::access("opening the file");
-    let kind = path.metadata().map_err(opening())?.file_type();
+    let metadata = path.metadata().map_err(opening())?;
+    let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         let what = "it is neither a regular file nor a block device";
         return Err(opening()(io::Error::new(io::ErrorKind::InvalidInput, what)));
+    }
+    if writable && let Some(mode) = write_protection(metadata.permissions().mode()) {
+        return Err(crate::OpenError::WriteProtected { mode });
     }
     File::options().read(true).write(writable).open(path).map_err(opening())
 }
