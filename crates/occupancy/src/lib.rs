@@ -138,8 +138,8 @@ pub fn writer_of(file: &File) -> Option<OtherUser> {
     loop_device(file, is_writable).map(OtherUser::LoopDevice)
 }
 
-/// The user of a file or block device that is not open yet: for who only reads, and must know that nobody writes.
-/// `flock` is not asked.
+/// The user of a file or block device that is not open yet, which may be writing to it: for who only reads. `flock` is
+/// asked only for the name of a program.
 ///
 /// # Errors
 ///
@@ -149,7 +149,13 @@ pub fn user_of(path: &Path) -> io::Result<Option<OtherUser>> {
     // The kernel refuses `O_EXCL` for a block device that it has a use of (open(2)). A pipe is not waited for.
     let exclusive = if is_block_device { libc::O_EXCL } else { 0 };
     match File::options().read(true).custom_flags(exclusive | libc::O_NONBLOCK).open(path) {
-        Ok(file) => Ok(other_user(&file)),
+        Ok(file) => Ok(writer_of(&file).map(|writer| match writer {
+            // A `flock` of this process, which reads the file already, is not the writer's.
+            OtherUser::RecordLock => lock_holder(&file)
+                .filter(|holder| holder.pid != std::process::id())
+                .map_or(OtherUser::RecordLock, OtherUser::Process),
+            writer => writer,
+        })),
         Err(error) if is_block_device && error.kind() == io::ErrorKind::ResourceBusy => {
             Ok(Some(OtherUser::Kernel))
         }

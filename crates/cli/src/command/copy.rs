@@ -145,6 +145,10 @@ impl Copy {
             refuse_users(&source)?;
         }
         let opened = runtime.wait(device::open(&source, &reading))?;
+        if !self.how.skip_free {
+            // A disk that hangs was found when it was opened.
+            warn_of_users(&source, "data written during the copy may be in it only in part")?;
+        }
         let left_out = match self.how.skip_free {
             true => skipped(&*opened.device, &runtime)?,
             false => Skipped::default(),
@@ -425,6 +429,15 @@ fn exactly(bytes: u64) -> String {
 
 fn finish(bar: &ProgressBar) {
     bar.finish_and_clear();
+}
+
+/// Says that somebody may be writing to a disk that is read, and what that means.
+pub(super) fn warn_of_users(source: &DeviceSpec, so: &str) -> Result<(), Failure> {
+    let Some(path) = file_of(source) else { return Ok(()) };
+    if let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? {
+        eprintln!("{} is in use {user}: {so}", path.display());
+    }
+    Ok(())
 }
 
 /// Refuses a disk that somebody may be writing to: what is free on it now may have data a moment later.

@@ -139,6 +139,38 @@ fn a_disk_that_qemu_writes_becomes_nobodys_parent() {
 }
 
 #[test]
+fn a_copy_of_a_disk_that_qemu_writes_says_so() {
+    let Some(qemu) = lunway_foreign::program("qemu-io") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, copied, new) = (path("disk.img"), path("copied.img"), path("new.vhdx"));
+    data(Path::new(&disk));
+    for (options, writes) in [(&[][..], true), (&["-r"], false)] {
+        let mut guest = Command::new(&qemu);
+        guest.args(["-f", "raw"]).args(options).arg(&disk).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guest = guest.spawn().unwrap();
+        // It answers when the image is open.
+        let mut said = BufReader::new(guest.stdout.take().unwrap());
+        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        said.read_line(&mut String::new()).unwrap();
+        for words in [
+            &["copy", &disk, &copied][..],
+            &["disk", "convert", &disk, &new],
+            &["disk", "create", &new, "--from", &disk],
+        ] {
+            let output = finish(lunway(words), PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(0), "{words:?}: {said}");
+            let warning = "or another lunway: data written during the copy may be in it only in part";
+            assert_eq!(said.contains(warning), writes, "{words:?}: {said}");
+            let _ = (fs::remove_file(&copied), fs::remove_file(&new));
+        }
+        drop(guest.stdin.take());
+        assert!(guest.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -15,12 +15,11 @@ use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::DeviceSpec;
 use lunway_copy::Skipped;
 use lunway_device::OpenOptions;
-use lunway_occupancy::user_of;
 use serde_json::json;
 
 use super::served::{self, Frozen};
 use super::{Destination, failed, guids, holder};
-use crate::command::copy::{refuse_users, whole};
+use crate::command::copy::{refuse_users, warn_of_users, whole};
 use crate::command::disk::skipped;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::LunName;
@@ -120,7 +119,7 @@ impl Run {
         if self.skip_free {
             refuse_users(&spec)?;
         } else {
-            warn_of_users(&spec)?;
+            may_be_read(&spec)?;
         }
         let cancel = interrupt::watch();
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
@@ -254,15 +253,10 @@ fn source_name(spec: &DeviceSpec) -> String {
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
-/// Says that somebody may be writing to the source.
-fn warn_of_users(spec: &DeviceSpec) -> Result<(), Failure> {
+/// Says that somebody may be writing to the source, and refuses a directory.
+fn may_be_read(spec: &DeviceSpec) -> Result<(), Failure> {
+    warn_of_users(spec, "data written during the backup may be in the point only in part")?;
     let Some(path) = file_of(spec) else { return Ok(()) };
-    if let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? {
-        let shown = path.display();
-        eprintln!(
-            "{shown} is in use {user}: data written during the backup may be in the point only in part"
-        );
-    }
     if path.metadata().is_ok_and(|file| file.is_dir()) {
         return Err(Failure::failed(anyhow!("{} is a directory: name a disk", path.display())));
     }
