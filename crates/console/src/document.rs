@@ -12,8 +12,8 @@ const NAMES: [&str; 4] = ["name", "id", "user", "tag"];
 ///
 /// `before` is what `text` means, with every default filled in, and `after` what it shall mean. So a default that
 /// nobody wrote stays unwritten, and a key that the file spells in its own way (`LISTEN` addresses without a port,
-/// names in capitals, a key by its old name) stays spelled so until its value changes. Elements of lists are matched by what names them, not
-/// by their place.
+/// names in capitals, a key by its old name) stays spelled so until its value changes. Elements of lists are matched by
+/// what names them, not by their place.
 ///
 /// Fails only if `text` is no TOML.
 pub(crate) fn rewrite(text: &str, before: &toml::Table, after: &toml::Table) -> Result<String, TomlError> {

@@ -234,7 +234,8 @@ fn conflicting(file: &File, mut lock: libc::flock) -> io::Result<Option<libc::fl
     }
 }
 
-/// The loop device whose backing file this is, of those whose directory in `/sys/block` `counts`. Other files are only looked at where this one has a second name: a
+/// The loop device whose backing file this is, of those whose directory in `/sys/block` `counts`. Other files are only
+/// looked at where this one has a second name: a
 /// `stat` of a file on a server that hangs would hang with it.
 fn loop_device(file: &File, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;

@@ -1,7 +1,7 @@
 //! Names that are given to other files while the disk is used: no change may go on from those.
 //!
-//! A copy of a file that is served has its GUIDs. A snapshot made it the parent of the new file, so that after a restart
-//! everything was lost that had been written since the copy was made.
+//! A copy of a file that is served has its GUIDs. A snapshot made it the parent of the new file, so that after a
+//! restart everything was lost that had been written since the copy was made.
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs::{self, File};

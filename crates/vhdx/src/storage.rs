@@ -218,8 +218,8 @@ const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe
-/// would wait for its other end. A file that nobody may write to, as a point of a backup, is not opened for writing, by root
-/// neither.
+/// would wait for its other end. A file that nobody may write to, as a point of a backup, is not opened for writing, by
+/// root neither.
 pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
