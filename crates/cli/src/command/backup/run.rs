@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{Changed, Folder, Lease, Level, Outcome, Progress, Request, run};
 use lunway_bench::Cancel;
