@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
+use rustix::process::configure_io_flusher_behavior;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -45,7 +46,13 @@ pub(crate) fn start(
     let colour = io::stderr().is_terminal() && terminal::colour_wanted();
     let (writer, guard) = if serves {
         let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_MAX);
+        // Passed on to threads, which must not wait for writes through this process: protection.rs says why. It sets
+        // it for the main thread where that is wanted.
+        let is_set = configure_io_flusher_behavior(true).is_ok();
         let (writer, guard) = lines.thread_name("log").finish(io::stderr());
+        if is_set && let Err(error) = configure_io_flusher_behavior(false) {
+            eprintln!("lunway: PR_SET_IO_FLUSHER stays set: {error}");
+        }
         (BoxMakeWriter::new(writer), Some(guard))
     } else {
         (BoxMakeWriter::new(io::stderr), None)

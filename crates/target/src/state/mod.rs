@@ -81,7 +81,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 /// does not start with a disk whose reservations it does not know.
 ///
 /// All of this is done by one thread, because it waits for the disk; those who serve never do. What is to be saved
-/// waits in a [`Queue`], in which sessions take turns. The directory is locked: two processes that keep the same state
+/// waits in a queue, in which sessions take turns. The directory is locked: two processes that keep the same state
 /// would undo each other's.
 pub struct FileStore {
     queue: Arc<Queue>,
