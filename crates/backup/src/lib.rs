@@ -79,4 +79,4 @@ pub use restore::{Order, Restored, Target, restore};
 pub use run::{Guids, Outcome, Progress, Request, run};
 pub use sidecar::{Sidecar, SidecarError, Writer};
 pub use time::Moment;
-pub use verify::{Finding, Report, Verification, verify};
+pub use verify::{FoundDamage, Report, Verification, verify};

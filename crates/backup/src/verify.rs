@@ -30,9 +30,9 @@ pub struct Verification {
     pub patience: Duration,
 }
 
-/// Something that is damaged.
+/// Damage that a verification found, and the points that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct FoundDamage {
     /// The damage, as recorded in the notes.
     pub damage: Damage,
     /// Description and location of the fault.
@@ -49,7 +49,7 @@ pub struct Report {
     /// Bytes of leaves that were compared with their hashes.
     pub bytes: u64,
     /// Damage found.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<FoundDamage>,
     /// Irregularities that harm no point.
     pub remarks: Vec<String>,
     /// Points that are whole: everything was read.
@@ -152,7 +152,7 @@ impl Verifier<'_> {
     fn add(&mut self, point: PointId, what: String) {
         let damage = Damage::Point { point, what: what.clone() };
         let concerned = self.catalogue.concerned(point);
-        self.report.findings.push(Finding { damage, what, concerned });
+        self.report.findings.push(FoundDamage { damage, what, concerned });
     }
 
     fn point(&mut self, manifest: &Manifest, progress: &mut dyn FnMut(u64)) -> Result<()> {
@@ -264,7 +264,7 @@ impl Verifier<'_> {
             let concerned = self.showing(manifest.point, unit, usize::from(leaf))?;
             let what = format!("point {}: its data at offset {offset} are not what was sent", manifest.point);
             let damage = Damage::Leaf { point: manifest.point, unit, leaf };
-            self.report.findings.push(Finding { damage, what, concerned });
+            self.report.findings.push(FoundDamage { damage, what, concerned });
         }
         Ok(())
     }
