@@ -10,7 +10,7 @@ use crate::log::ring::Ring;
 use crate::measured::Measured;
 use crate::metadata::Parameters;
 use crate::region::{Regions, Span};
-use crate::scan::{Counts, Finding, Severity, scan};
+use crate::scan::{Counts, Anomaly, AnomalySeverity, scan};
 use crate::space::Space;
 use crate::storage::Storage;
 
@@ -118,25 +118,25 @@ impl<S: Storage> Disk<S> {
 /// What a scan has found to be lost.
 #[derive(Default)]
 struct Losses {
-    first: Option<Finding>,
+    first: Option<Anomaly>,
 }
 
 impl Losses {
     /// Refuses damage, and remembers the first loss.
-    fn refuse_damage(&mut self, finding: Finding) -> Result<(), OpenError> {
+    fn refuse_damage(&mut self, finding: Anomaly) -> Result<(), OpenError> {
         match finding.severity {
-            Severity::Note => {}
-            Severity::Damage => {
+            AnomalySeverity::Note => {}
+            AnomalySeverity::Damage => {
                 return Err(OpenError::corrupt(finding.place, finding.offset, finding.problem));
             }
-            Severity::Loss => drop(self.first.get_or_insert(finding)),
+            AnomalySeverity::Loss => drop(self.first.get_or_insert(finding)),
         }
         Ok(())
     }
 
     /// Refuses any loss: a write would lengthen the file, and what is lost would read as zeroes.
     fn refuse(self, counts: &Counts) -> Result<(), OpenError> {
-        let Some(Finding { place, offset, problem, .. }) = self.first else { return Ok(()) };
+        let Some(Anomaly { place, offset, problem, .. }) = self.first else { return Ok(()) };
         let problem = format!(
             "{problem}; {} bytes of data are lost in all, because the file was cut: restore it from a backup, or open it for \
              reading alone and copy what is left; lunway disk repair fills what is lost with zeroes",

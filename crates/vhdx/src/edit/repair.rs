@@ -16,7 +16,7 @@ use crate::measured::Measured;
 use crate::metadata::DiskKind;
 use crate::open;
 use crate::region::Span;
-use crate::scan::{Severity, scan};
+use crate::scan::{AnomalySeverity, scan};
 use crate::storage::Storage;
 use zerocopy::FromBytes;
 
@@ -181,9 +181,9 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         overlay,
         &mut opened.space,
         |finding| match (finding.severity, finding.place) {
-            (Severity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
-            (Severity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
-            (Severity::Loss | Severity::Note, _) => Ok(()),
+            (AnomalySeverity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
+            (AnomalySeverity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
+            (AnomalySeverity::Loss | AnomalySeverity::Note, _) => Ok(()),
         },
         |_| Ok(()),
     )?;
