@@ -17,7 +17,7 @@ const BUSY: f64 = 0.85;
 /// Limit of retransmitted segments: one in a thousand is more than a healthy storage network loses.
 const LOSS: f64 = 0.001;
 
-/// RemarkTone of a sentence: good news or not.
+/// Tone of a [`Remark`]: good news or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemarkTone {
     /// As it should be.
@@ -33,7 +33,7 @@ pub enum RemarkTone {
 pub struct Remark {
     /// The sentence.
     pub text: String,
-    /// RemarkTone of the sentence.
+    /// Tone of the sentence.
     pub tone: RemarkTone,
 }
 

@@ -28,9 +28,9 @@ pub(super) fn document(measured: &Measured) -> Document {
     document.verdicts = matrix
         .remarks(measured.link)
         .into_iter()
-        .map(|finding| Verdict {
-            text: finding.text,
-            tone: match finding.tone {
+        .map(|remark| Verdict {
+            text: remark.text,
+            tone: match remark.tone {
                 RemarkTone::Good => VerdictTone::Good,
                 RemarkTone::Bad => VerdictTone::Bad,
                 RemarkTone::Plain => VerdictTone::Even,
