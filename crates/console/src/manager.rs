@@ -368,7 +368,7 @@ impl Manager {
                 true => Ok(()),
                 false => Err(ApiError::conflict(
                     "the snapshot must be recorded in the daemon's configuration file, and this logical unit is not in one: start \
-                     the daemon with a file (serve -c or --save)",
+                     the daemon with one",
                 )),
             }
         };

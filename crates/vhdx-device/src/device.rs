@@ -46,7 +46,7 @@ pub struct OpenError {
 fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
     match refused {
         lunway_vhdx::OpenError::WriteProtected { .. } => {
-            "; `readonly:` before its name or --read-only opens it for reading"
+            "; `readonly:` before its name opens it for reading"
         }
         _ => "",
     }
