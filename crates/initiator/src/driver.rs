@@ -18,7 +18,7 @@ use crate::dialling::{close_in_order, keep_off_the_port};
 use crate::fresh_session::log_tolerated;
 use crate::probe::Probe;
 use crate::recovery::Recovery;
-use crate::session::{End, Life, Session, State};
+use crate::session::{End, Life, Session, SessionState};
 use crate::silence::{Sign, Watch, black_hole};
 use crate::wire::{self, Alarm};
 
@@ -226,7 +226,7 @@ impl Drop for Driver {
     }
 }
 
-impl State {
+impl SessionState {
     fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
         self.work = false;
         if let Some(why) = self.doubt.take_verdict() {

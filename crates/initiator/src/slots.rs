@@ -14,7 +14,7 @@ pub(crate) enum Effect {
     /// None: reads state. Sent again at will.
     Query,
     /// None: asks which unit it is and what it is like, which is done also while all else is
-    /// [held](crate::session::State::suspect_disk).
+    /// [held](crate::session::SessionState::suspect_disk).
     Inspect,
     /// None: reads data. Sent again at will.
     Read,

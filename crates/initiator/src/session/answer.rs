@@ -12,7 +12,7 @@ use lunway_scsi::block_error::{Request, result_of};
 use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status, cdb};
 
 use super::doubt::{is_doubtful, tells_of_no_disk};
-use super::{End, State};
+use super::{End, SessionState};
 use crate::cache::is_power_on;
 use crate::observer::SessionEvent;
 use crate::slots::{Effect, Entry, Outcome, Stage};
@@ -57,7 +57,7 @@ fn in_words(residual: Residual) -> String {
     }
 }
 
-impl State {
+impl SessionState {
     /// The target has answered a command.
     pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
         let Some(entry) = self.slots.get_mut(done.token) else { return };

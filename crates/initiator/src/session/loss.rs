@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
-use super::{Life, Logout, State, portal_group_of};
+use super::{Life, Logout, SessionState, portal_group_of};
 use crate::slots::{Entry, Stage};
 use crate::traffic::Pings;
 
@@ -17,7 +17,7 @@ const CONNECTED_AGAIN: &str = "; connected again";
 /// accident.
 pub(crate) const BREACHES_MAX: u32 = 5;
 
-impl State {
+impl SessionState {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
     /// where nothing waits, everything fails.
     pub(crate) fn disconnect(&mut self, why: &str) {

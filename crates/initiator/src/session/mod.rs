@@ -2,7 +2,7 @@
 //!
 //! | file | room of |
 //! |---|---|
-//! | `mod.rs` | [`Session`] and its [`State`]; how commands enter and who gets their answers |
+//! | `mod.rs` | [`Session`] and its [`SessionState`]; how commands enter and who gets their answers |
 //! | `answer.rs` | what the target says, and whether that is the last word |
 //! | `schedule.rs` | what is late, put off, or due |
 //! | `doubt.rs` | whether it is still the same disk, and what waits until that is known |
@@ -53,7 +53,7 @@ use crate::traffic::{Pings, Traffic};
 /// **Invariant**: every command without an answer is in exactly one place: the queue, the delayed list, the core, or
 /// expired. Each of them ends by an answer, the end of the core, or a tick of the clock, so no caller waits for ever.
 pub(crate) struct Session {
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     /// Told that the driver shall end.
     pub(crate) closing: Notify,
     /// Told that it has.
@@ -78,7 +78,7 @@ impl Session {
         volatile: bool,
         options: &SessionOptions,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { address, ..State::new(core, lun, volatile, options) });
+        let state = Mutex::new(SessionState { address, ..SessionState::new(core, lun, volatile, options) });
         Arc::new(Self {
             state,
             closing: Notify::new(),
@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// A panic elsewhere leaves the state whole: no code in here panics half way.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +222,7 @@ impl Session {
     }
 
     /// Changes the state and wakes the callers that got an answer by it.
-    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut SessionState) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.lock();
             (f(&mut state), mem::take(&mut state.wakes))
@@ -316,7 +316,7 @@ enum Logout {
 }
 
 /// See [`Session`].
-pub(crate) struct State {
+pub(crate) struct SessionState {
     /// The connection, while there is one.
     pub(crate) core: Option<InitiatorConnection>,
     pub(crate) slots: Slots,
@@ -373,7 +373,7 @@ pub(crate) struct State {
     short_transfers: bool,
 }
 
-impl State {
+impl SessionState {
     fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &SessionOptions) -> Self {
         Self {
             portal_group: portal_group_of(&core),
@@ -599,7 +599,7 @@ mod tests {
     use lunway_scsi::AdditionalSense;
 
     /// A session whose login never ends: what enters waits in the queue.
-    fn waiting(options: &SessionOptions) -> State {
+    fn waiting(options: &SessionOptions) -> SessionState {
         let login = InitiatorLoginConfig {
             initiator_name: "iqn.2026-11.com.example:test".to_owned(),
             initiator_alias: None,
@@ -616,7 +616,7 @@ mod tests {
             nop_interval: Duration::ZERO,
             nop_timeout: Duration::ZERO,
         };
-        State::new(InitiatorConnection::new(config, Instant::now()), Lun::new(0), true, options)
+        SessionState::new(InitiatorConnection::new(config, Instant::now()), Lun::new(0), true, options)
     }
 
     fn command(effect: Effect) -> Command {

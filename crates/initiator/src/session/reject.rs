@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Buf};
 use lunway_iscsi::pdu::RejectReason;
 
-use super::{End, State};
+use super::{End, SessionState};
 use crate::slots::Stage;
 
 /// Most repetitions of a rejected command over the same session.
@@ -51,7 +51,7 @@ pub(crate) fn reject_wait(rejects: u32) -> Duration {
     REJECT_WAIT * 2u32.saturating_pow(rejects.min(16))
 }
 
-impl State {
+impl SessionState {
     /// The target has rejected a command. An error ends the connection.
     pub(crate) fn rejected(
         &mut self,

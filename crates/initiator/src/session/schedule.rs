@@ -9,7 +9,7 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 
 use lunway_scsi::operations;
 
-use super::{End, Life, Logout, State};
+use super::{End, Life, Logout, SessionState};
 use crate::slots::{Effect, Entry, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
@@ -35,7 +35,7 @@ fn what(cdb: &Cdb) -> String {
     format!("{} of {blocks} blocks at LBA {lba}", operation.name)
 }
 
-impl State {
+impl SessionState {
     /// Puts back into the queue what has waited long enough for a busy target, and acts on commands that are overdue.
     pub(crate) fn pass_time(&mut self, now: Instant) -> Result<(), End> {
         let mut index = 0;
