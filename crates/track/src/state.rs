@@ -21,7 +21,7 @@ pub(crate) struct Epoch {
 
 /// The state of a chain of epochs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct TrackState {
     pub(crate) size: u64,
     /// The least size in the open epoch, bytes.
     pub(crate) low: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Released {
     BelowLive(Map),
 }
 
-impl State {
+impl TrackState {
     /// A chain that begins.
     pub(crate) fn new(size: u64, region_grains: u64, reason: String) -> Self {
         Self {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_released_epoch_is_merged_into_the_next_one() {
-        let mut state = State::new(1 << 30, 64, String::new());
+        let mut state = TrackState::new(1 << 30, 64, String::new());
         let id = |n| EpochId([n; 16]);
         let write = |grain| Entry::Range { first: grain, count: 1, state: WRITTEN };
         for n in 1..=3 {

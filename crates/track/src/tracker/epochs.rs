@@ -11,7 +11,7 @@ use crate::format::{EPOCHS_MAX, Entry, RECORD_HEADER, RECORD_MAX};
 use crate::grain::{GRAIN, PAGE_GRAINS, PAGE_WORDS, UNMAPPED, UNTOUCHED, WRITTEN};
 use crate::live::Live;
 use crate::map::{Map, Page, Runs, overlay};
-use crate::state::{Released, State};
+use crate::state::{Released, TrackState};
 
 /// A closed epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Tracker {
         if let Some(why) = &begins_anew {
             let size = self.size.load(SeqCst);
             let lasting = std::mem::take(&mut log.state.lasting);
-            log.state = State { lasting, ..State::new(size, self.live.region_grains(), why.clone()) };
+            log.state = TrackState { lasting, ..TrackState::new(size, self.live.region_grains(), why.clone()) };
         }
         let mut entries = Vec::new();
         let settles = std::mem::take(&mut lock(&self.queue).settles);
