@@ -1,6 +1,6 @@
 //! Reads: where the bytes of a range are.
 
-use super::{Disk, State, Stop};
+use super::{Disk, DiskState, Stop};
 use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState};
@@ -108,7 +108,7 @@ impl<S: Storage> Disk<S> {
 
     fn resolve_in_block(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         block: u64,
         within: u64,
         len: u64,
@@ -136,7 +136,7 @@ impl<S: Storage> Disk<S> {
 
     fn resolve_partial(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         block: u64,
         within: u64,
         len: u64,
