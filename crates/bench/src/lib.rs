@@ -83,7 +83,7 @@ pub use latency::Latency;
 pub use occupancy::{holds_data, holds_data_anywhere};
 pub use outcome::{Direction, End, Outcome};
 pub use run::{Cancel, Tick, run};
-pub use schedule::{Entry, Event, Schedule};
+pub use schedule::{ScheduledJob, Event, Schedule};
 pub use series::{Point, Series};
 pub use sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
 pub use table::{Table, TableRow};

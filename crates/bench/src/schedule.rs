@@ -25,14 +25,14 @@ const NAP: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// In order.
-    pub stages: Vec<Vec<Entry>>,
+    pub stages: Vec<Vec<ScheduledJob>>,
     /// Notes for a reader of the results.
     pub notes: Vec<String>,
 }
 
 /// A job and when it starts.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ScheduledJob {
     /// The job.
     pub job: Job,
     /// After the start of its stage.
@@ -67,7 +67,7 @@ impl Schedule {
         self.stages.iter().map(|stage| Self::stage_cost(stage)).sum()
     }
 
-    fn stage_cost(stage: &[Entry]) -> Duration {
+    fn stage_cost(stage: &[ScheduledJob]) -> Duration {
         stage.iter().map(|entry| entry.delay + cost(&entry.job)).max().unwrap_or_default()
     }
 
@@ -129,7 +129,7 @@ impl Schedule {
     }
 }
 
-impl Entry {
+impl ScheduledJob {
     /// `None`: cancelled before it began.
     async fn run(
         &self,
@@ -153,7 +153,7 @@ impl Entry {
 }
 
 async fn side_by_side<'a>(
-    entries: &'a [Entry],
+    entries: &'a [ScheduledJob],
     device: &Arc<dyn BlockDevice>,
     step: &dyn Fn(usize) -> Step<'a>,
     watch: &mut dyn FnMut(Event<'_>),
@@ -198,7 +198,7 @@ async fn side_by_side<'a>(
 
 /// Runs an entry to its end on this thread.
 fn alone(
-    entry: &Entry,
+    entry: &ScheduledJob,
     device: &Arc<dyn BlockDevice>,
     progress: &mut dyn FnMut(&Tick),
     cancel: &Cancel,

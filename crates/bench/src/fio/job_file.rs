@@ -9,7 +9,7 @@ use super::error::JobFileError;
 use super::ini::{Environment, Ini};
 use super::keys::Reason;
 use super::section::Section;
-use crate::schedule::{Entry, Schedule};
+use crate::schedule::{ScheduledJob, Schedule};
 
 /// A job file of fio's, understood as far as that is possible without the device that it will run on.
 ///
@@ -92,7 +92,7 @@ impl JobFile {
         for section in &self.sections {
             let (job, short) = section.job(geometry, destroy)?;
             schedule.notes.extend(short);
-            let entry = Entry { job, delay: section.start_delay };
+            let entry = ScheduledJob { job, delay: section.start_delay };
             match schedule.stages.last_mut() {
                 Some(stage) if !section.stonewall => stage.push(entry),
                 _ => schedule.stages.push(vec![entry]),
