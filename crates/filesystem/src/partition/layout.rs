@@ -13,7 +13,7 @@ use crate::volume::Doubt;
 
 /// Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct PartitionEntry {
     /// Its bytes; they lie inside of the disk.
     pub range: Range<u64>,
     /// Its name, where the table has names.
@@ -30,7 +30,7 @@ pub struct Layout {
     /// `GPT` or `MBR`.
     pub kind: &'static str,
     /// The partitions, sorted and disjoint.
-    pub partitions: Vec<Entry>,
+    pub partitions: Vec<PartitionEntry>,
     /// Ranges of the table itself.
     pub table: Ranges,
     /// Notes for people.
@@ -143,7 +143,7 @@ fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
         let range =
             entry.range.clone().ok_or_else(|| Doubt::new("a partition of the GPT ends before it begins"))?;
         let declared = types::of_guid(&entry.kind);
-        partitions.push(Entry { range, name: entry.name(), refused, declared });
+        partitions.push(PartitionEntry { range, name: entry.name(), refused, declared });
     }
     // A hybrid MBR names partitions of the GPT a second time.
     for slot in slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE) {
@@ -170,7 +170,7 @@ fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
             extended(source, sector, slot, &mut partitions, &mut table)?;
         } else {
             let refused = ldm.then_some(OTHER_DISKS);
-            partitions.push(Entry { range, name: None, refused, declared: types::of_byte(slot.kind) });
+            partitions.push(PartitionEntry { range, name: None, refused, declared: types::of_byte(slot.kind) });
         }
     }
     Layout { kind: "MBR", partitions, table: Ranges::default(), notes: Vec::new() }.sorted(source, table)
@@ -182,7 +182,7 @@ fn extended(
     source: &dyn Source,
     sector: u64,
     outer: &Slot,
-    partitions: &mut Vec<Entry>,
+    partitions: &mut Vec<PartitionEntry>,
     table: &mut Vec<Range<u64>>,
 ) -> Result<(), Doubt> {
     let end = outer.first + outer.count;
@@ -214,7 +214,7 @@ fn extended(
                 continue;
             }
             let declared = types::of_byte(slot.kind);
-            partitions.push(Entry {
+            partitions.push(PartitionEntry {
                 range: first * sector..last * sector,
                 name: None,
                 refused: None,
