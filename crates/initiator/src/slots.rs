@@ -105,7 +105,7 @@ pub(crate) enum Stage {
 
 /// A command whose answer is awaited.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AwaitedCommand {
     pub(crate) cdb: Cdb,
     pub(crate) data_out: SharedBuf,
     pub(crate) effect: Effect,
@@ -135,7 +135,7 @@ pub(crate) struct Entry {
     pub(crate) waker: Option<Waker>,
 }
 
-impl Entry {
+impl AwaitedCommand {
     pub(crate) fn is_answered(&self) -> bool {
         matches!(self.stage, Stage::Answered(_))
     }
@@ -144,7 +144,7 @@ impl Entry {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    entry: Option<Entry>,
+    entry: Option<AwaitedCommand>,
 }
 
 /// Commands whose answers are awaited, by token. A token is index and generation, so that the late answer to a
@@ -157,7 +157,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) fn insert(&mut self, entry: Entry) -> u64 {
+    pub(crate) fn insert(&mut self, entry: AwaitedCommand) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
@@ -168,12 +168,12 @@ impl Slots {
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
-    pub(crate) fn get_mut(&mut self, token: u64) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, token: u64) -> Option<&mut AwaitedCommand> {
         let slot = self.slots.get_mut(token as u32 as usize)?;
         if u64::from(slot.generation) == token >> 32 { slot.entry.as_mut() } else { None }
     }
 
-    pub(crate) fn remove(&mut self, token: u64) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, token: u64) -> Option<AwaitedCommand> {
         self.get_mut(token)?;
         let slot = &mut self.slots[token as u32 as usize];
         slot.generation = slot.generation.wrapping_add(1);
@@ -200,7 +200,7 @@ impl Slots {
     }
 
     /// Iterates over the commands that wait for an answer, with their tokens.
-    pub(crate) fn iter_unanswered(&mut self) -> impl Iterator<Item = (u64, &mut Entry)> {
+    pub(crate) fn iter_unanswered(&mut self) -> impl Iterator<Item = (u64, &mut AwaitedCommand)> {
         self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
             let token = u64::from(slot.generation) << 32 | index as u64;
             slot.entry.as_mut().filter(|entry| !entry.is_answered()).map(|entry| (token, entry))
@@ -212,8 +212,8 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
-        Entry {
+    fn entry() -> AwaitedCommand {
+        AwaitedCommand {
             cdb: Cdb::new(&[0]),
             data_out: SharedBuf::default(),
             effect: Effect::Query,

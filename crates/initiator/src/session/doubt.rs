@@ -6,7 +6,7 @@ use lunway_block::BlockError;
 use lunway_scsi::AdditionalSense;
 
 use super::{Session, SessionState};
-use crate::slots::{Effect, Entry, Slots, Stage};
+use crate::slots::{Effect, AwaitedCommand, Slots, Stage};
 
 /// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
@@ -88,7 +88,7 @@ impl SessionState {
         let mut at = 0;
         while let Some(submission) = self.queue.get(at) {
             match self.slots.get_mut(submission.token) {
-                Some(Entry { stage: Stage::Queued, effect: Effect::Inspect, .. }) => {}
+                Some(AwaitedCommand { stage: Stage::Queued, effect: Effect::Inspect, .. }) => {}
                 _ => {
                     at += 1;
                     continue;
@@ -117,7 +117,7 @@ impl SessionState {
     }
 
     fn fail_held(&mut self, error: &BlockError) {
-        let waits = |entry: &Entry| {
+        let waits = |entry: &AwaitedCommand| {
             matches!(entry.stage, Stage::Queued | Stage::Delayed) && entry.effect != Effect::Inspect
         };
         let held: Vec<_> = self

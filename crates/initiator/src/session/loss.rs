@@ -8,7 +8,7 @@ use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
 use super::{Life, Logout, SessionState, portal_group_of};
-use crate::slots::{Entry, Stage};
+use crate::slots::{AwaitedCommand, Stage};
 use crate::traffic::Pings;
 
 /// Added to what happened before it.
@@ -150,7 +150,7 @@ impl SessionState {
 
     /// Everything that has no answer fails: what was sent with `unknown`, the rest, and what is new, with `error`.
     fn fail_waiting(&mut self, error: &BlockError, unknown: &BlockError) {
-        let told = |entry: &Entry| match &entry.stage {
+        let told = |entry: &AwaitedCommand| match &entry.stage {
             // No session has come that would have ended the one it went into.
             Stage::Expired(BlockError::Timeout { millis, .. }) => {
                 BlockError::Timeout { millis: *millis, fate: Fate::Unknown }

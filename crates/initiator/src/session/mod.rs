@@ -40,7 +40,7 @@ use crate::clock::Clock;
 use crate::observer::{SessionEvent, SharedObserver};
 use crate::probe::Probe;
 use crate::silence::Watch;
-use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
+use crate::slots::{Command, Effect, AwaitedCommand, Outcome, Slots, Stage};
 use crate::traffic::{Pings, Traffic};
 
 /// Session state that the callers of a device share with its driver, behind one lock. It is held for a few hundred
@@ -432,7 +432,7 @@ impl SessionState {
         if self.driver.is_some() {
             self.clock.set(Instant::now());
         }
-        let token = self.slots.insert(Entry {
+        let token = self.slots.insert(AwaitedCommand {
             cdb: cdb.clone(),
             data_out: data_out.clone(),
             effect,
@@ -480,7 +480,7 @@ impl SessionState {
         }
     }
 
-    fn forget(&mut self, token: u64) -> Option<Entry> {
+    fn forget(&mut self, token: u64) -> Option<AwaitedCommand> {
         let mut entry = self.slots.remove(token)?;
         // A loss that a flush was to report to a caller that is gone, the next one reports. Of a loss the listener has
         // heard, where there is one.
@@ -524,7 +524,7 @@ impl SessionState {
         }
         while let Some(submission) = self.queue.pop_front() {
             match self.slots.get_mut(submission.token) {
-                Some(Entry { stage: Stage::Queued, .. }) => {}
+                Some(AwaitedCommand { stage: Stage::Queued, .. }) => {}
                 // Forgotten, or answered by the clock.
                 _ => continue,
             }
