@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::changes::EpochId;
 use crate::format::{
-    AREAS, BASE_MAGIC, BaseHeader, COPY, Damage, EPOCHS_MAX, Entry, EpochHeader, PageHeader, RECORD_HEADER,
+    AREAS, BASE_MAGIC, BaseHeader, COPY, Damage, EPOCHS_MAX, RecordEntry, EpochHeader, PageHeader, RECORD_HEADER,
     RECORD_MAX, RecordHeader, SECTOR, SLOT, Superblock, TEXT_MAX, decode_page, encode_page, is_region,
     page_length, record,
 };
@@ -78,7 +78,7 @@ impl Journal {
         while let Some(entries) = self.next_record()? {
             let mut rest = &entries[..];
             while !rest.is_empty() {
-                let applied = Entry::decode(&mut rest, state.region_grains).and_then(|e| state.apply(&e));
+                let applied = RecordEntry::decode(&mut rest, state.region_grains).and_then(|e| state.apply(&e));
                 if let Err(damage) = applied {
                     return Ok(Err(damage));
                 }

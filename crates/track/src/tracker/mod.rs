@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunway_vhdx::Storage;
 
-use crate::format::{Entry, TEXT_MAX};
+use crate::format::{RecordEntry, TEXT_MAX};
 use crate::grain::{DISK_MAX, GRAIN, HOT_MAX, region_grains};
 use crate::journal::{Journal, Loaded};
 use crate::live::Live;
@@ -285,7 +285,7 @@ impl Tracker {
             return Ok(());
         }
         let hot: Vec<u64> = log.hot.iter().copied().collect();
-        let logged = self.log(&mut log, &[Entry::Size(size)], &hot);
+        let logged = self.log(&mut log, &[RecordEntry::Size(size)], &hot);
         self.survive(&mut log, logged)
     }
 
