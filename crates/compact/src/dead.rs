@@ -246,7 +246,7 @@ impl<S: Storage> Window<'_, S> {
     }
 }
 
-fn read(bytes: &impl lunway_filesystem::Source, at: u64, buf: &mut [u8]) -> Result<(), Error> {
+fn read(bytes: &impl lunway_filesystem::ByteSource, at: u64, buf: &mut [u8]) -> Result<(), Error> {
     bytes.read(at, buf).map_err(|error| Error::Changed(error.what))
 }
 

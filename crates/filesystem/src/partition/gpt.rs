@@ -1,7 +1,7 @@
 //! Copy of a GPT (UEFI 2.10, 5.3): a header with its entries, both checked.
 
 use super::{crc32, field, u32_at, u64_at};
-use crate::source::{LARGEST, Source, Unreadable};
+use crate::source::{LARGEST, ByteSource, Unreadable};
 
 /// A valid copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl GptEntry<'_> {
 
 impl Copy {
     /// Reads the copy whose header is in sector `lba`; `None` where none is whole.
-    pub(super) fn read(source: &dyn Source, lba: u64, sector: u64) -> Result<Option<Self>, Unreadable> {
+    pub(super) fn read(source: &dyn ByteSource, lba: u64, sector: u64) -> Result<Option<Self>, Unreadable> {
         let Some(at) = lba.checked_mul(sector).filter(|at| source.has(*at, sector)) else { return Ok(None) };
         let header = source.bytes(at, sector as usize)?;
         let Some((header, count, entry, start)) = Self::header(header, lba) else { return Ok(None) };

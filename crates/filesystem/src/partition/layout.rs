@@ -8,7 +8,7 @@ use super::types::{self, Declared, guid};
 use super::{MBR_ENTRIES, MBR_ENTRY, PROTECTIVE};
 use crate::fields::le32;
 use crate::map::{Ranges, clip};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::Doubt;
 
 /// Partition.
@@ -74,7 +74,7 @@ impl Slot {
 }
 
 /// The four entries of a sector, if it ends like one that has some.
-fn slots(source: &dyn Source, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> {
+fn slots(source: &dyn ByteSource, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> {
     if !source.has(at, 512) {
         return Ok(None);
     }
@@ -89,7 +89,7 @@ fn slots(source: &dyn Source, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> 
 
 /// Returns `true` if the disk begins with a partition table: its entries are plausible, and at least one is used. A
 /// boot sector of a file system ends like one, and has code or text where entries would be.
-pub fn recognised(source: &dyn Source, sector: u32) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadable> {
     let Some(slots) = slots(source, 0)? else { return Ok(false) };
     let sectors = source.len() / u64::from(sector.max(1));
     let plausible = |slot: &Slot| slot.boot & 0x7F == 0 && (!slot.is_used() || slot.first != 0);
@@ -99,7 +99,7 @@ pub fn recognised(source: &dyn Source, sector: u32) -> Result<bool, Unreadable> 
 }
 
 /// Reads the table of a disk that has one.
-pub fn read(source: &dyn Source, sector: u32) -> Result<Layout, Doubt> {
+pub fn read(source: &dyn ByteSource, sector: u32) -> Result<Layout, Doubt> {
     let sector = u64::from(sector);
     let slots = slots(source, 0)?.ok_or_else(|| Doubt::new("it has no partition table"))?;
     if slots.iter().any(|slot| slot.kind == PROTECTIVE) {
@@ -109,7 +109,7 @@ pub fn read(source: &dyn Source, sector: u32) -> Result<Layout, Doubt> {
     }
 }
 
-fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
+fn gpt(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
     let primary = Copy::read(source, 1, sector)?;
     let last = (source.len() / sector).saturating_sub(1);
     // On a disk that has grown, the copy is where the end was; on one whose start is lost, at the end.
@@ -157,7 +157,7 @@ fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
     Layout { kind: "GPT", partitions, table: Ranges::default(), notes }.sorted(source, table)
 }
 
-fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
+fn mbr(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
     let (mut partitions, mut table) = (Vec::new(), Vec::new());
     table.push(0..sector);
     let ldm = slots.iter().any(|slot| slot.kind == LDM);
@@ -179,7 +179,7 @@ fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
 /// Follows the chain of EBRs of an extended partition. A partition begins relative to its own EBR, the next EBR
 /// relative to the extended partition.
 fn extended(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     sector: u64,
     outer: &Slot,
     partitions: &mut Vec<PartitionEntry>,
@@ -237,7 +237,7 @@ fn extended(
 
 impl Layout {
     /// Sorts the partitions, cuts what the disk does not have, and refuses what overlaps.
-    fn sorted(mut self, source: &dyn Source, table: Vec<Range<u64>>) -> Result<Self, Doubt> {
+    fn sorted(mut self, source: &dyn ByteSource, table: Vec<Range<u64>>) -> Result<Self, Doubt> {
         let disk = 0..source.len();
         for entry in &mut self.partitions {
             if entry.range.end > disk.end {
