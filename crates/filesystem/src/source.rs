@@ -44,7 +44,7 @@ impl<'a> dyn ByteSource + 'a {
     }
 }
 
-/// The most that [`bytes`](trait.Source.html#method.bytes) reads at once: a run of bitmaps, a table of entries.
+/// The most that [`bytes`](trait.ByteSource.html#method.bytes) reads at once: a run of bitmaps, a table of entries.
 pub const LARGEST: usize = 1 << 20;
 
 /// Why bytes could not be read, in a sentence.
