@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use lunway_block::{BlockDevice, Buf};
-use lunway_vhdx::{Chain, Source};
+use lunway_vhdx::{Chain, SegmentSource};
 
 use crate::catalogue::{Catalogue, open_disk};
 use crate::error::{BackupError, Result};
@@ -135,14 +135,14 @@ async fn put_back_leaf(
     let mut places = Vec::new();
     let mapped = disk.map(range.start, range.end - range.start, |segment| places.push(segment));
     mapped.map_err(BackupError::disk(&name))?;
-    if places.iter().any(|place| !matches!(place.source, Source::File(_))) {
+    if places.iter().any(|place| !matches!(place.source, SegmentSource::File(_))) {
         return Ok(Mended::NoPlace);
     }
     let writing = || BackupError::folder("writing", &name);
     folder.set_read_only(&manifest.disk_name(), false).map_err(writing())?;
     let storage = folder.open(&manifest.disk_name(), true).map_err(writing())?;
     for place in places {
-        let Source::File(at) = place.source else { continue };
+        let SegmentSource::File(at) = place.source else { continue };
         let from = (place.offset - range.start) as usize;
         storage.write_at(at, &data[from..from + place.len as usize]).map_err(writing())?;
     }

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lunway_block::Buf;
-use lunway_vhdx::{Chain, DiscardMode, DiskError, Source};
+use lunway_vhdx::{Chain, DiscardMode, DiskError, SegmentSource};
 
 use crate::error::{BackupError, Result};
 use crate::folder::Open;
@@ -195,7 +195,7 @@ impl Shipment {
             let mut have = [Have::Nothing; LEAVES];
             let range = unit_range(unit, self.size);
             let mapped = self.disk.map(range.start, range.end - range.start, |segment| {
-                let nothing = matches!(segment.source, Source::Parent | Source::NeverWritten);
+                let nothing = matches!(segment.source, SegmentSource::Parent | SegmentSource::NeverWritten);
                 let within = segment.offset - range.start;
                 let leaves = within / LEAF..(within + segment.len).div_ceil(LEAF);
                 if !nothing {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use lunway_vhdx::{Chain, Source};
+use lunway_vhdx::{Chain, SegmentSource};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
@@ -137,7 +137,7 @@ fn places(disk: &Chain<Open>, name: &str, len: u64, sidecar: &Sidecar, point: Po
                     continue;
                 }
                 let mapped = disk.map(range.start, range.end - range.start, |segment| {
-                    if let Source::File(at) = segment.source {
+                    if let SegmentSource::File(at) = segment.source {
                         fits &= places.add(at..at + segment.len);
                     }
                 });

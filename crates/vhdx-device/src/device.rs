@@ -16,7 +16,7 @@ use lunway_block::{
 use lunway_file::{ThreadPool, Workers, WriteBack};
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, Source, VhdxOpenOptions};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, VhdxOpenOptions};
 
 use crate::backing::Backing;
 use crate::compact::{self, Watch};
@@ -406,7 +406,7 @@ impl Inner {
         self.with(|chain| {
             chain.map(offset, len, |segment| {
                 let kind = match segment.source {
-                    Source::Zero | Source::Unmapped | Source::NeverWritten if list.len() < EXTENTS_MAX => {
+                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten if list.len() < EXTENTS_MAX => {
                         ExtentKind::Unallocated
                     }
                     _ => ExtentKind::Data,

@@ -81,7 +81,7 @@ mod transition;
 pub use chain::{CHAIN_FILES_MAX, Chain, MapSegment};
 pub use create::{CreateOptions, create};
 pub use disk::{
-    Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, Source, Stop, WritePlan, WriteSegment,
+    Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, SegmentSource, Stop, WritePlan, WriteSegment,
 };
 pub use edit::{
     IdentityChange, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize,

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use emptied::Emptied;
-pub use read::{ReadPlan, ReadSegment, Source};
+pub use read::{ReadPlan, ReadSegment, SegmentSource};
 pub use relocate::{Placed, Relocation};
 pub use write::{Fill, WritePlan, WriteSegment};
 
