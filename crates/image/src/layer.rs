@@ -10,7 +10,7 @@ use crate::vhd::Vhd;
 
 /// Source of a range's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum LayerSource {
     /// Bytes of the file, from this offset.
     File(u64),
     /// A compressed cluster of the file.
@@ -80,26 +80,26 @@ impl<S: Storage> Layer<S> {
     }
 
     /// Returns the source of the first bytes of a range within the disk, and their number: at least one.
-    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, Source)> {
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, LayerSource)> {
         match self {
             Self::Vhd(vhd) => vhd.locate(offset, len),
             Self::Qcow2(qcow2) => qcow2.locate(offset, len),
-            Self::Raw(_) => Ok((len, Source::File(offset))),
+            Self::Raw(_) => Ok((len, LayerSource::File(offset))),
         }
     }
 
     /// Fills `buf` with what `source` says.
-    pub(crate) fn read(&self, source: Source, buf: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, source: LayerSource, buf: &mut [u8]) -> io::Result<()> {
         match (self, source) {
-            (_, Source::Zero | Source::Absent) => {
+            (_, LayerSource::Zero | LayerSource::Absent) => {
                 buf.fill(0);
                 Ok(())
             }
-            (Self::Qcow2(qcow2), Source::Compressed(compressed)) => qcow2.decompress(compressed, buf),
-            (Self::Qcow2(qcow2), Source::File(at)) => qcow2.read(at, buf),
-            (Self::Vhd(vhd), Source::File(at)) => vhd.storage().read_at(at, buf),
-            (Self::Raw(raw), Source::File(at)) => raw.storage.read_at(at, buf),
-            (_, Source::Compressed(_)) => Err(io::ErrorKind::Unsupported.into()),
+            (Self::Qcow2(qcow2), LayerSource::Compressed(compressed)) => qcow2.decompress(compressed, buf),
+            (Self::Qcow2(qcow2), LayerSource::File(at)) => qcow2.read(at, buf),
+            (Self::Vhd(vhd), LayerSource::File(at)) => vhd.storage().read_at(at, buf),
+            (Self::Raw(raw), LayerSource::File(at)) => raw.storage.read_at(at, buf),
+            (_, LayerSource::Compressed(_)) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

@@ -39,4 +39,4 @@ pub mod vhd;
 
 pub use error::OpenError;
 pub use image::{Format, Image, MapSegment};
-pub use layer::{ImageKind, LayerInfo, Source};
+pub use layer::{ImageKind, LayerInfo, LayerSource};
