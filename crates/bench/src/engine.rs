@@ -15,7 +15,7 @@ use crate::pace::Pace;
 use crate::payload::Payload;
 use crate::run::Cancel;
 use crate::slots::Wakes;
-use crate::source::{Next, Source};
+use crate::source::{Next, IoSource};
 use crate::verify::Verifier;
 
 /// A device that answers inline keeps the task this long, nanoseconds, before the runtime gets its turn: a thousand
@@ -77,7 +77,7 @@ pub(crate) struct Engine<'a> {
     cancel: &'a Cancel,
     origin: Instant,
 
-    source: Source,
+    source: IoSource,
     payload: Payload,
     pace: Option<Pace>,
     verifier: Option<Verifier>,
@@ -135,7 +135,7 @@ impl<'a> Engine<'a> {
             beat,
             cancel,
             origin: Instant::now(),
-            source: Source::new(job, job.region_on(&device.geometry())),
+            source: IoSource::new(job, job.region_on(&device.geometry())),
             payload: Payload::new(job),
             meter: Meter::new(ramp, pace.is_some()),
             pace,

@@ -20,7 +20,7 @@ pub(crate) struct Next {
 
 /// The endless stream of I/Os of a job: a function of its seed, whatever the device does.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct IoSource {
     random: Random,
     order: Order,
     mix: Mix,
@@ -38,7 +38,7 @@ enum Order {
     Skewed(Skew, Permutation),
 }
 
-impl Source {
+impl IoSource {
     /// For a job that was checked against a device with that region.
     pub(crate) fn new(job: &Job, region: Region) -> Self {
         let align = u64::from(job.block_sizes.smallest(job.mix));
@@ -125,14 +125,14 @@ mod tests {
 
     use super::*;
 
-    fn source_in(region: Region, change: impl Fn(&mut Job)) -> Source {
+    fn source_in(region: Region, change: impl Fn(&mut Job)) -> IoSource {
         let mut job = Job::new("x");
         job.seed = 3;
         change(&mut job);
-        Source::new(&job, region)
+        IoSource::new(&job, region)
     }
 
-    fn source(change: impl Fn(&mut Job)) -> Source {
+    fn source(change: impl Fn(&mut Job)) -> IoSource {
         source_in(Region { offset: 8192, len: 3 * 4096 + 512 }, change)
     }
 
