@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lunway_target::{Source, SourceQuota};
+use lunway_target::{SourceHost, SourceQuota};
 use tokio::sync::Notify;
 
 use crate::listen::CONNECTIONS_MAX;
@@ -68,7 +68,7 @@ impl TokenAdmission {
         let (number, connection) = (inner.last, Arc::<ConnectionState>::default());
         let leaving = inner.unproven.enter(
             number,
-            Source::from(from),
+            SourceHost::from(from),
             Arc::clone(&connection),
             UNPROVEN_MAX,
             UNPROVEN_OF_SOURCE_MAX,

@@ -73,6 +73,6 @@ pub use server::{
     SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning,
     WarningKind,
 };
-pub use source::Source;
+pub use source::SourceHost;
 pub use source_quota::SourceQuota;
 pub use state::{FileStore, StateDirError};
