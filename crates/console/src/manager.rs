@@ -19,7 +19,7 @@ use crate::backing::NewFile;
 use crate::error::ApiError;
 use crate::export::Exports;
 use crate::extract::Ask;
-use crate::source::Source;
+use crate::source::ConfigSource;
 
 /// The daemon as its managers see it: the server, where its configuration is kept, and the order of changes.
 ///
@@ -27,7 +27,7 @@ use crate::source::Source;
 #[derive(Clone)]
 pub(crate) struct Manager {
     pub(crate) server: Arc<Server>,
-    pub(crate) source: Arc<Source>,
+    pub(crate) source: Arc<ConfigSource>,
     pub(crate) started: Instant,
     pub(crate) exports: Arc<Exports>,
     /// Held for reading by every change under way.
@@ -51,7 +51,7 @@ enum Ending {
 const END_TIME: Duration = Duration::from_secs(2);
 
 impl Manager {
-    pub(crate) fn new(server: Arc<Server>, source: Source) -> Self {
+    pub(crate) fn new(server: Arc<Server>, source: ConfigSource) -> Self {
         Self {
             server,
             source: Arc::new(source),
@@ -527,7 +527,7 @@ impl Switch {
     }
 }
 
-fn keep_formats(source: &Source, served: &Config) {
+fn keep_formats(source: &ConfigSource, served: &Config) {
     if let Err(error) = source.keep_formats(served) {
         tracing::warn!(
             "cannot write into the configuration file that its devices are raw: {error}; write device = \"raw:…\" there, else a \
