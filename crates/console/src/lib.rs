@@ -3,7 +3,7 @@
 //! ```text
 //!   lunway target|lun|… ──► Client ─ Unix socket or TCP ─► listen ──► route ──► api/*
 //!                                                                              │
-//!                            Source (file + overrides) ◄ Manager: one change at a time ──► lunway_target::Server
+//!                      ConfigSource (file + overrides) ◄ Manager: one change at a time ──► lunway_target::Server
 //! ```
 //!
 //! A change is one transaction: the new configuration is checked, its devices are opened, it is written to the file,
