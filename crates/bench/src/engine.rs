@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io};
 use tokio::time::Sleep;
 
+use crate::cancel::Cancel;
 use crate::job::Job;
 use crate::meter::{Beat, Meter, NEVER, Times, nanos};
 use crate::outcome::{End, Outcome};
 use crate::pace::Pace;
 use crate::payload::Payload;
-use crate::run::Cancel;
 use crate::slots::Wakes;
 use crate::source::{Next, IoSource};
 use crate::verify::Verifier;

@@ -42,6 +42,8 @@ pub mod wire;
 
 mod access;
 mod cache;
+mod cancel;
+mod cost;
 mod cpu;
 mod engine;
 mod error;
@@ -72,6 +74,7 @@ mod workers;
 
 pub use access::{Distribution, Mix, Pattern, RwMode};
 pub use cache::cache_truth;
+pub use cancel::Cancel;
 pub use cpu::CpuTime;
 pub use error::{BenchError, JobError};
 pub use generator::{GeneratorCost, generator_cost};
@@ -82,7 +85,8 @@ pub use job::{
 pub use latency::Latency;
 pub use occupancy::{holds_data, holds_data_anywhere};
 pub use outcome::{Direction, End, Outcome};
-pub use run::{Cancel, Tick, run};
+pub use progress::Tick;
+pub use run::run;
 pub use schedule::{ScheduledJob, Event, Schedule};
 pub use series::{Point, Series};
 pub use sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};

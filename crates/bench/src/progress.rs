@@ -2,9 +2,55 @@
 
 use std::time::Duration;
 
+use crate::interval::Interval;
 use crate::job::Job;
 use crate::meter::{Beat, nanos};
-use crate::run::Tick;
+
+/// Step of a running profile or schedule.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Name of the step: a row's name, "preparation" …
+    pub name: &'a str,
+    /// From 0, preparation included.
+    pub index: usize,
+    /// Number of steps, preparation included.
+    pub count: usize,
+    /// About how long the steps after this one will take.
+    pub then: Duration,
+}
+
+/// Progress of a run, about four times a second.
+#[derive(Clone, Debug, Default)]
+pub struct Tick {
+    /// Since the run started, ramp included.
+    pub elapsed: Duration,
+    /// Expected total duration, as far as can be told.
+    pub total: Option<Duration>,
+    /// Since the last tick.
+    pub interval: Duration,
+    /// Reads in the interval.
+    pub read: Interval,
+    /// Writes in the interval.
+    pub write: Interval,
+    /// Part done, 0 to 1.
+    pub fraction: f64,
+    /// Warming up: nothing of it will be in the outcome.
+    pub ramping: bool,
+    /// Reading back what was written, for verification.
+    pub reading_back: bool,
+}
+
+impl Tick {
+    /// I/Os per second in the interval.
+    pub fn iops(&self) -> f64 {
+        (self.read.ios + self.write.ios) as f64 / self.interval.as_secs_f64()
+    }
+
+    /// Bytes per second in the interval.
+    pub fn bytes_per_second(&self) -> f64 {
+        (self.read.bytes + self.write.bytes) as f64 / self.interval.as_secs_f64()
+    }
+}
 
 /// Makes ticks of beats: knows what there is to do in all.
 pub(crate) struct Progress<'a> {

@@ -1,72 +1,16 @@
 //! Running a job.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use lunway_block::BlockDevice;
 
 use crate::BenchError;
-use crate::interval::Interval;
+use crate::cancel::Cancel;
 use crate::job::Job;
 use crate::occupancy::holds_data_anywhere;
 use crate::outcome::{End, Outcome};
-use crate::progress::Progress;
+use crate::progress::{Progress, Tick};
 use crate::workers::Workers;
-
-/// Asks a run to end early, from anywhere. Clones ask the same run.
-#[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
-
-impl Cancel {
-    /// Creates an unused handle.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The run stops issuing within 100 ms, waits up to a second for what is in flight, and gives its partial outcome.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Tells whether cancellation was requested.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Progress of a run, about four times a second.
-#[derive(Clone, Debug, Default)]
-pub struct Tick {
-    /// Since the run started, ramp included.
-    pub elapsed: Duration,
-    /// Expected total duration, as far as can be told.
-    pub total: Option<Duration>,
-    /// Since the last tick.
-    pub interval: Duration,
-    /// Reads in the interval.
-    pub read: Interval,
-    /// Writes in the interval.
-    pub write: Interval,
-    /// Part done, 0 to 1.
-    pub fraction: f64,
-    /// Warming up: nothing of it will be in the outcome.
-    pub ramping: bool,
-    /// Reading back what was written, for verification.
-    pub reading_back: bool,
-}
-
-impl Tick {
-    /// I/Os per second in the interval.
-    pub fn iops(&self) -> f64 {
-        (self.read.ios + self.write.ios) as f64 / self.interval.as_secs_f64()
-    }
-
-    /// Bytes per second in the interval.
-    pub fn bytes_per_second(&self) -> f64 {
-        (self.read.bytes + self.write.bytes) as f64 / self.interval.as_secs_f64()
-    }
-}
 
 /// Runs `job` on `device` and says what came of it.
 ///

@@ -8,11 +8,13 @@ use lunway_block::BlockDevice;
 use tokio::sync::mpsc;
 
 use crate::BenchError;
+use crate::cancel::Cancel;
+use crate::cost::cost;
 use crate::job::Job;
 use crate::occupancy::holds_data_anywhere;
 use crate::outcome::Outcome;
-use crate::profile::{Step, cost};
-use crate::run::{Cancel, Tick, run};
+use crate::progress::{Step, Tick};
+use crate::run::run;
 
 /// Interval at which a job with a delayed start checks for cancellation.
 const NAP: Duration = Duration::from_millis(20);

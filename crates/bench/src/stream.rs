@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use crate::fio;
 use crate::interval::Interval;
 use crate::outcome::Outcome;
-use crate::profile::Step;
-use crate::run::Tick;
+use crate::progress::{Step, Tick};
 
 /// Tolerance by which ticks may fall short of a second because of the scheduler.
 const SLACK: Duration = Duration::from_millis(60);

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::BenchError;
+use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::interval::Interval;
 use crate::job::Job;
@@ -26,7 +27,6 @@ use crate::meter::{BEAT, Beat, nanos};
 use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::random::mix;
-use crate::run::Cancel;
 use crate::verify::{Verification, Verifier};
 
 /// The caller's task looks after a cancel this often.

@@ -8,10 +8,12 @@ use lunway_report::Better;
 use super::plan::{Arm, Row, Run};
 use crate::BenchError;
 use crate::access::{Mix, Pattern};
+use crate::cancel::Cancel;
 use crate::job::{Job, Limit, Region};
 use crate::outcome::End;
+use crate::progress::Tick;
 use crate::random::mix;
-use crate::run::{Cancel, Tick, run};
+use crate::run::run;
 use crate::sizes::BlockSizes;
 
 /// Figure taken from a run.

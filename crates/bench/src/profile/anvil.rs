@@ -8,9 +8,10 @@ use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
 use crate::access::{Mix, Pattern};
+use crate::cancel::Cancel;
 use crate::job::Job;
 use crate::outcome::Outcome;
-use crate::run::{Cancel, Tick};
+use crate::progress::Tick;
 
 use crate::score::{REFERENCE, REFERENCE_VERSION};
 

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
+use crate::cancel::Cancel;
+use crate::cost::{ASSUMED_RATE, Cost, total};
 use crate::job::Job;
 use crate::outcome::{End, Outcome};
-use crate::run::{Cancel, Tick, run};
-
-use super::{ASSUMED_RATE, Cost, Step, total};
+use crate::progress::{Step, Tick};
+use crate::run::run;
 
 /// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(250);
