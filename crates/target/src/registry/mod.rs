@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::Limits;
 use crate::principal;
-use crate::server::SessionSummary;
 use crate::source::SourceHost;
 use crate::source_quota::SourceQuota;
+use crate::summary::SessionSummary;
 
 mod order;
 #[cfg(test)]

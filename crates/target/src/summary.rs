@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lunway_block::Space;
 use lunway_iscsi::login::LoggedIn;
 use lunway_iscsi::negotiation::Negotiated;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::metrics::SpaceReading;
 
 /// A target as it is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -48,6 +47,23 @@ pub struct LunSummary {
     pub space: Option<SpaceReading>,
     /// Why it is not served; null: it is served. The device of one that is offline cannot be opened.
     pub offline: Option<String>,
+}
+
+/// Space of a backing store, bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SpaceReading {
+    /// Space that the logical unit takes.
+    pub allocated: u64,
+    /// Space in use, by everything in it.
+    pub used: u64,
+    /// Space that is left for the logical unit.
+    pub available: u64,
+}
+
+impl From<Space> for SpaceReading {
+    fn from(Space { allocated, used, available }: Space) -> Self {
+        Self { allocated, used, available }
+    }
 }
 
 /// A session as it is served.

@@ -1,11 +1,13 @@
 //! Accepting connections, and giving each to a core.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 
+use crate::portal::Accept;
 use crate::shared::Shared;
 use crate::worker::Worker;
 
@@ -24,10 +26,15 @@ pub(crate) struct Acceptor {
     pub(crate) workers: Arc<[Worker]>,
 }
 
+impl Accept for Acceptor {
+    fn accept(self: Arc<Self>, listener: Arc<TcpListener>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move { self.run(&listener).await })
+    }
+}
+
 impl Acceptor {
-    /// Accepts from one socket, until this future is dropped or the server lets nobody in.
-    pub(super) async fn run(self: Arc<Self>, listener: Arc<TcpListener>) {
-        let Self { shared, workers } = &*self;
+    async fn run(&self, listener: &TcpListener) {
+        let Self { shared, workers } = self;
         let mut leaving = VecDeque::new();
         loop {
             let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
