@@ -25,6 +25,18 @@ pub(crate) const COPIES_MAX: usize = 4;
 /// Maximum number of recorded copies of one nexus, including those in progress.
 const RECORDS_MAX: usize = 16;
 
+/// Descriptor type codes (SPC-4 table 125).
+pub(crate) mod descriptor {
+    /// Block device to block device.
+    pub(crate) const BLOCK_TO_BLOCK: u8 = 0x02;
+    /// Block device to block device with offsets.
+    pub(crate) const BLOCK_TO_BLOCK_WITH_OFFSETS: u8 = 0x0A;
+    /// Identification descriptor target descriptor.
+    pub(crate) const IDENTIFICATION: u8 = 0xE4;
+    /// All that are understood, in ascending order.
+    pub(crate) const ALL: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_WITH_OFFSETS, IDENTIFICATION];
+}
+
 /// State of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CopyState {

@@ -1,6 +1,6 @@
 //! Names of a logical unit that survive every restart.
 
-use crate::logical_unit::LogicalUnitOptions;
+use crate::unit_options::LogicalUnitOptions;
 
 /// Organisation part of our names: locally administered (the second lowest bit of the first byte, IEEE 802), because
 /// the project owns no OUI; then "LW".

@@ -50,6 +50,7 @@ mod gate;
 mod identity;
 mod inquiry;
 mod lba_status;
+mod limits;
 mod logical_unit;
 mod lun;
 mod lun_view;
@@ -66,19 +67,21 @@ mod target;
 mod task_management;
 mod transport_id;
 mod unit_attention;
+mod unit_options;
 mod working_memory;
 
 pub use authority::Authority;
 pub use capacity::ReadCapacity;
 pub use cdb::Cdb;
+pub use device_server::TaskOptions;
 pub use identity::UnitIdentity;
 pub use inquiry::{Inquiry, PeripheralType};
 pub use lba_status::{LbaStatus, LbaStatusDescriptor, Provisioning};
-pub use logical_unit::{LogicalUnit, LogicalUnitOptions};
+pub use logical_unit::LogicalUnit;
 pub use lun::{Lun, LunAddress, LunList};
 pub use lun_view::LunView;
 pub use medium_operation::Background;
-pub use nexus::{Nexus, PortPair, TaskOptions};
+pub use nexus::{Nexus, PortPair};
 pub use port_group::{AccessState, PortGroup};
 pub use reservation::{RegistrationSummary, ReservationSummary, ReservationType};
 pub use response::Response;
@@ -91,4 +94,5 @@ pub use task_management::{
     TaskManagementResponse,
 };
 pub use unit_attention::UnitAttention;
+pub use unit_options::LogicalUnitOptions;
 pub use working_memory::working_memory;

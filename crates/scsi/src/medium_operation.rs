@@ -4,11 +4,12 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
+use crate::state_store::{StateError, StateStore, item};
 use crate::status::Status;
 
 /// Executor of work that goes on after its command was answered.
@@ -61,6 +62,28 @@ pub(crate) enum Phase {
         /// AUSE of the SANITIZE.
         unrestricted: bool,
     },
+}
+
+/// The kept form: a version, and AUSE.
+const KEPT_VERSION: u8 = 1;
+
+/// Loads the AUSE of a sanitize operation that was not over when the process ended; `None`: there was none.
+pub(crate) fn load_sanitize(state: Option<(&Arc<dyn StateStore>, &str)>) -> Result<Option<bool>, StateError> {
+    let Some((store, owner)) = state else { return Ok(None) };
+    match store.load(owner, item::SANITIZE)?.as_deref() {
+        None => Ok(None),
+        Some(&[KEPT_VERSION, unrestricted @ (0 | 1)]) => Ok(Some(unrestricted == 1)),
+        Some(_) => Err(StateError::Damaged {
+            owner: owner.to_owned(),
+            item: item::SANITIZE.to_owned(),
+            why: "it is not of a version that is known".to_owned(),
+        }),
+    }
+}
+
+/// The kept form of a sanitize operation that is not over, by its AUSE; `None`: of none.
+pub(crate) fn kept_sanitize(unrestricted: Option<bool>) -> Vec<u8> {
+    unrestricted.map_or(Vec::new(), |unrestricted| vec![KEPT_VERSION, u8::from(unrestricted)])
 }
 
 #[derive(Debug, Default)]

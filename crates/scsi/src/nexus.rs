@@ -6,16 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lunway_block::decorate::Opener;
-use lunway_block::{Io, Owner, SharedBuf};
+use lunway_block::{Io, Owner};
 
 use crate::authority::Authority;
 use crate::copy_record::CopyRecords;
-use crate::device_server;
 use crate::logical_unit::{LogicalUnit, obstacle};
 use crate::lun::{Lun, LunAddress};
 use crate::lun_view::LunView;
 use crate::port_group::{AccessState, PortGroup};
-use crate::response::Response;
 use crate::target::ScsiTarget;
 use crate::task_management::{self, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome};
 use crate::unit_attention::{Pending, UnitAttention};
@@ -37,27 +35,6 @@ impl PortPair {
     fn owner(&self) -> Owner {
         let host = self.initiator_port.rsplit_once(",i,").map_or(&*self.initiator_port, |(name, _)| name);
         Owner::in_groups([&self.principal, host])
-    }
-}
-
-/// Options of a command that the transport gives beside its CDB and data.
-#[derive(Clone, Copy, Debug)]
-pub struct TaskOptions {
-    /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5
-    /// §8.6.3).
-    pub ordered: bool,
-    /// Bytes of data-in that the transport can deliver. READ reads no more than the blocks that these are in;
-    /// [`Response::wanted_in`] still says what the CDB asks for.
-    pub data_in_max: usize,
-    /// Its place in the order in which the initiator sent its commands, modulo 2³², where the transport knows it. A
-    /// command may be carried out later than that, as a write whose data had to be asked for.
-    pub number: Option<u32>,
-}
-
-impl Default for TaskOptions {
-    /// Simple, and all of its data.
-    fn default() -> Self {
-        Self { ordered: false, data_in_max: usize::MAX, number: None }
     }
 }
 
@@ -298,40 +275,8 @@ impl Nexus {
         &self.owner
     }
 
-    /// Executes one command to its end.
-    ///
-    /// `cdb` and `data_out` are taken as they come: any length, any content. Of a `data_out` longer than the CDB asks
-    /// for, the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual
-    /// count that the transport makes of [`Response::wanted_out`] tells the initiator.
-    pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
-        self.execute_task(lun, cdb, data_out, TaskOptions::default())
-    }
-
-    /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all
-    /// that it is given later: a command with the attribute ORDERED (SAM-5 §8.6.3).
-    pub fn execute_ordered(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
-        self.execute_task(lun, cdb, data_out, TaskOptions { ordered: true, ..TaskOptions::default() })
-    }
-
-    /// Executes one command as the transport has it.
-    pub fn execute_task(
-        &self,
-        lun: [u8; 8],
-        cdb: &[u8],
-        data_out: SharedBuf,
-        options: TaskOptions,
-    ) -> Io<Response> {
-        match Lun(lun).address() {
-            LunAddress::Unit(number) => match self.find(number) {
-                Some(itl) => device_server::execute(self, itl, cdb, data_out, options),
-                None => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
-            },
-            LunAddress::ReportLuns => Io::Ready(device_server::execute_without_unit(self, cdb, true)),
-            LunAddress::Other => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
-        }
-    }
-
-    fn find(&self, number: u16) -> Option<Arc<ItlNexus>> {
+    /// The unit that it sees under a number.
+    pub(crate) fn find(&self, number: u16) -> Option<Arc<ItlNexus>> {
         let seen = self.seen();
         let index = seen.position(number).ok()?;
         Some(seen.units[index].clone())

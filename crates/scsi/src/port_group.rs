@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::field::{put, u8_at, u16_at, u32_at};
-use crate::operations::Reach;
 use crate::sense::AdditionalSense;
 
 /// ASYMMETRIC ACCESS STATE (SPC-4 §6.37, table 247).
@@ -21,6 +20,19 @@ pub enum AccessState {
     Unavailable = 0x3,
     /// On the way from one state to another.
     Transitioning = 0xF,
+}
+
+/// Through which target ports a command is carried out (SPC-4 §5.16.2.4, §5.16.2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// Active ones.
+    Active,
+    /// Ports in standby as well.
+    Standby,
+    /// Unavailable ports as well.
+    Unavailable,
+    /// Ports in transition as well: every port.
+    Every,
 }
 
 impl AccessState {

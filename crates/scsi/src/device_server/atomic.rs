@@ -11,9 +11,6 @@ use crate::sense::{AdditionalSense, Sense};
 
 const FUA: u8 = 0x08;
 
-/// Most blocks of one COMPARE AND WRITE: what its one-byte field can say.
-pub(crate) const COMPARE_AND_WRITE_MAX: u8 = 255;
-
 pub(crate) fn blocks_of_compare_and_write(cdb: &PaddedCdb) -> Blocks {
     Blocks { lba: cdb.u64(2), count: cdb.u8(13).into() }
 }

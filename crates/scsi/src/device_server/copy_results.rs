@@ -5,8 +5,8 @@ use lunway_block::Io;
 use super::{Answer, Command, parameter_data};
 use crate::copy_record::{
     COPIES_MAX, CopyRecord, CopyState, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX,
+    descriptor,
 };
-use crate::device_server::extended_copy::descriptor;
 use crate::field::put;
 use crate::response::Response;
 use crate::sense::Sense;

@@ -2,7 +2,7 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, PaddedCdb, parameter_data};
+use super::{Answer, Command, PaddedCdb, parameter_data, product_data};
 use crate::capacity::ReadCapacity;
 use crate::inquiry::{Inquiry, PeripheralType};
 use crate::lun::{Lun, LunList};
@@ -27,7 +27,7 @@ pub(crate) fn inquiry(command: Command) -> Answer {
     let (page, allocation) = inquiry_request(&command.cdb)?;
     let data = match page {
         None => Inquiry::of(&command.itl).build().to_vec(),
-        Some(page) => vpd::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
+        Some(page) => product_data::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
     };
     Ok(Io::Ready(parameter_data(&data, allocation)))
 }

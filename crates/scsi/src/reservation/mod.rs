@@ -16,9 +16,24 @@ pub use changes::{RegistrationSummary, ReservationSummary};
 pub(crate) use persistent::{Move, Persistent, Preempt, Register};
 
 use crate::nexus::PortPair;
-use crate::operations::Access;
 use crate::sense::Sense;
 use crate::unit_attention::UnitAttention;
+
+/// Effect of another nexus's reservation on a command (SPC-4 §5.13.1 and the like table of SBC-4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Never refused.
+    Free,
+    /// Refused under RESERVE only.
+    Query,
+    /// PERSISTENT RESERVE IN and OUT: refused under RESERVE, to its holder as well (SPC-2 §5.5.1). What persistent
+    /// reservations do to them depends on keys.
+    Persistent,
+    /// Refused under RESERVE and under exclusive access.
+    Read,
+    /// Refused under RESERVE and under every persistent reservation.
+    Write,
+}
 
 /// Type of a persistent reservation (SPC-4 table 64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

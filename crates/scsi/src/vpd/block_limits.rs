@@ -3,9 +3,10 @@
 use lunway_block::Geometry;
 
 use super::{body, page};
-use crate::device_server::atomic::COMPARE_AND_WRITE_MAX;
-use crate::device_server::thin::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
+use crate::limits::{
+    COMPARE_AND_WRITE_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX,
+};
 use crate::logical_unit::LogicalUnit;
 use crate::mode::THRESHOLD_EXPONENT;
 

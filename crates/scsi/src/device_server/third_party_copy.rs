@@ -1,7 +1,8 @@
 //! Third-party copy, page 8Fh (SPC-4 §7.8.17): which of its commands and descriptors the copy manager understands.
 
-use crate::copy_record::{COPIES_MAX, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX};
-use crate::device_server::extended_copy::descriptor;
+use crate::copy_record::{
+    COPIES_MAX, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX, descriptor,
+};
 use crate::field::put;
 use crate::opcode;
 use crate::operations;
