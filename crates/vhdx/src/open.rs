@@ -6,10 +6,9 @@ use crate::format::{FILE_SIGNATURE, FILE_SIZE_MAX, Guid, GuidSource};
 use crate::geometry::Geometry;
 use crate::header::Headers;
 use crate::log::replay::{self, View};
-use crate::log::ring::Ring;
 use crate::measured::Measured;
 use crate::metadata::Parameters;
-use crate::region::{Regions, Span};
+use crate::region::Regions;
 use crate::scan::{Counts, Anomaly, AnomalySeverity, scan};
 use crate::space::Space;
 use crate::storage::Storage;
@@ -162,19 +161,13 @@ fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
     Ok(len)
 }
 
-/// Returns the place of the log.
-pub(crate) fn ring_of(headers: &Headers) -> Ring {
-    let header = &headers.current;
-    Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
-}
-
 /// The length that a file has had for certain, as its log says.
 pub(crate) fn length_before(storage: &impl Storage) -> Result<u64, OpenError> {
     check_identity(storage)?;
     let headers = Headers::read(storage)?;
     match headers.current.log {
         log if log.is_zero() => Ok(0),
-        log => replay::length_before(storage, ring_of(&headers), log),
+        log => replay::length_before(storage, headers.ring(), log),
     }
 }
 
@@ -188,10 +181,10 @@ pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) ->
         return Ok(());
     }
     // Whether it can be replayed at all is known before anything is changed.
-    replay::find(storage, ring_of(&headers), log)?;
+    replay::find(storage, headers.ring(), log)?;
     let writing = |error| OpenError::storage("writing a header", 0)(error);
     headers.update(storage, |header| header.file_write = guids.next()).map_err(writing)?;
-    replay::onto_file(storage, ring_of(&headers), log)?;
+    replay::onto_file(storage, headers.ring(), log)?;
     headers.update(storage, |header| header.log = Guid::ZERO).map_err(writing)
 }
 
@@ -210,7 +203,7 @@ pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
 pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
     let len = check_identity(storage)?;
     let headers = Headers::read(storage)?;
-    let ring = ring_of(&headers);
+    let ring = headers.ring();
     let log = headers.current.log;
     let overlay = if log.is_zero() { None } else { Some(replay::in_memory(storage, ring, log)?) };
     let view = View { storage, overlay: overlay.as_ref() };
