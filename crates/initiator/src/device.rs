@@ -21,7 +21,8 @@ use crate::operation::{Done, Handle, Single};
 use crate::recovery::Recovery;
 use crate::session::Session;
 use crate::slots::{Command, Effect, Outcome};
-use crate::unit::{Shape, Unit, UnitCell};
+use crate::shape::Shape;
+use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, KnownDisk, OpenError, Predecessors, SessionEvent, SessionOptions, VpdIdentity};
 
 /// A logical unit behind one iSCSI session, as a block device.
