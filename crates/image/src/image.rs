@@ -7,7 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use lunway_vhdx::{Locator, Storage, format::Guid, open_file};
 
 use crate::error::OpenError;
-use crate::layer::{Layer, LayerInfo, Raw, LayerSource};
+use crate::layer::{Layer, Raw};
+use crate::layer_info::{LayerInfo, LayerSource};
 use crate::qcow2::{BackingFormat, Qcow2};
 use crate::vhd::Vhd;
 

@@ -10,7 +10,7 @@ use super::BackingFormat;
 use super::format::{COMPRESSED, COMPRESSED_SECTOR, OFFSET, SUBCLUSTERS, ZERO};
 use super::header::{Parsed, parse};
 use crate::error::{OpenError, nonsense};
-use crate::layer::{Compressed, ImageKind, LayerInfo, LayerSource};
+use crate::layer_info::{Compressed, ImageKind, LayerInfo, LayerSource};
 use crate::pages::Pages;
 
 /// A qcow2 file. Tables are read as they are needed; one that says nonsense fails what needs it.

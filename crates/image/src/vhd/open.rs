@@ -11,7 +11,7 @@ use super::format::{
     PLATFORM_ABSOLUTE, PLATFORM_RELATIVE, SECTOR, UNUSED, VERSION, bitmap_len, checksum,
 };
 use crate::error::OpenError;
-use crate::layer::{ImageKind, LayerInfo, LayerSource};
+use crate::layer_info::{ImageKind, LayerInfo, LayerSource};
 use crate::pages::Pages;
 
 const FORMAT: &str = "VHD";
