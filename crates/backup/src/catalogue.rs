@@ -6,11 +6,12 @@ use std::io;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
-use crate::access::{failed_access, is_of_the_file};
-use crate::error::{BackupError, Result};
+use crate::access::failed_access;
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE, Open, read_small};
 use crate::history::History;
-use crate::manifest::{MANIFEST_MAX, Manifest, PointId, manifest_names, parse_stem};
+use crate::manifest::{MANIFEST_MAX, Manifest, manifest_names, parse_stem};
+use crate::point_id::PointId;
 use crate::merge;
 use crate::time::Moment;
 

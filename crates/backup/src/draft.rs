@@ -15,9 +15,8 @@ use std::sync::Arc;
 use lunway_file::Workers;
 use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, OpenError, VhdxOpenOptions, create};
 
-use crate::access::is_of_the_file;
 use crate::catalogue::{Catalogue, journal_name, open_disk};
-use crate::error::{BackupError, Result};
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE};
 use crate::heal::Lost;
 use crate::history::{History, damaged};

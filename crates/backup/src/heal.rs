@@ -14,7 +14,8 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::history::{damaged, open_sidecar};
 use crate::leaf::{Leaf, leaf_range};
-use crate::manifest::{Manifest, PointId};
+use crate::manifest::Manifest;
+use crate::point_id::PointId;
 use crate::notes::{Damage, Notes};
 use crate::seal::{protect, write_manifest};
 

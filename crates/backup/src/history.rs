@@ -1,11 +1,11 @@
 //! The leaves of a point, through all points on which it lies.
 
-use crate::access::is_of_the_file;
 use crate::catalogue::open_file;
-use crate::error::{BackupError, Result};
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::Folder;
 use crate::leaf::{LEAVES, Leaf, UnitLeaves, leaf_range};
-use crate::manifest::{Manifest, PointId, root};
+use crate::manifest::{Manifest, root};
+use crate::point_id::PointId;
 use crate::merge::merged_names;
 use crate::sidecar::{Sidecar, SidecarError};
 

@@ -21,10 +21,8 @@ use crate::folder::{Folder, INCOMPLETE, read_small, write_whole};
 use crate::history::{History, damaged};
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
-use crate::manifest::{
-    MANIFEST_MAX, Manifest, PointId, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal,
-    stem, unseal,
-};
+use crate::manifest::{MANIFEST_MAX, Manifest, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal, stem, unseal, };
+use crate::point_id::PointId;
 use crate::run::Guids;
 use crate::seal::{measure, protect, release, write_manifest};
 use crate::sidecar::{Sidecar, Writer};

@@ -14,7 +14,7 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, leaf_range, unit_range, units};
-use crate::manifest::PointId;
+use crate::point_id::PointId;
 use crate::run::on;
 
 /// Units under way at a time: each has at most 2 MiB.

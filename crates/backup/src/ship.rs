@@ -26,7 +26,7 @@ use crate::heal::Lost;
 use crate::history::{History, damaged};
 use crate::journal::Counted;
 use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range};
-use crate::manifest::PointId;
+use crate::point_id::PointId;
 use crate::pace::Pace;
 use crate::sidecar::Sidecar;
 

@@ -13,7 +13,8 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::history::damaged;
 use crate::leaf::{LEAF, LEAVES, UNIT, is_zero, leaf_range};
-use crate::manifest::{FILE_MAX, PointId};
+use crate::manifest::FILE_MAX;
+use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 
 /// The hash of all bytes of a file that are not leaves of `sidecar`. Blocks.

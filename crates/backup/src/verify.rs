@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use lunway_vhdx::{Chain, DiskError};
 
-use crate::access::{RetryingFolder, checked, is_of_the_file};
+use crate::access::{RetryingFolder, checked};
 use crate::catalogue::{Catalogue, open_disk};
-use crate::error::{BackupError, Result};
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open};
 use crate::history::open_sidecar;
 use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
-use crate::manifest::{Manifest, PointId};
+use crate::manifest::Manifest;
+use crate::point_id::PointId;
 use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
 use crate::sidecar::{Sidecar, SidecarError};
 use crate::skeleton::skeleton;
