@@ -1,58 +1,33 @@
 //! Running an experiment.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::time::Duration;
 
-use lunway_bench::{Cancel, RwMode};
+use lunway_bench::Cancel;
 use lunway_block::duration::ExactDuration;
 
 use super::Experiment;
+use super::cost::{BUILDING, CALIBRATING, PROBE, filling};
+use super::options::Options;
 use super::pace::{Pace, Watcher};
-use super::results::{Cell, Link, Results, Row, median};
+use super::results::{Cell, Link, Results, Row};
 use super::run::{Measure, Run, Storage, Wire, rows};
 use super::run_error::RunError;
 use super::stolen::Retakes;
-use super::storage::{FILLS_LINK, ServedNetwork, Step};
+use super::storage::{ServedNetwork, Step};
+use super::tally::capacity;
 use super::target::Target;
 use super::team::Team;
 use super::wire::{Answering, shaped};
 use crate::error::LabError;
 use crate::network::{Calibration, Network};
-use crate::rate::Rate;
 use crate::topology::Topology;
 
-/// Time to calibrate one direction of a cable.
-const CALIBRATING: Duration = Duration::from_millis(2000);
-/// Time to build a network and start its targets.
-const BUILDING: Duration = Duration::from_millis(700);
-/// Time to fill a unit, per 256 MiB.
-const FILLING: Duration = Duration::from_millis(800);
-/// Duration of the trial run of the control before any measurement, to see whether the processor carries the network.
-const PROBE: Duration = Duration::from_millis(1000);
-/// Factor by which the rates are scaled down if it does not.
+/// Factor by which the rates are scaled down where the processor does not carry the network.
 const STEP_DOWN: f64 = 0.6;
 /// Maximum number of reductions before the network is taken as it is.
 const STEPS_DOWN: u32 = 5;
-
-/// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and
-/// does not send the last of them at once.
-const FILLS_WINDOW: f64 = 0.7;
-
-/// Options for running an experiment.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The rate of the fastest cable, in place of the file's; the others keep their proportion to it. Where none is
-    /// given and the processor does not carry the file's rates, lower ones are taken, and a note says so.
-    pub rate: Option<Rate>,
-    /// Duration of each measurement, in place of the file's.
-    pub time: Option<Duration>,
-    /// Number of repeats of each measurement, in place of the file's.
-    pub repeat: Option<u32>,
-    /// The program that serves: `lunway`.
-    pub program: PathBuf,
-}
 
 /// Runs `experiment` in the sandbox that this process is in, and says what came of it. `cancel` ends it early, with
 /// what was measured until then.
@@ -355,22 +330,6 @@ fn teams(experiment: &Experiment, network: &Network) -> Result<Vec<Team>, RunErr
     teams.filter_map(|(number, run)| Team::build(network, run, number).transpose()).collect()
 }
 
-/// Returns the combined throughput of a run's cables, MB/s: the slower end of each path; a cable shared by several
-/// paths counts once.
-fn capacity(run: &Run, links: &[Link]) -> f64 {
-    let of = |cable: &str| {
-        links.iter().find(|link| link.name == cable).map_or(f64::INFINITY, |link| link.calibrated_mb_s)
-    };
-    let side = |cables: &mut Vec<&str>| {
-        cables.sort_unstable();
-        cables.dedup();
-        cables.iter().map(|cable| of(cable)).sum::<f64>()
-    };
-    let leaves = side(&mut run.paths.iter().map(|path| path.leaves.as_str()).collect());
-    let enters = side(&mut run.paths.iter().map(|path| path.enters.as_str()).collect());
-    leaves.min(enters)
-}
-
 /// Returns the throughput of the cables, in the slower direction.
 fn links(topology: &Topology, calibrations: &[Calibration]) -> Vec<Link> {
     let link = |cable: &crate::topology::Cable| {
@@ -386,190 +345,4 @@ fn links(topology: &Topology, calibrations: &[Calibration]) -> Vec<Link> {
         }
     };
     topology.cables.iter().map(link).collect()
-}
-
-fn filling(size: u64) -> Duration {
-    FILLING.mul_f64(size as f64 / f64::from(256 << 20)) + Duration::from_millis(200)
-}
-
-impl Run {
-    fn needs_target(&self) -> bool {
-        !matches!(self.measure, Measure::Wire(_))
-    }
-
-    /// The units that it uses, and how much of each.
-    fn units(&self) -> Vec<(u16, u64)> {
-        match &self.measure {
-            Measure::Storage(storage) => vec![(storage.lun, storage.size)],
-            Measure::Wire(_) => Vec::new(),
-            Measure::Compare(comparing) => {
-                comparing.arms.iter().map(|arm| (arm.lun, comparing.size)).collect()
-            }
-        }
-    }
-
-    /// About how long its measurements take.
-    fn cost(&self, repeat: u32, calibrating: Duration) -> Duration {
-        let filling: Duration = self.units().into_iter().map(|(_, size)| filling(size)).sum();
-        match &self.measure {
-            Measure::Storage(storage) => {
-                let accesses = (storage.accesses.len() * self.policies.len()) as u32;
-                filling + (storage.time + storage.ramp) * accesses * repeat
-            }
-            Measure::Wire(wire) => {
-                let networks = (wire.mtus.len() * wire.delays.len()) as u32;
-                let cells = networks * (wire.windows.len() * wire.directions.len()) as u32;
-                (BUILDING + calibrating) * networks + wire.time * cells * repeat
-            }
-            Measure::Compare(comparing) => {
-                filling
-                    + comparing.time * 3 * (comparing.pairs + 1) * super::run::Comparing::rows().len() as u32
-            }
-        }
-    }
-}
-
-impl Experiment {
-    /// About how long it takes.
-    pub fn cost(&self) -> Duration {
-        let calibrating = CALIBRATING * 2 * self.topology.cables.len() as u32;
-        let runs: Duration = self.runs.iter().map(|run| run.cost(self.repeat, calibrating)).sum();
-        let targets = self.runs.iter().any(Run::needs_target);
-        let probe = |run: &Run| match &run.measure {
-            Measure::Storage(storage) => {
-                (storage.time.min(PROBE) + storage.ramp) * storage.accesses.len() as u32
-            }
-            _ => Duration::ZERO,
-        };
-        let probes: Duration = self.tried().into_iter().map(probe).sum();
-        runs + if targets { BUILDING * 2 + calibrating + probes } else { Duration::ZERO }
-    }
-
-    /// Returns the runs that show whether the processor carries the network: the control, and the run that may use most
-    /// cables at once.
-    fn tried(&self) -> Vec<&Run> {
-        let cables = |run: &Run| {
-            let side = |cable: fn(&super::Path) -> &String| {
-                run.paths.iter().map(cable).collect::<BTreeSet<_>>().len()
-            };
-            side(|path| &path.leaves).min(side(|path| &path.enters))
-        };
-        let widest = self.runs.iter().filter(|run| run.team.is_none() && run.needs_target());
-        // The first of several that are as wide.
-        let widest = widest.rev().max_by_key(|run| cables(run)).filter(|run| cables(run) > 1);
-        let control = self.control();
-        control.into_iter().chain(widest.filter(|run| !run.is_control)).collect()
-    }
-
-    /// Returns the experiment with the options of the command line applied.
-    ///
-    /// # Errors
-    ///
-    /// A rate, where no cable has one.
-    pub fn changed(&self, options: &Options) -> Result<Self, RunError> {
-        let mut changed = self.clone();
-        if let Some(repeat) = options.repeat {
-            changed.repeat = repeat;
-        }
-        if let Some(rate) = options.rate {
-            let fastest = self.topology.cables.iter().filter_map(|cable| cable.rate).max();
-            let fastest = fastest.ok_or_else(|| RunError::NoRates(self.name.clone()))?;
-            let factor = rate.bits_per_second() as f64 / fastest.bits_per_second() as f64;
-            changed.topology = self.topology.scaled(factor);
-        }
-        if let Some(time) = options.time {
-            for run in &mut changed.runs {
-                run.measure.take(time);
-            }
-        }
-        Ok(changed)
-    }
-}
-
-impl Measure {
-    /// Takes that long, instead of what its file says; what happens meanwhile moves in proportion.
-    fn take(&mut self, time: Duration) {
-        match self {
-            Self::Storage(storage) => {
-                for event in &mut storage.events {
-                    let at = event.at.within(storage.time, storage.time);
-                    event.at = super::Moment::Share(at.as_secs_f64() / storage.time.as_secs_f64());
-                }
-                storage.ramp = storage.ramp.min(time);
-                storage.time = time;
-            }
-            Self::Wire(wire) => wire.time = time,
-            Self::Compare(comparing) => comparing.time = time,
-        }
-    }
-}
-
-impl Row {
-    fn new(run: &Run, policy: &str, rw: &'static str) -> Self {
-        Self {
-            test: run.test.clone(),
-            topology: run.topology.clone(),
-            policy: policy.to_owned(),
-            rw,
-            is_control: run.is_control,
-            samples: Vec::new(),
-            deviance_pct: None,
-        }
-    }
-
-    fn is_of(&self, run: &Run, policy: &str, rw: &str) -> bool {
-        self.test == run.test && self.policy == policy && self.rw == rw
-    }
-}
-
-impl Cell {
-    fn new(
-        run: &Run,
-        window: &super::Window,
-        (mtu, delay): (u32, Duration),
-        access: RwMode,
-        measured: &super::wire::Measured,
-        links: &[Link],
-    ) -> Self {
-        let throughput = &measured.throughput;
-        let ms = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
-        let smoothed = throughput.senders().map(|end| end.tcp.rtt).filter(|rtt| !rtt.is_zero()).min();
-        let mut cell = Self {
-            test: run.test.clone(),
-            topology: run.topology.clone(),
-            window: window.clone(),
-            mtu,
-            delay,
-            rw: access.name(),
-            samples: vec![throughput.bytes_per_second() / 1e6],
-            mb: throughput.bytes() as f64 / 1e6,
-            rtt_ms: ms(smoothed),
-            rtt_least_ms: ms(throughput.round_trip()),
-            retransmits: throughput.retransmits(),
-            limited: measured.cpu.limited,
-            partial: !throughput.complete,
-        };
-        // What fills the cable is limited by that, and what moves about a window per round trip by that, however busy
-        // the processor.
-        let by_link = cell.mb_s() >= FILLS_LINK * capacity(run, links);
-        let by_window = cell.bound_mb_s().is_some_and(|bound| cell.mb_s() >= FILLS_WINDOW * bound);
-        cell.limited &= !by_link && !by_window;
-        cell
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.test, &self.window, self.mtu, self.delay, self.rw)
-            == (&other.test, &other.window, other.mtu, other.delay, other.rw)
-    }
-
-    /// Merges another measurement of the same cell.
-    fn merge(&mut self, other: Self) {
-        self.rtt_ms = median([self.rtt_ms, other.rtt_ms].into_iter());
-        self.rtt_least_ms = self.rtt_least_ms.min(other.rtt_least_ms);
-        self.samples.extend(other.samples);
-        self.mb += other.mb;
-        self.retransmits += other.retransmits;
-        self.limited |= other.limited;
-        self.partial |= other.partial;
-    }
 }
