@@ -5,7 +5,7 @@ use std::ops::AsyncFnMut;
 use super::comparison::Comparison;
 use super::plan::{Plan, Progress, Run};
 use super::runs::Runs;
-use crate::cancel::Cancel;
+use crate::run::cancel::Cancel;
 
 impl Plan {
     /// Carries it out, run after run. `measure` gives a run's figure; one that is not positive and finite counts as a

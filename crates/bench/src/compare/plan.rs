@@ -2,7 +2,7 @@
 
 use lunway_report::Better;
 
-use crate::random::{Random, mix};
+use crate::load::random::{Random, mix};
 
 /// Pairs of a round: with ten, one row of ten that differs can still hold its own after Holm (2/2¹⁰ × 10 is under 2.2
 /// %), and an interval leaves out the two most extreme of them on either side.

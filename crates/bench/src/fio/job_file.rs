@@ -9,7 +9,7 @@ use super::error::JobFileError;
 use super::ini::{Environment, Ini};
 use super::keys::Reason;
 use super::section::Section;
-use crate::schedule::{ScheduledJob, Schedule};
+use crate::run::schedule::{ScheduledJob, Schedule};
 
 /// A job file of fio's, understood as far as that is possible without the device that it will run on.
 ///
@@ -107,7 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::job::{Arrivals, Fill, Job, Limit, Rate, Region};
+    use crate::load::job::{Arrivals, Fill, Job, Limit, Rate, Region};
     use crate::{BlockSizes, Distribution, Mix, Pattern, Share};
 
     const GIB: u64 = 1 << 30;

@@ -30,18 +30,18 @@ use lunway_block::{BlockDevice, Finding, Geometry};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
+use crate::load::access::{Mix, Pattern};
 use crate::cache::cache_truth;
-use crate::cancel::Cancel;
-use crate::cost::{ASSUMED_RATE, Cost, total};
-use crate::job::{Job, Limit, Region};
-use crate::outcome::Outcome;
-use crate::progress::Tick;
+use crate::run::cancel::Cancel;
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::job::{Job, Limit, Region};
+use crate::measure::outcome::Outcome;
+use crate::run::progress::Tick;
 use crate::score::Score;
 use crate::table::Table;
 use runner::Runner;
 
-pub use crate::progress::Step;
+pub use crate::run::progress::Step;
 pub use anvil::{Profile, anvil};
 pub use atto::{Atto, SweepPoint};
 pub use crystal::{Crystal, CrystalRow, Figures};

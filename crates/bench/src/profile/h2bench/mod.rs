@@ -15,10 +15,10 @@ use lunway_report::{figure, response_time};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::cost::{ASSUMED_RATE, Cost, total};
-use crate::job::{Job, Region};
-use crate::outcome::{End, Outcome};
+use crate::load::access::{Mix, Pattern};
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::job::{Job, Region};
+use crate::measure::outcome::{End, Outcome};
 
 use super::crystal::Figures;
 use super::probe::Probe;

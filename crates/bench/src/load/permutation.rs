@@ -1,6 +1,6 @@
 //! Every number once, in random order, without a list of them.
 
-use crate::random::mix;
+use crate::load::random::mix;
 
 /// Rounds of [`Permutation::scramble`]. With three, neighbours still end up a recognisable distance apart.
 const ROUNDS: usize = 4;

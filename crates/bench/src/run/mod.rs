@@ -1,16 +1,35 @@
 //! Running a job.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | one job on one device |
+//! | `cancel.rs` | ending a run early |
+//! | `cost.rs` | expected duration of jobs, before and while they run |
+//! | `engine.rs` | the loop that issues and collects I/Os |
+//! | `progress.rs` | progress of a run |
+//! | `schedule.rs` | jobs one after the other and side by side |
+//! | `slots.rs` | wakers of the I/Os in flight: which of them have been woken |
+//! | `workers.rs` | several workers on one device |
+
+pub(crate) mod cancel;
+pub(crate) mod cost;
+pub(crate) mod engine;
+pub(crate) mod progress;
+pub(crate) mod schedule;
+pub(crate) mod slots;
+pub(crate) mod workers;
 
 use std::sync::Arc;
 
 use lunway_block::BlockDevice;
 
 use crate::BenchError;
-use crate::cancel::Cancel;
-use crate::job::Job;
+use crate::run::cancel::Cancel;
+use crate::load::job::Job;
 use crate::occupancy::holds_data_anywhere;
-use crate::outcome::{End, Outcome};
-use crate::progress::{Progress, Tick};
-use crate::workers::Workers;
+use crate::measure::outcome::{End, Outcome};
+use crate::run::progress::{Progress, Tick};
+use crate::run::workers::Workers;
 
 /// Runs `job` on `device` and says what came of it.
 ///

@@ -8,12 +8,12 @@ use lunway_block::BlockDevice;
 use tokio::sync::mpsc;
 
 use crate::BenchError;
-use crate::cancel::Cancel;
-use crate::cost::cost;
-use crate::job::Job;
+use crate::run::cancel::Cancel;
+use crate::run::cost::cost;
+use crate::load::job::Job;
 use crate::occupancy::holds_data_anywhere;
-use crate::outcome::Outcome;
-use crate::progress::{Step, Tick};
+use crate::measure::outcome::Outcome;
+use crate::run::progress::{Step, Tick};
 use crate::run::run;
 
 /// Interval at which a job with a delayed start checks for cancellation.

@@ -10,7 +10,7 @@
 //! The data differs with LBA, seed and generation, so that a sector half old and half new fails its checksum. The
 //! checksum covers everything but itself.
 
-use crate::random::{Random, mix};
+use crate::load::random::{Random, mix};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"lunwayst");
 /// The header; a sector is at least 512 bytes.

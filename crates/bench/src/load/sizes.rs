@@ -1,7 +1,7 @@
 //! Block sizes of the I/Os.
 
 use crate::JobError;
-use crate::access::Mix;
+use crate::load::access::Mix;
 
 /// Largest block, bytes.
 pub const BLOCK_SIZE_MAX: u32 = 64 << 20;

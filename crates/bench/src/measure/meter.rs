@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lunway_block::BlockError;
 
-use crate::cpu::CpuTime;
-use crate::interval::Interval;
-use crate::latency::Latency;
-use crate::outcome::Direction;
-use crate::series::{Point, Series};
+use crate::measure::cpu::CpuTime;
+use crate::measure::interval::Interval;
+use crate::measure::latency::Latency;
+use crate::measure::outcome::Direction;
+use crate::measure::series::{Point, Series};
 
 /// "Never", as a time.
 pub(crate) const NEVER: u64 = u64::MAX;

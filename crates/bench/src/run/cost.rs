@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::job::Job;
+use crate::load::job::Job;
 
 /// Throughput assumed of a device until it has shown its speed, bytes per second: twice that of a gigabit link.
 pub(crate) const ASSUMED_RATE: f64 = 200e6;

@@ -1,6 +1,6 @@
 //! Completions of an interval of time.
 
-use crate::latency::Latency;
+use crate::measure::latency::Latency;
 
 /// Completions in one direction between two moments. [`merge`](Self::merge) makes longer intervals of shorter ones,
 /// with percentiles that are those of all their I/Os.

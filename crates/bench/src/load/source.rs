@@ -1,12 +1,12 @@
 //! Source of I/Os: where the next one goes.
 
-use crate::access::{Distribution, Mix, Pattern};
-use crate::job::{Job, Region};
-use crate::pass::Pass;
-use crate::permutation::Permutation;
-use crate::random::Random;
-use crate::sizes::{BlockSizes, Share};
-use crate::skew::Skew;
+use crate::load::access::{Distribution, Mix, Pattern};
+use crate::load::job::{Job, Region};
+use crate::load::pass::Pass;
+use crate::load::permutation::Permutation;
+use crate::load::random::Random;
+use crate::load::sizes::{BlockSizes, Share};
+use crate::load::skew::Skew;
 
 /// Next I/O to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use lunway_block::{ALIGNMENT, Buf, SharedBuf};
 
-use crate::job::{Fill, Job};
-use crate::random::Random;
+use crate::load::job::{Fill, Job};
+use crate::load::random::Random;
 
 /// Bytes beyond one block from which slices are taken, so that neighbouring writes differ. 4 MiB gives 1024 different
 /// starts, and small blocks do not all come from one cache line.
@@ -44,7 +44,7 @@ impl Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Mix;
+    use crate::load::access::Mix;
 
     #[test]
     fn neighbouring_writes_differ_and_are_incompressible() {

@@ -1,6 +1,6 @@
 //! Distributions in which few blocks take most I/Os.
 
-use crate::random::Random;
+use crate::load::random::Random;
 
 /// Draws a rank `0..count`, the hottest being 0.
 #[derive(Clone, Copy, Debug)]

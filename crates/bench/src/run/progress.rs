@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::interval::Interval;
-use crate::job::Job;
-use crate::meter::{Beat, nanos};
+use crate::measure::interval::Interval;
+use crate::load::job::Job;
+use crate::measure::meter::{Beat, nanos};
 
 /// Step of a running profile or schedule.
 #[derive(Clone, Copy, Debug)]

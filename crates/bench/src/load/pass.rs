@@ -1,9 +1,9 @@
 //! Each block once, then each block once again.
 
-use crate::job::{Job, Region};
-use crate::permutation::Permutation;
-use crate::random::mix;
-use crate::sizes::BlockSizes;
+use crate::load::job::{Job, Region};
+use crate::load::permutation::Permutation;
+use crate::load::random::mix;
+use crate::load::sizes::BlockSizes;
 
 /// Passes over a region in random order, in which each block comes exactly once.
 ///
@@ -109,8 +109,8 @@ impl Pass {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Mix;
-    use crate::sizes::Share;
+    use crate::load::access::Mix;
+    use crate::load::sizes::Share;
 
     #[test]
     fn every_byte_of_a_pass_comes_once_whatever_the_sizes() {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::cpu::CpuTime;
-use crate::job::Job;
-use crate::latency::Latency;
-use crate::series::Series;
+use crate::measure::cpu::CpuTime;
+use crate::load::job::Job;
+use crate::measure::latency::Latency;
+use crate::measure::series::Series;
 use crate::verify::Verification;
 
 /// Outcome of one job: valid and complete for the part that ran, even if it was cancelled.
@@ -140,7 +140,7 @@ impl Outcome {
     /// Returns `true` if a rate was set (for each worker) and less than 99 % of it was reached: latency is then that of
     /// an overload.
     pub fn rate_missed(&self) -> bool {
-        use crate::job::Rate;
+        use crate::load::job::Rate;
         let reached = match self.job.rate {
             None => return false,
             Some(Rate::Iops(rate)) => (self.read.iops() + self.write.iops()) / rate as f64,

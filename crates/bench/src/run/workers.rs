@@ -19,14 +19,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::BenchError;
-use crate::cancel::Cancel;
-use crate::engine::Engine;
-use crate::interval::Interval;
-use crate::job::Job;
-use crate::meter::{BEAT, Beat, nanos};
-use crate::outcome::Outcome;
-use crate::progress::Progress;
-use crate::random::mix;
+use crate::run::cancel::Cancel;
+use crate::run::engine::Engine;
+use crate::measure::interval::Interval;
+use crate::load::job::Job;
+use crate::measure::meter::{BEAT, Beat, nanos};
+use crate::measure::outcome::Outcome;
+use crate::run::progress::Progress;
+use crate::load::random::mix;
 use crate::verify::{Verification, Verifier};
 
 /// The caller's task looks after a cancel this often.

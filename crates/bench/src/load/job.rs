@@ -5,9 +5,9 @@ use std::time::Duration;
 use lunway_block::Geometry;
 
 use crate::JobError;
-use crate::access::Distribution;
-use crate::access::{Mix, Pattern};
-use crate::sizes::BlockSizes;
+use crate::load::access::Distribution;
+use crate::load::access::{Mix, Pattern};
+use crate::load::sizes::BlockSizes;
 
 /// Most I/Os in flight.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;

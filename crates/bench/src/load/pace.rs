@@ -1,7 +1,7 @@
 //! Due times of I/Os.
 
-use crate::job::{Arrivals, Job, Rate};
-use crate::random::Random;
+use crate::load::job::{Arrivals, Job, Rate};
+use crate::load::random::Random;
 
 /// An open-loop schedule, which the device cannot slow down: response times counted from when an I/O is due have no
 /// coordinated omission, as a stall is charged to all that had to wait for it.
