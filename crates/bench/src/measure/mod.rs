@@ -2,7 +2,7 @@
 //!
 //! | file | room of |
 //! |---|---|
-//! | `cpu.rs` | cPU time and page faults of the process |
+//! | `cpu.rs` | CPU time and page faults of the process |
 //! | `interval.rs` | completions of an interval of time |
 //! | `latency.rs` | histogram of response times |
 //! | `meter.rs` | counters of a worker |
