@@ -1,8 +1,6 @@
 //! Standard INQUIRY data (SPC-4 §6.6.2).
 
 use crate::field::{ascii, put, put_ascii, u8_at, u16_at};
-use crate::nexus::ItlNexus;
-use crate::port_group::AccessState;
 
 /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE, as the byte that holds both. Open: unknown types survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +15,6 @@ impl PeripheralType {
     pub const UNREACHABLE: Self = Self(0x20);
     /// A well-known logical unit.
     pub const WELL_KNOWN: Self = Self(0x1E);
-
-    /// Type of a logical unit as a nexus finds it (SPC-4 §5.16.2.4.5).
-    pub(crate) fn of(itl: &ItlNexus) -> Self {
-        match itl.nexus().group().1 {
-            AccessState::Unavailable => Self::UNREACHABLE,
-            _ => Self::DISK,
-        }
-    }
 
     /// PERIPHERAL QUALIFIER: 0 is there, 1 could be, 3 cannot be.
     pub fn qualifier(self) -> u8 {
@@ -70,22 +60,6 @@ const VERSION_SPC_4: u8 = 6;
 const LEN: usize = 96;
 
 impl Inquiry {
-    /// Returns the data of a logical unit for a nexus.
-    pub(crate) fn of(itl: &ItlNexus) -> Self {
-        /// Both kinds: by the administrator, and by SET TARGET PORT GROUPS.
-        const IMPLICIT_AND_EXPLICIT: u8 = 3;
-        let options = itl.unit().options();
-        Self {
-            removable: options.removable,
-            third_party_copy: true,
-            vendor: options.vendor.clone(),
-            product: options.product.clone(),
-            revision: options.revision.clone(),
-            asymmetric_access: IMPLICIT_AND_EXPLICIT,
-            ..Self::without_unit(PeripheralType::of(itl))
-        }
-    }
-
     /// Returns the data for a LUN without a logical unit.
     pub fn without_unit(peripheral: PeripheralType) -> Self {
         Self {

@@ -4,6 +4,7 @@ mod block_limits;
 mod designation;
 
 pub use block_limits::{BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning};
+pub(crate) use designation::{code_set, scsi_name};
 pub use designation::{Association, Designator, DesignatorType, DeviceIdentification};
 
 use crate::field::{ascii, put, u8_at, u16_at};

@@ -4,10 +4,6 @@ use lunway_block::Geometry;
 
 use super::{body, page};
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
-use crate::limits::{
-    COMPARE_AND_WRITE_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX,
-};
-use crate::logical_unit::LogicalUnit;
 use crate::mode::THRESHOLD_EXPONENT;
 
 /// Block limits, page B0h. Lengths are logical blocks; 0: not said.
@@ -46,35 +42,6 @@ pub struct BlockLimits {
 const UGAVALID: u32 = 1 << 31;
 
 impl BlockLimits {
-    /// The limits of a logical unit.
-    pub fn of(unit: &LogicalUnit) -> Self {
-        let geometry = unit.geometry();
-        let sector = geometry.logical_sector.max(1);
-        let transfer_max = unit.max_transfer_blocks(sector);
-        let optimal = geometry.optimal_transfer / sector;
-        let atomic_max = if unit.atomic_writes() { transfer_max.min(u16::MAX.into()) } else { 0 };
-        let thin = |value| if geometry.unmap.is_thin() { value } else { 0 };
-        Self {
-            write_same_needs_count: true,
-            compare_and_write_max: transfer_max.try_into().unwrap_or(COMPARE_AND_WRITE_MAX),
-            optimal_granularity: (geometry.physical_sector.max(geometry.transfer_granularity) / sector)
-                .try_into()
-                .unwrap_or(0),
-            transfer_max,
-            optimal_transfer: optimal.min(transfer_max),
-            prefetch_max: 0,
-            unmap_blocks_max: thin(UNMAP_BLOCKS_MAX),
-            unmap_descriptors_max: thin(UNMAP_DESCRIPTORS_MAX),
-            unmap_granularity: geometry.unmap.granularity().div_ceil(sector),
-            unmap_alignment: geometry.unmap.frees().then_some(0),
-            write_same_max: WRITE_SAME_BLOCKS_MAX,
-            atomic_max,
-            // Every block boundary will do.
-            atomic_alignment: 0,
-            atomic_granularity: 0,
-        }
-    }
-
     pub(crate) fn build_body(&self) -> [u8; 60] {
         // Offsets are the standard's, which count the header of four bytes.
         let mut bytes = [0; 64];

@@ -1,8 +1,7 @@
 //! Device identification, page 83h (SPC-4 §7.8.6): the names by which initiators know one disk over many paths.
 
 use super::{body, page};
-use crate::field::{ascii, put_ascii, u8_at};
-use crate::nexus::ItlNexus;
+use crate::field::{ascii, u8_at};
 
 /// Object that a designator names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +36,7 @@ impl DesignatorType {
 }
 
 /// CODE SET values.
-mod code_set {
+pub(crate) mod code_set {
     pub(super) const BINARY: u8 = 1;
     pub(super) const ASCII: u8 = 2;
     pub(super) const UTF_8: u8 = 3;
@@ -80,43 +79,13 @@ pub struct DeviceIdentification {
 const DESIGNATOR_MAX: usize = 255;
 
 /// A SCSI name string is null-terminated and padded to a multiple of four (SPC-4 §7.8.6.11).
-fn scsi_name(name: &str) -> Vec<u8> {
+pub(crate) fn scsi_name(name: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = name.bytes().take(DESIGNATOR_MAX - 4).collect();
     bytes.resize((bytes.len() / 4 + 1) * 4, 0);
     bytes
 }
 
 impl DeviceIdentification {
-    pub(crate) fn of(itl: &ItlNexus) -> Self {
-        let identity = itl.unit().identity();
-        let mut t10 = vec![0; 8];
-        put_ascii(&mut t10, 0, 8, &itl.unit().options().vendor);
-        t10.extend(identity.serial().bytes());
-        let port = itl.nexus().ports().relative_target_port;
-        let target = itl.nexus().target().name();
-        let entry = |association, kind, code_set, bytes| Designator { association, kind, code_set, bytes };
-        use Association::{LogicalUnit, TargetDevice, TargetPort};
-        use DesignatorType as Kind;
-        use code_set::{ASCII, BINARY, UTF_8};
-        let group = itl.nexus().group().0.map(|tag| {
-            entry(TargetPort, Kind::TARGET_PORT_GROUP, BINARY, u32::from(tag).to_be_bytes().to_vec())
-        });
-        Self {
-            designators: vec![
-                entry(LogicalUnit, Kind::NAA, BINARY, identity.naa().to_vec()),
-                entry(LogicalUnit, Kind::T10_VENDOR, ASCII, t10),
-                entry(LogicalUnit, Kind::EUI_64, BINARY, identity.eui64().to_vec()),
-                entry(LogicalUnit, Kind::SCSI_NAME, UTF_8, scsi_name(&identity.name())),
-                entry(TargetPort, Kind::RELATIVE_TARGET_PORT, BINARY, u32::from(port).to_be_bytes().to_vec()),
-                entry(TargetPort, Kind::SCSI_NAME, UTF_8, scsi_name(&format!("{target},t,0x{port:04x}"))),
-                entry(TargetDevice, Kind::SCSI_NAME, UTF_8, scsi_name(target)),
-            ]
-            .into_iter()
-            .chain(group)
-            .collect(),
-        }
-    }
-
     pub(crate) fn build_body(&self) -> Vec<u8> {
         /// PROTOCOL IDENTIFIER of iSCSI with PIV, on designators of ports and targets.
         const PROTOCOL_ISCSI: u8 = 5;
