@@ -5,18 +5,18 @@
 
 use std::fmt::Write as _;
 
-use crate::authority::Authority;
+use crate::model::authority::Authority;
 use crate::device_server::transfer::Blocks;
 use crate::device_server::{
     Handler, PaddedCdb, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log,
     medium, mode, ports, report, sanitize, thin, transfer, verify,
 };
-use crate::gate::Claim;
-use crate::logical_unit::LogicalUnit;
-use crate::opcode::{self as op, service_action as sa};
-use crate::port_group::Reach;
-use crate::reservation::Access;
-use crate::task_management;
+use crate::model::gate::Claim;
+use crate::model::logical_unit::LogicalUnit;
+use crate::data::opcode::{self as op, service_action as sa};
+use crate::model::port_group::Reach;
+use crate::model::reservation::Access;
+use crate::model::task_management;
 
 /// Passage of a command through the logical unit's atomic gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

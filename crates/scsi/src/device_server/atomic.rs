@@ -6,8 +6,8 @@ use super::transfer::{Blocks, whole_blocks};
 use super::verify::{first_difference, miscompare};
 use super::{Answer, Command, PaddedCdb, failure, stepwise};
 use crate::block_error::Step;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 
 const FUA: u8 = 0x08;
 

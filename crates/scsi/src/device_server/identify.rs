@@ -3,13 +3,13 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, PaddedCdb, parameter_data, product_data};
-use crate::capacity::ReadCapacity;
-use crate::inquiry::{Inquiry, PeripheralType};
-use crate::lun::{Lun, LunList};
-use crate::nexus::Nexus;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::vpd::{self, page};
+use crate::data::capacity::ReadCapacity;
+use crate::data::inquiry::{Inquiry, PeripheralType};
+use crate::data::lun::{Lun, LunList};
+use crate::model::nexus::Nexus;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::vpd::{self, page};
 
 const EVPD: u8 = 0x01;
 

@@ -29,19 +29,19 @@ use std::task::{Context, Poll, Waker};
 
 use lunway_block::{BlockError, Buf, Io, SharedBuf};
 
-use crate::authority::Authority;
+use crate::model::authority::Authority;
 use crate::block_error::{Step, response_of};
-use crate::field::{u16_at, u32_at, u64_at};
-use crate::gate;
-use crate::logical_unit::{LogicalUnit, obstacle};
-use crate::lun::{Lun, LunAddress};
-use crate::nexus::{ItlNexus, Nexus};
-use crate::opcode;
+use crate::data::field::{u16_at, u32_at, u64_at};
+use crate::model::gate;
+use crate::model::logical_unit::{LogicalUnit, obstacle};
+use crate::data::lun::{Lun, LunAddress};
+use crate::model::nexus::{ItlNexus, Nexus};
+use crate::data::opcode;
 use crate::operations::{self, NotFound, Operation, Passage};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::status::Status;
-use crate::unit_attention::UnitAttention;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::status::Status;
+use crate::model::unit_attention::UnitAttention;
 
 /// Options of a command that the transport gives beside its CDB and data.
 #[derive(Clone, Copy, Debug)]

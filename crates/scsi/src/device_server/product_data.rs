@@ -2,13 +2,13 @@
 //! page (SPC-4 §7.8).
 
 use super::third_party_copy;
-use crate::field::put_ascii;
-use crate::inquiry::{Inquiry, PeripheralType};
+use crate::data::field::put_ascii;
+use crate::data::inquiry::{Inquiry, PeripheralType};
 use crate::limits::{COMPARE_AND_WRITE_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
-use crate::logical_unit::LogicalUnit;
-use crate::nexus::ItlNexus;
-use crate::port_group::AccessState;
-use crate::vpd::{
+use crate::model::logical_unit::LogicalUnit;
+use crate::model::nexus::ItlNexus;
+use crate::model::port_group::AccessState;
+use crate::data::vpd::{
     Association, BlockDeviceCharacteristics, BlockLimits, Designator, DesignatorType, DeviceIdentification,
     LogicalBlockProvisioning, code_set, framed, page, scsi_name,
 };

@@ -5,13 +5,13 @@ use lunway_block::{Buf, Caching, Durability, Io, TimeSlices, Zeroing};
 use super::transfer::Blocks;
 use super::{Answer, Command, failure, parameter_data, stepwise};
 use crate::block_error::Step;
-use crate::field::{u16_at, u32_at, u64_at};
-use crate::gate::Claim;
-use crate::lba_status::{LbaStatus, Provisioning};
+use crate::data::field::{u16_at, u32_at, u64_at};
+use crate::model::gate::Claim;
+use crate::data::lba_status::{LbaStatus, Provisioning};
 use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
-use crate::logical_unit::LogicalUnit;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::model::logical_unit::LogicalUnit;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 
 /// Bytes of pattern written at a time.
 pub(crate) const PATTERN_CHUNK: usize = 1 << 20;
