@@ -14,7 +14,7 @@ use lunway_scsi::cdb::{self, WriteSameFlags};
 use lunway_scsi::{LbaStatus, Sense, Status};
 
 use crate::session::{Session, Ticket};
-use crate::slots::{Command, Effect, Outcome};
+use crate::session::slots::{Command, Effect, Outcome};
 use crate::shape::Shape;
 use crate::unit::UnitCell;
 

@@ -13,9 +13,9 @@ use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status, cdb};
 
 use super::doubt::{is_doubtful, tells_of_no_disk};
 use super::{End, SessionState};
-use crate::cache::is_power_on;
+use crate::session::cache::is_power_on;
 use crate::observer::SessionEvent;
-use crate::slots::{Effect, AwaitedCommand, Outcome, Stage};
+use crate::session::slots::{Effect, AwaitedCommand, Outcome, Stage};
 
 /// Most returns of a command with a unit attention. A target queues a handful of conditions; one
 /// that has more to say than this is broken.

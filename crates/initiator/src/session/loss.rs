@@ -8,8 +8,8 @@ use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
 use super::{Life, Logout, SessionState, portal_group_of};
-use crate::slots::{AwaitedCommand, Stage};
-use crate::traffic::Pings;
+use crate::session::slots::{AwaitedCommand, Stage};
+use crate::session::traffic::Pings;
 
 /// Added to what happened before it.
 const CONNECTED_AGAIN: &str = "; connected again";

@@ -8,12 +8,20 @@
 //! | `doubt.rs` | whether it is still the same disk, and what waits until that is known |
 //! | `reject.rs` | commands that the target has rejected |
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
+//! | `slots.rs` | commands whose answers are awaited |
+//! | `clock.rs` | detection of late commands: deadlines, counted in ticks |
+//! | `cache.rs` | loss of unflushed writes by a power-on of the target |
+//! | `traffic.rs` | traffic of a session, and the round trip to an idle target |
 
 mod answer;
+pub(crate) mod cache;
+pub(crate) mod clock;
 mod doubt;
 mod loss;
 mod reject;
 mod schedule;
+pub(crate) mod slots;
+pub(crate) mod traffic;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,13 +43,13 @@ pub(crate) use self::doubt::is_doubtful;
 pub(crate) use self::loss::BREACHES_MAX;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 use crate::SessionOptions;
-use crate::cache::Cache;
-use crate::clock::Clock;
+use crate::session::cache::Cache;
+use crate::session::clock::Clock;
 use crate::observer::{SessionEvent, SharedObserver};
-use crate::probe::Probe;
-use crate::silence::Watch;
-use crate::slots::{Command, Effect, AwaitedCommand, Outcome, Slots, Stage};
-use crate::traffic::{Pings, Traffic};
+use crate::connection::probe::Probe;
+use crate::connection::silence::Watch;
+use crate::session::slots::{Command, Effect, AwaitedCommand, Outcome, Slots, Stage};
+use crate::session::traffic::{Pings, Traffic};
 
 /// Session state that the callers of a device share with its driver, behind one lock. It is held for a few hundred
 /// nanoseconds per command, and for the system calls of the driver.

@@ -7,7 +7,7 @@ use lunway_block::{BlockError, Buf};
 use lunway_iscsi::pdu::RejectReason;
 
 use super::{End, SessionState};
-use crate::slots::Stage;
+use crate::session::slots::Stage;
 
 /// Most repetitions of a rejected command over the same session.
 pub(crate) const REJECTS_MAX: u32 = 5;

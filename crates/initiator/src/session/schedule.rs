@@ -10,7 +10,7 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 use lunway_scsi::operations;
 
 use super::{End, Life, Logout, SessionState};
-use crate::slots::{Effect, AwaitedCommand, Stage};
+use crate::session::slots::{Effect, AwaitedCommand, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
 fn what(cdb: &Cdb) -> String {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Fate};
 
 use crate::SessionOptions;
-use crate::slots::Effect;
+use crate::session::slots::Effect;
 
 /// Time in ticks, so that a command is stamped without asking the clock.
 pub(crate) struct Clock {

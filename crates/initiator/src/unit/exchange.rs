@@ -10,7 +10,7 @@ use lunway_scsi::{AdditionalSense, Sense, SenseKey, Status};
 
 use crate::OpenError;
 use crate::session::Session;
-use crate::slots::{Command, Effect, Outcome};
+use crate::session::slots::{Command, Effect, Outcome};
 
 /// Most repetitions of a command because of unit attentions.
 pub(crate) const ATTENTIONS_MAX: usize = 32;

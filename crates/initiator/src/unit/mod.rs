@@ -1,4 +1,15 @@
 //! Logical unit: its geometry, names and abilities.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | the unit as it was when it was asked, and asked again |
+//! | `access.rs` | the asymmetric access state of the port that a session goes to |
+//! | `exchange.rs` | one command and its answer: what reading a unit's properties needs of a connection |
+//! | `identity.rs` | the names of a disk |
+
+pub(crate) mod access;
+pub(crate) mod exchange;
+pub(crate) mod identity;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,8 +27,8 @@ use lunway_scsi::{
 };
 use tokio::time::timeout;
 
-use crate::access::Port;
-use crate::exchange::{Answer, Exchange, OverSession, ask};
+use crate::unit::access::Port;
+use crate::unit::exchange::{Answer, Exchange, OverSession, ask};
 use crate::session::{Session, is_doubtful};
 use crate::shape::Shape;
 use crate::{OpenError, VpdIdentity};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::duration::HumanTime;
 
-use crate::probe::Kernel;
+use crate::connection::probe::Kernel;
 
 /// TCP retransmission timeouts that must have passed in vain, in halves: 3½. After the first the kernel
 /// has sent again what is missing, after the second once more (its timeout doubles, or begins with a loss probe of RFC

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::initiator_port::{NAMES_FILE, Record, hex, isid_of};
+use crate::ports::initiator_port::{NAMES_FILE, Record, hex, isid_of};
 use crate::initiator_ports::record_folders;
 
 /// Sessions that are told. A host with more has one lane each to a thousand disks.
@@ -113,7 +113,7 @@ fn locks(text: &str) -> BTreeMap<u64, u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::initiator_port::UnitPorts;
+    use crate::ports::initiator_port::UnitPorts;
     use crate::{InitiatorPorts, IscsiUrl, SessionOptions};
 
     #[test]

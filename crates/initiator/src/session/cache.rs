@@ -3,7 +3,7 @@
 use lunway_block::{BlockError, CacheCallback, CacheNews};
 use lunway_scsi::AdditionalSense;
 
-use crate::slots::{Effect, Slots};
+use crate::session::slots::{Effect, Slots};
 
 /// 29/00 power on, reset or bus device reset, 29/01 power on, 29/04 device internal reset: a cache may have been lost.
 /// Not 29/02, 29/03 (resets that keep the cache) and 29/07 (I_T nexus loss).

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::slots::Effect;
+use crate::session::slots::Effect;
 
 /// Traffic of a session since it was opened, reconnections included.
 ///

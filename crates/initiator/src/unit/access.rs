@@ -4,7 +4,7 @@ use lunway_scsi::vpd::DeviceIdentification;
 use lunway_scsi::{AccessState, AdditionalSense, PortGroup, Status, cdb};
 
 use crate::OpenError;
-use crate::exchange::{Exchange, ask};
+use crate::unit::exchange::{Exchange, ask};
 
 /// Room for some hundred groups.
 const GROUPS_LEN: u32 = 4096;
