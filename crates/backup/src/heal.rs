@@ -9,15 +9,15 @@ use std::ops::Range;
 use lunway_block::{BlockDevice, Buf};
 use lunway_vhdx::{Chain, SegmentSource};
 
-use crate::catalogue::{Catalogue, open_disk};
+use crate::point_files::{damaged, open_disk, open_sidecar, protect};
+use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::history::{damaged, open_sidecar};
-use crate::leaf::{Leaf, leaf_range};
+use crate::leaf::{Leaf, leaf_range, Lost};
 use crate::manifest::Manifest;
 use crate::point_id::PointId;
 use crate::notes::{Damage, Notes};
-use crate::seal::{protect, write_manifest};
+use crate::seal::write_manifest;
 
 /// Result of healing.
 #[derive(Default)]
@@ -29,9 +29,6 @@ pub(crate) struct Healed {
     /// Leaves that stay damaged: the next point holds what the source has there, also where its hash is the same.
     pub(crate) lost: Lost,
 }
-
-/// Leaves that no one should read any more: the point whose file holds them, unit, and which of the unit's.
-pub(crate) type Lost = HashSet<(PointId, u32, u8)>;
 
 /// Result for one damaged leaf.
 enum Mended {

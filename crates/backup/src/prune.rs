@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::guids::Guids;
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
@@ -11,7 +12,6 @@ use crate::point_id::PointId;
 use crate::merge::{self, merge, remove_point};
 use crate::mount::refuse_mounts;
 use crate::notes::Notes;
-use crate::run::Guids;
 use crate::time::Moment;
 
 /// Retention policy: the number of points to keep. These are the newest points, and the newest point of each of a

@@ -20,12 +20,12 @@ use std::sync::Arc;
 use lunway_block::Buf;
 use lunway_vhdx::{Chain, DiscardMode, DiskError, SegmentSource};
 
+use crate::point_files::damaged;
 use crate::error::{BackupError, Result};
 use crate::folder::Open;
-use crate::heal::Lost;
-use crate::history::{History, damaged};
+use crate::history::History;
 use crate::journal::Counted;
-use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range};
+use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range, Lost};
 use crate::point_id::PointId;
 use crate::pace::Pace;
 use crate::sidecar::Sidecar;

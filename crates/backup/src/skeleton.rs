@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use lunway_vhdx::{Chain, SegmentSource};
 
+use crate::point_files::damaged;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::history::damaged;
 use crate::leaf::{LEAF, LEAVES, UNIT, is_zero, leaf_range};
 use crate::manifest::FILE_MAX;
 use crate::point_id::PointId;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use lunway_vhdx::{Chain, DiskError};
 
+use crate::point_files::{open_disk, open_sidecar};
 use crate::access::{RetryingFolder, checked};
-use crate::catalogue::{Catalogue, open_disk};
+use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open};
-use crate::history::open_sidecar;
 use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
 use crate::manifest::Manifest;
 use crate::point_id::PointId;
@@ -235,7 +235,7 @@ impl Verifier<'_> {
         let mut random = self.verification.seed | 1;
         for index in 0..sidecar.segments().len() {
             let units =
-                sidecar.segment(index).map_err(|error| crate::history::damaged(manifest.point, error))?;
+                sidecar.segment(index).map_err(|error| crate::point_files::damaged(manifest.point, error))?;
             for unit in units.iter() {
                 if (self.is_cancelled)() {
                     return Err(BackupError::Refused("interrupted: nothing was found until then".into()));
@@ -318,7 +318,7 @@ impl Verifier<'_> {
             };
             let held = match sidecar.as_ref().map(|sidecar| sidecar.unit(unit)) {
                 Some(Err(SidecarError::Io(error))) if !is_of_the_file(error.kind()) => {
-                    return Err(crate::history::damaged(above.point, SidecarError::Io(error)));
+                    return Err(crate::point_files::damaged(above.point, SidecarError::Io(error)));
                 }
                 held => held.and_then(std::result::Result::ok).flatten(),
             };
