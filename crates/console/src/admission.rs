@@ -8,8 +8,8 @@ use std::time::Duration;
 use lunway_target::{SourceHost, SourceQuota};
 use tokio::sync::Notify;
 
-use crate::listen::CONNECTIONS_MAX;
-
+/// Connections at a time, for each socket on its own; on TCP of those that have shown the token.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// Connections without a proven token at a time.
 const UNPROVEN_MAX: usize = 64;
 /// Of these from one source: half, so that a single one never has all of them.

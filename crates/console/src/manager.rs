@@ -4,19 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockError, Compaction, CompactionPhase};
 use lunway_target::{
-    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, ConfigError, DeviceName,
+    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName,
     IscsiName, LunConfig, LunSummary, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 
 use crate::answer::{Applied, Health, Kind, Line};
 use crate::backing::NewFile;
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::export::Exports;
 use crate::extract::Ask;
 use crate::source::ConfigSource;
@@ -567,36 +566,6 @@ fn sizes(old: Option<u64>, new: u64) -> String {
     let Some(old) = old else { return HumanSize(new).to_string() };
     let (from, to) = (HumanSize(old).to_string(), HumanSize(new).to_string());
     if from == to { format!("{old} -> {new} bytes") } else { format!("{from} -> {to}") }
-}
-
-/// Converts the server's refusals to errors for clients.
-pub(crate) fn refused(error: ChangeError) -> ApiError {
-    let status = match &error {
-        ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
-        ChangeError::Offline { .. } | ChangeError::Unsettled { .. } => StatusCode::CONFLICT,
-        ChangeError::Generation { .. }
-        | ChangeError::NeedsRestart(_)
-        | ChangeError::Smaller { .. }
-        | ChangeError::Cut { .. }
-        | ChangeError::HasSnapshots { .. }
-        | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
-        ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-        ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            StatusCode::CONFLICT
-        }
-        ChangeError::Persist(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        ChangeError::Unfit(StartError::Config(ConfigError::Read { .. }) | StartError::State(_)) => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
-        _ => StatusCode::UNPROCESSABLE_ENTITY,
-    };
-    let refusal = ApiError::new(status, error.to_string());
-    match error {
-        ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
-        ChangeError::Cut { .. } => refusal.decided_by("force"),
-        ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
-        _ => refusal,
-    }
 }
 
 #[cfg(test)]
