@@ -20,7 +20,7 @@ use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, 
 
 use crate::backing::Backing;
 use crate::compact::{self, Watch};
-use crate::place::{Alone, Place, closed};
+use crate::chain_state::{Alone, ChainState, closed};
 use crate::{random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
     /// Operations share it, on their threads.
-    pub(crate) place: RwLock<Place>,
+    pub(crate) place: RwLock<ChainState>,
     /// All but the size, which may change.
     geometry: Geometry,
     pub(crate) size: AtomicU64,
@@ -224,7 +224,7 @@ impl Inner {
         Self {
             device,
             identity: Mutex::new(identity(&chain)),
-            place: RwLock::new(Place::Open(chain)),
+            place: RwLock::new(ChainState::Open(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
@@ -295,15 +295,15 @@ impl Inner {
     ) -> Result<T, BlockError> {
         loop {
             match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
-                Place::Open(chain) => {
+                ChainState::Open(chain) => {
                     return job(chain).map_err(|error| {
                         self.tell_of_a_cut(chain, &error);
                         meaning(error)
                     });
                 }
-                Place::Unopened(unopened) if !unopened.is_due() => return Err(unopened.error(offset)),
-                Place::Unopened(_) => {}
-                Place::Closed => return Err(closed()),
+                ChainState::Unopened(unopened) if !unopened.is_due() => return Err(unopened.error(offset)),
+                ChainState::Unopened(_) => {}
+                ChainState::Closed => return Err(closed()),
             }
             self.open_again();
         }

@@ -28,7 +28,7 @@ mod device;
 mod failing;
 mod guids;
 mod names;
-mod place;
+mod chain_state;
 mod range;
 mod resize;
 mod snapshot;

@@ -15,7 +15,7 @@ use lunway_vhdx::{EditError, Resize};
 
 use crate::device::{Inner, meaning};
 use crate::names;
-use crate::place::Place;
+use crate::chain_state::ChainState;
 use crate::random_guids;
 use crate::unopened::Unopened;
 
@@ -52,8 +52,8 @@ impl Inner {
         let resized = closed.and_then(|()| lunway_vhdx::resize(unopened.file(), &to, guids.as_mut()));
         *place = unopened.open();
         let failed = match &*place {
-            Place::Unopened(unopened) => Some(unopened.why().to_owned()),
-            Place::Open(_) | Place::Closed => None,
+            ChainState::Unopened(unopened) => Some(unopened.why().to_owned()),
+            ChainState::Open(_) | ChainState::Closed => None,
         };
         // Also after an error: it may have come when the new size was durable, and users must know that.
         self.go_on(place);

@@ -26,7 +26,7 @@ use lunway_vhdx::{
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, meaning, no_guids};
 use crate::names;
-use crate::place::{Place, closed};
+use crate::chain_state::{ChainState, closed};
 use crate::random_guids;
 use crate::unopened::Unopened;
 
@@ -56,7 +56,7 @@ impl Inner {
                             leaf.display()
                         ),
                     });
-                    (Place::Open(chain), named)
+                    (ChainState::Open(chain), named)
                 }
             },
         };
@@ -67,17 +67,17 @@ impl Inner {
 }
 
 /// Goes on with the base, after `error`.
-fn back(base: Unopened, pending: &Path, error: BlockError) -> (Place, Result<(), BlockError>) {
+fn back(base: Unopened, pending: &Path, error: BlockError) -> (ChainState, Result<(), BlockError>) {
     let _ = fs::remove_file(pending);
     let place = base.open();
     let error = match &place {
-        Place::Unopened(base) => BlockError::Snapshot {
+        ChainState::Unopened(base) => BlockError::Snapshot {
             why: format!(
                 "{error}, and the file cannot be opened again: {}; its disk fails as a medium until it can",
                 base.why()
             ),
         },
-        Place::Open(_) | Place::Closed => error,
+        ChainState::Open(_) | ChainState::Closed => error,
     };
     (place, Err(error))
 }

@@ -10,7 +10,7 @@ use lunway_vhdx::{Chain, Disk, OpenError, VhdxOpenOptions};
 
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, identity, no_guids};
-use crate::place::{Alone, Place};
+use crate::chain_state::{Alone, ChainState};
 use crate::{names, random_guids, snapshot};
 
 /// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk
@@ -67,13 +67,13 @@ impl Unopened {
     }
 
     /// Opens the disk: what it is a place for from now on. Blocks.
-    pub(crate) fn open(mut self) -> Place {
+    pub(crate) fn open(mut self) -> ChainState {
         match self.chain() {
             Ok(chain) => {
                 if self.tried.is_some() {
                     tracing::info!(file = %self.path.display(), "the VHDX file is open again");
                 }
-                Place::Open(chain)
+                ChainState::Open(chain)
             }
             Err(error) => {
                 let why = error.to_string();
@@ -85,7 +85,7 @@ impl Unopened {
                     );
                 }
                 (self.why, self.tried) = (why, Some(Instant::now()));
-                Place::Unopened(self)
+                ChainState::Unopened(self)
             }
         }
     }
@@ -122,7 +122,7 @@ impl Unopened {
 impl Inner {
     /// Goes on with what a place has become: users hear of another size.
     pub(crate) fn go_on(&self, place: Alone<'_>) {
-        let Place::Open(chain) = &*place else { return };
+        let ChainState::Open(chain) = &*place else { return };
         let now = chain.size();
         let before = self.size.swap(now, Ordering::AcqRel);
         *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
@@ -137,11 +137,11 @@ impl Inner {
     /// Opens the disk again that a change has given up, if it is time to try.
     pub(crate) fn open_again(&self) {
         let mut place = self.alone();
-        let due = |place: &Place| matches!(place, Place::Unopened(unopened) if unopened.is_due());
+        let due = |place: &ChainState| matches!(place, ChainState::Unopened(unopened) if unopened.is_due());
         if !due(&place) {
             return;
         }
-        if let Place::Unopened(unopened) = std::mem::replace(&mut *place, Place::Closed) {
+        if let ChainState::Unopened(unopened) = std::mem::replace(&mut *place, ChainState::Closed) {
             *place = unopened.open();
             self.go_on(place);
         }

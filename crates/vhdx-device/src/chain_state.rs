@@ -1,4 +1,4 @@
-//! Where a device has its disk.
+//! State of a device's chain of files: open, given up for a change, or closed.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::RwLockWriteGuard;
@@ -10,8 +10,8 @@ use lunway_vhdx::Chain;
 use crate::backing::Backing;
 use crate::unopened::Unopened;
 
-/// The disk of a device.
-pub(crate) enum Place {
+/// State of the chain behind a device.
+pub(crate) enum ChainState {
     /// Open: operations share it.
     Open(Chain<Backing>),
     /// A change of the device gave it up, and it could not be opened again yet.
@@ -20,7 +20,7 @@ pub(crate) enum Place {
     Closed,
 }
 
-impl Place {
+impl ChainState {
     /// The chain, for what is not tried again.
     pub(crate) fn chain(&self) -> Result<&Chain<Backing>, BlockError> {
         match self {
@@ -30,7 +30,7 @@ impl Place {
         }
     }
 
-    /// The chain, taken out; the place is closed.
+    /// The chain, taken out; the state is closed.
     pub(crate) fn take(&mut self) -> Option<Chain<Backing>> {
         match std::mem::replace(self, Self::Closed) {
             Self::Open(chain) => Some(chain),
@@ -46,20 +46,20 @@ pub(crate) fn closed() -> BlockError {
 
 /// The place, held by one.
 pub(crate) struct Alone<'a> {
-    place: RwLockWriteGuard<'a, Place>,
+    place: RwLockWriteGuard<'a, ChainState>,
     wanting: &'a AtomicUsize,
 }
 
 impl<'a> Alone<'a> {
     /// `wanting` counts those that hold the place, or wait for it.
-    pub(crate) fn new(wanting: &'a AtomicUsize, lock: impl FnOnce() -> RwLockWriteGuard<'a, Place>) -> Self {
+    pub(crate) fn new(wanting: &'a AtomicUsize, lock: impl FnOnce() -> RwLockWriteGuard<'a, ChainState>) -> Self {
         wanting.fetch_add(1, Ordering::AcqRel);
         Self { place: lock(), wanting }
     }
 }
 
 impl Deref for Alone<'_> {
-    type Target = Place;
+    type Target = ChainState;
 
     fn deref(&self) -> &Self::Target {
         &self.place
