@@ -44,17 +44,17 @@ pub(crate) fn closed() -> BlockError {
     BlockError::gone("the VHDX file was closed")
 }
 
-/// The place, held by one.
+/// The state, held by one.
 pub(crate) struct Alone<'a> {
-    place: RwLockWriteGuard<'a, ChainState>,
+    state: RwLockWriteGuard<'a, ChainState>,
     wanting: &'a AtomicUsize,
 }
 
 impl<'a> Alone<'a> {
-    /// `wanting` counts those that hold the place, or wait for it.
+    /// `wanting` counts those that hold the state, or wait for it.
     pub(crate) fn new(wanting: &'a AtomicUsize, lock: impl FnOnce() -> RwLockWriteGuard<'a, ChainState>) -> Self {
         wanting.fetch_add(1, Ordering::AcqRel);
-        Self { place: lock(), wanting }
+        Self { state: lock(), wanting }
     }
 }
 
@@ -62,13 +62,13 @@ impl Deref for Alone<'_> {
     type Target = ChainState;
 
     fn deref(&self) -> &Self::Target {
-        &self.place
+        &self.state
     }
 }
 
 impl DerefMut for Alone<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.place
+        &mut self.state
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
     /// Operations share it, on their threads.
-    pub(crate) place: RwLock<ChainState>,
+    pub(crate) state: RwLock<ChainState>,
     /// All but the size, which may change.
     geometry: Geometry,
     pub(crate) size: AtomicU64,
@@ -170,8 +170,8 @@ impl VhdxDevice {
 
     /// How many files the chain has. `None` where it is not open.
     pub fn levels(&self) -> Option<usize> {
-        let place = self.inner.place.read().unwrap_or_else(PoisonError::into_inner);
-        place.chain().ok().map(|chain| chain.disks().len())
+        let state = self.inner.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.chain().ok().map(|chain| chain.disks().len())
     }
 
     /// Ends the device: waits for operations under way, flushes, empties the log. Later operations fail as
@@ -224,7 +224,7 @@ impl Inner {
         Self {
             device,
             identity: Mutex::new(identity(&chain)),
-            place: RwLock::new(ChainState::Open(chain)),
+            state: RwLock::new(ChainState::Open(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
@@ -246,7 +246,7 @@ impl Inner {
 
     /// The chain, for the caller alone: operations under way have ended, later ones wait. A compaction makes way.
     pub(crate) fn alone(&self) -> Alone<'_> {
-        Alone::new(&self.wanting, || self.place.write().unwrap_or_else(PoisonError::into_inner))
+        Alone::new(&self.wanting, || self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns `true` if a compaction has to make way.
@@ -294,7 +294,7 @@ impl Inner {
         job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
     ) -> Result<T, BlockError> {
         loop {
-            match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
+            match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
                 ChainState::Open(chain) => {
                     return job(chain).map_err(|error| {
                         self.tell_of_a_cut(chain, &error);
@@ -390,8 +390,8 @@ impl Inner {
 
     /// The file once more, with a memory of write-back errors of its own: what is told there is told to the disk too.
     fn reopened(&self) -> Option<File> {
-        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
-        let Backing::File(file) = place.chain().ok()?.disks()[0].storage() else { return None };
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let Backing::File(file) = state.chain().ok()?.disks()[0].storage() else { return None };
         File::options().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
     }
 
@@ -427,7 +427,7 @@ impl Drop for VhdxDevice {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(chain) = self.place.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(chain) = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let close = move || {
             if let Err(error) = chain.close() {
                 tracing::error!(%error, "a VHDX file was not closed: its log is replayed when it is opened next");

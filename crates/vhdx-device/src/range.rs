@@ -13,8 +13,8 @@ use crate::device::{Inner, meaning};
 impl Inner {
     /// Where a range lies in one of the chain's files, if it does so in one piece.
     pub(crate) fn lend(&self, offset: u64, len: u64) -> Result<Option<FileRange>, BlockError> {
-        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
-        let Ok(chain) = place.chain() else { return Ok(None) };
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let Ok(chain) = state.chain() else { return Ok(None) };
         let mut pieces = Vec::new();
         chain.map(offset, len, |segment| pieces.push(segment)).map_err(meaning)?;
         let [MapSegment { source: SegmentSource::File(from), level, .. }] = pieces[..] else { return Ok(None) };

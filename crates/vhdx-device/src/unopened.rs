@@ -66,7 +66,7 @@ impl Unopened {
         &self.why
     }
 
-    /// Opens the disk: what it is a place for from now on. Blocks.
+    /// Opens the disk: the state from now on. Blocks.
     pub(crate) fn open(mut self) -> ChainState {
         match self.chain() {
             Ok(chain) => {
@@ -120,13 +120,13 @@ impl Unopened {
 }
 
 impl Inner {
-    /// Goes on with what a place has become: users hear of another size.
-    pub(crate) fn go_on(&self, place: Alone<'_>) {
-        let ChainState::Open(chain) = &*place else { return };
+    /// Goes on with what the chain has become: users hear of another size.
+    pub(crate) fn go_on(&self, state: Alone<'_>) {
+        let ChainState::Open(chain) = &*state else { return };
         let now = chain.size();
         let before = self.size.swap(now, Ordering::AcqRel);
         *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
-        drop(place);
+        drop(state);
         if now != before {
             for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 callback(self.geometry());
@@ -136,14 +136,14 @@ impl Inner {
 
     /// Opens the disk again that a change has given up, if it is time to try.
     pub(crate) fn open_again(&self) {
-        let mut place = self.alone();
-        let due = |place: &ChainState| matches!(place, ChainState::Unopened(unopened) if unopened.is_due());
-        if !due(&place) {
+        let mut state = self.alone();
+        let due = |state: &ChainState| matches!(state, ChainState::Unopened(unopened) if unopened.is_due());
+        if !due(&state) {
             return;
         }
-        if let ChainState::Unopened(unopened) = std::mem::replace(&mut *place, ChainState::Closed) {
-            *place = unopened.open();
-            self.go_on(place);
+        if let ChainState::Unopened(unopened) = std::mem::replace(&mut *state, ChainState::Closed) {
+            *state = unopened.open();
+            self.go_on(state);
         }
     }
 }
