@@ -12,16 +12,11 @@ use std::time::{Duration, Instant};
 use lunway_vhdx::check::{Report, check};
 use lunway_vhdx::{OpenError, Storage};
 
-use crate::error::{BackupError, Result};
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Lock, Open};
 
 /// Between two attempts to read: a share that reconnects takes some seconds, and is not hurried by more questions.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-
-/// Returns `true` if an error concerns the file itself: it is missing, truncated, or not a file.
-pub(crate) fn is_of_the_file(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput)
-}
 
 /// The storage's own error in why a VHDX file was not opened, where it says nothing of the file.
 pub(crate) fn failed_access(error: OpenError) -> std::result::Result<io::Error, OpenError> {

@@ -1,24 +1,22 @@
 //! The catalogue: which points a folder holds, as its names and manifests say.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
 
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
+use lunway_vhdx::{Chain, Disk};
 
-use crate::access::{failed_access, is_of_the_file};
-use crate::error::{BackupError, Result};
-use crate::folder::{Folder, INCOMPLETE, Open, read_small};
+use crate::point_files::{is_journal, journal_name, lacks, open_disk};
+use crate::error::{BackupError, Result, is_of_the_file};
+use crate::folder::{Folder, Open, read_small};
 use crate::history::History;
-use crate::manifest::{MANIFEST_MAX, Manifest, PointId, manifest_names, parse_stem};
-use crate::merge;
+use crate::manifest::{MANIFEST_MAX, Manifest, manifest_names, parse_stem};
+use crate::point_id::PointId;
+use crate::merge_record;
 use crate::time::Moment;
 
 /// Points that lie on each other, the full included. A chain of more is slow to open on a share, and Windows knows
 /// no more than some dozens in practice; the engine of `vhdx` opens 256.
 pub const LINKS_MAX: usize = 64;
-/// Pages of metadata that are kept for each file of a chain that is read: 1 MiB, so that 64 files take 64 MiB.
-const CACHED_PAGES: usize = 256;
 /// Points of a folder: one each quarter of an hour for three years.
 const POINTS_MAX: usize = 100_000;
 
@@ -43,17 +41,6 @@ pub struct Catalogue {
     pub(crate) journals: Vec<String>,
     /// The highest generation in the name of any file: also of one that is damaged, incomplete or left over.
     last_generation: u64,
-}
-
-/// Name of the journal of an incomplete point.
-pub(crate) fn journal_name(stem: &str) -> String {
-    format!("{stem}.journal{INCOMPLETE}")
-}
-
-/// Tells whether a file is the journal of an incomplete point.
-pub(crate) fn is_journal(name: &str) -> bool {
-    let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".journal"));
-    stem.is_some_and(|stem| parse_stem(stem).is_some())
 }
 
 impl Catalogue {
@@ -100,7 +87,7 @@ impl Catalogue {
             };
             catalogue.points.push(Point { manifest, copy_problem });
         }
-        for (id, merge) in merge::decided(folder, &names) {
+        for (id, merge) in merge_record::decided(folder, &names) {
             let (manifest, removed) = match merge {
                 Ok(merge) => merge,
                 Err(BackupError::Folder { what, name, source }) if !is_of_the_file(source.kind()) => {
@@ -335,69 +322,4 @@ fn read_manifest(
         }
         Err(error) => Ok(Err(error.to_string())),
     }
-}
-
-/// Checks a point's files in the folder by name and length, and describes the first one that is missing or wrong.
-pub(crate) fn lacks(folder: &dyn Folder, manifest: &Manifest) -> Result<Option<String>> {
-    let merged = merge::merged_names(&manifest.stem());
-    let files = [
-        (manifest.disk_name(), &merged[0], manifest.file_bytes),
-        (manifest.leaves_name(), &merged[1], manifest.leaves_bytes),
-    ];
-    for (file, merged, bytes) in files {
-        let storage = match open_file(folder, manifest.merging.then_some(merged), &file, manifest.point) {
-            Err(BackupError::Damaged { what, .. }) => return Ok(Some(what)),
-            storage => storage?,
-        };
-        let len = storage.len().map_err(BackupError::folder("reading", &folder.show(&file)))?;
-        if len != bytes {
-            return Ok(Some(format!("{} has {len} bytes instead of {bytes}", folder.show(&file))));
-        }
-    }
-    Ok(None)
-}
-
-/// Opens a file of a point, under the name that it has until a merge is finished, or under its own. One that is not
-/// there, or is none, is the point's damage.
-pub(crate) fn open_file(
-    folder: &dyn Folder,
-    before: Option<&String>,
-    file: &str,
-    point: PointId,
-) -> Result<Open> {
-    let name = folder.show(file);
-    if let Some(before) = before {
-        match folder.open(before, false) {
-            // The merge has given it its name already.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            open => return open.map_err(BackupError::folder("opening", &folder.show(before))),
-        }
-    }
-    let what = match folder.open(file, false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => format!("{name} is missing"),
-        // A link, a folder, a pipe in its place.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => format!("{name}: {error}"),
-        storage => return storage.map_err(BackupError::folder("opening", &name)),
-    };
-    Err(BackupError::Damaged { point, what })
-}
-
-/// Opens the VHDX file of one point for reading.
-pub(crate) fn open_disk(folder: &dyn Folder, manifest: &Manifest) -> Result<Disk<Open>> {
-    let file = manifest.disk_name();
-    let name = folder.show(&file);
-    let [merged, _] = merge::merged_names(&manifest.stem());
-    let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
-    let options = VhdxOpenOptions { cached_pages: CACHED_PAGES, ..VhdxOpenOptions::read_only() };
-    let refused = |error| match failed_access(error) {
-        Ok(source) => BackupError::folder("reading", &name)(source),
-        Err(error) => BackupError::Damaged { point: manifest.point, what: format!("{name}: {error}") },
-    };
-    let disk = Disk::open(storage, &options, Box::new(|| Guid::ZERO)).map_err(refused)?;
-    let parameters = disk.parameters();
-    if (parameters.disk_size, parameters.logical_sector) != (manifest.virtual_bytes, manifest.sector_bytes) {
-        let what = format!("{name} is a disk of another size than its manifest says");
-        return Err(BackupError::Damaged { point: manifest.point, what });
-    }
-    Ok(disk)
 }

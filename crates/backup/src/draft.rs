@@ -15,19 +15,18 @@ use std::sync::Arc;
 use lunway_file::Workers;
 use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, OpenError, VhdxOpenOptions, create};
 
-use crate::access::is_of_the_file;
-use crate::catalogue::{Catalogue, journal_name, open_disk};
-use crate::error::{BackupError, Result};
+use crate::guids::{Guids, new_id};
+use crate::point_files::{Names, clean_up, damaged, open_disk};
+use crate::threads::on;
+use crate::catalogue::Catalogue;
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE};
-use crate::heal::Lost;
-use crate::history::{History, damaged};
+use crate::history::History;
 use crate::journal::{self, Counted, Journal, Plan, Window};
-use crate::leaf::{UNIT, UnitLeaves};
+use crate::leaf::{Lost, UNIT, UnitLeaves};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem, stem};
 use crate::notes::NOTES;
 use crate::pace::Pace;
-use crate::run::{Guids, new_id, on};
-use crate::seal;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
 
@@ -64,34 +63,6 @@ pub(crate) struct Draft {
     dirty: bool,
 }
 
-/// Names of a draft's files.
-pub(crate) struct Names {
-    pub(crate) stem: String,
-    pass: u32,
-}
-
-impl Names {
-    pub(crate) fn of(plan: &Plan) -> Self {
-        Self { stem: stem(plan.generation, plan.point), pass: plan.pass }
-    }
-
-    pub(crate) fn disk(&self) -> String {
-        format!("{}{INCOMPLETE}", disk_name(&self.stem))
-    }
-
-    pub(crate) fn leaves(&self) -> String {
-        format!("{}.leaves-{}{INCOMPLETE}", self.stem, self.pass)
-    }
-
-    pub(crate) fn have(&self) -> String {
-        format!("{}.have-{}{INCOMPLETE}", self.stem, self.pass)
-    }
-
-    pub(crate) fn journal(&self) -> String {
-        journal_name(&self.stem)
-    }
-}
-
 impl Draft {
     /// Goes on with an incomplete point that fits, or begins a new one. Other incomplete files are removed. Blocks.
     pub(crate) fn open(
@@ -109,7 +80,7 @@ impl Draft {
             let read = journal::read(folder, name)?;
             match read {
                 Some(read) if catalogue.get(read.plan.point).is_some() => {
-                    seal::clean_up(folder, &Names::of(&read.plan))?;
+                    clean_up(folder, &Names::of(&read.plan))?;
                 }
                 Some(read) if left.is_none() && fits(&read.plan, &decided, source) => left = Some(read),
                 Some(read) => {

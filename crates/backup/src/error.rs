@@ -1,11 +1,11 @@
 //! Errors of this crate, as meanings and sentences.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use lunway_block::BlockError;
 use lunway_vhdx::{CreateError, DiskError, OpenError};
 
-use crate::manifest::PointId;
+use crate::point_id::PointId;
 
 /// Why an operation on a destination failed.
 #[derive(Debug, thiserror::Error)]
@@ -155,4 +155,9 @@ impl BackupError {
         let name = name.to_owned();
         move |source| Self::Open { name, source }
     }
+}
+
+/// Returns `true` if an error concerns the file itself: it is missing, truncated, or not a file.
+pub(crate) fn is_of_the_file(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput)
 }

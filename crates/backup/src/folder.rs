@@ -10,8 +10,7 @@ use std::sync::Arc;
 use lunway_vhdx::Storage;
 use serde::Deserialize;
 
-use crate::access::is_of_the_file;
-use crate::error::{BackupError, Result};
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::manifest::unseal;
 
 /// The end of the name of a file that is being written: what has it is never taken for whole.

@@ -7,16 +7,17 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use lunway_block::{BlockDevice, Buf};
-use lunway_vhdx::{Chain, Source};
+use lunway_vhdx::{Chain, SegmentSource};
 
-use crate::catalogue::{Catalogue, open_disk};
+use crate::point_files::{damaged, open_disk, open_sidecar, protect};
+use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::history::{damaged, open_sidecar};
-use crate::leaf::{Leaf, leaf_range};
-use crate::manifest::{Manifest, PointId};
+use crate::leaf::{Leaf, leaf_range, Lost};
+use crate::manifest::Manifest;
+use crate::point_id::PointId;
 use crate::notes::{Damage, Notes};
-use crate::seal::{protect, write_manifest};
+use crate::seal::write_manifest;
 
 /// Result of healing.
 #[derive(Default)]
@@ -28,9 +29,6 @@ pub(crate) struct Healed {
     /// Leaves that stay damaged: the next point holds what the source has there, also where its hash is the same.
     pub(crate) lost: Lost,
 }
-
-/// Leaves that no one should read any more: the point whose file holds them, unit, and which of the unit's.
-pub(crate) type Lost = HashSet<(PointId, u32, u8)>;
 
 /// Result for one damaged leaf.
 enum Mended {
@@ -135,14 +133,14 @@ async fn put_back_leaf(
     let mut places = Vec::new();
     let mapped = disk.map(range.start, range.end - range.start, |segment| places.push(segment));
     mapped.map_err(BackupError::disk(&name))?;
-    if places.iter().any(|place| !matches!(place.source, Source::File(_))) {
+    if places.iter().any(|place| !matches!(place.source, SegmentSource::File(_))) {
         return Ok(Mended::NoPlace);
     }
     let writing = || BackupError::folder("writing", &name);
     folder.set_read_only(&manifest.disk_name(), false).map_err(writing())?;
     let storage = folder.open(&manifest.disk_name(), true).map_err(writing())?;
     for place in places {
-        let Source::File(at) = place.source else { continue };
+        let SegmentSource::File(at) = place.source else { continue };
         let from = (place.offset - range.start) as usize;
         storage.write_at(at, &data[from..from + place.len as usize]).map_err(writing())?;
     }

@@ -1,13 +1,12 @@
 //! The leaves of a point, through all points on which it lies.
 
-use crate::access::is_of_the_file;
-use crate::catalogue::open_file;
-use crate::error::{BackupError, Result};
+use crate::point_files::{damaged, open_sidecar};
+use crate::error::Result;
 use crate::folder::Folder;
 use crate::leaf::{LEAVES, Leaf, UnitLeaves, leaf_range};
-use crate::manifest::{Manifest, PointId, root};
-use crate::merge::merged_names;
-use crate::sidecar::{Sidecar, SidecarError};
+use crate::manifest::Manifest;
+use crate::point_id::PointId;
+use crate::sidecar::Sidecar;
 
 /// Leaves of one point.
 pub struct Layer {
@@ -22,29 +21,6 @@ pub struct Layer {
 pub struct History {
     /// The point's own first.
     layers: Vec<Layer>,
-}
-
-/// Opens the sidecar of one point.
-pub(crate) fn open_sidecar(folder: &dyn Folder, manifest: &Manifest) -> Result<Sidecar> {
-    let file = manifest.leaves_name();
-    let wrong = |what: String| BackupError::Damaged { point: manifest.point, what };
-    let [_, merged] = merged_names(&manifest.stem());
-    let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
-    let sidecar = Sidecar::open(storage, manifest.point).map_err(|error| damaged(manifest.point, error))?;
-    match root(sidecar.sum(), manifest.virtual_bytes) == manifest.root {
-        true => Ok(sidecar),
-        false => Err(wrong("its leaf hashes are not those that its manifest names".into())),
-    }
-}
-
-/// A sidecar's error as a point's, or the folder's where the sidecar could not be reached.
-pub(crate) fn damaged(point: PointId, error: SidecarError) -> BackupError {
-    match error {
-        SidecarError::Io(source) if !is_of_the_file(source.kind()) => {
-            BackupError::Folder { what: "reading the leaf hashes of point", name: point.to_string(), source }
-        }
-        error => BackupError::Damaged { point, what: error.to_string() },
-    }
 }
 
 impl History {

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::manifest::{PointId, PointKind};
+use crate::manifest::PointKind;
+use crate::point_id::PointId;
 use crate::sidecar::Segment;
 
 /// Most bytes that are read of a journal: 64 bytes for each segment of the largest disk, and as many windows.

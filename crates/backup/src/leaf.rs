@@ -1,6 +1,9 @@
 //! Leaves and units: the grain in which a disk is hashed, compared and sent.
 
+use std::collections::HashSet;
 use std::ops::Range;
+
+use crate::point_id::PointId;
 
 /// Bytes of a leaf: what one hash covers, and the least that is sent. The grain of change tracking (`track`), and 32
 /// bytes of hash for each, 0.05 %.
@@ -34,6 +37,9 @@ impl Leaf {
         }
     }
 }
+
+/// Leaves that no one should read any more: the point whose file holds them, unit, and which of the unit's.
+pub(crate) type Lost = HashSet<(PointId, u32, u8)>;
 
 /// Returns `true` if all bytes are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {

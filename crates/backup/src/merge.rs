@@ -13,62 +13,20 @@
 
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, CreateOptions, DiscardMode, Disk, DiskKind, VhdxOpenOptions, create};
-use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{Catalogue, open_disk};
+use crate::guids::Guids;
+use crate::merge_record::{MERGE, Merge, is_merge, read};
+use crate::point_files::{damaged, merged_names, open_disk, protect, release};
+use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, INCOMPLETE, read_small, write_whole};
-use crate::history::{History, damaged};
+use crate::folder::{Folder, write_whole};
+use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
-use crate::manifest::{
-    MANIFEST_MAX, Manifest, PointId, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal,
-    stem, unseal,
-};
-use crate::run::Guids;
-use crate::seal::{measure, protect, release, write_manifest};
+use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal};
+use crate::point_id::PointId;
+use crate::seal::{measure, write_manifest};
 use crate::sidecar::{Sidecar, Writer};
-
-const MERGE: &str = ".merge.json";
-
-/// A merge that is decided.
-#[derive(Serialize, Deserialize)]
-struct Merge {
-    /// The point that stays, as it is to be.
-    manifest: Manifest,
-    /// Names of the points that are given up.
-    removed: Vec<String>,
-}
-
-/// Names of the new files of a point until they have its own.
-pub(crate) fn merged_names(stem: &str) -> [String; 2] {
-    [format!("{stem}.merged.vhdx{INCOMPLETE}"), format!("{stem}.merged.leaves{INCOMPLETE}")]
-}
-
-/// A merge that is decided: the point that stays, as it is to be, and what is given up.
-pub(crate) type Decided = Result<(Manifest, Vec<String>)>;
-
-/// Merges that are decided and not finished, with the points into which they go. To readers they are finished.
-pub(crate) fn decided(folder: &dyn Folder, names: &[String]) -> Vec<(PointId, Decided)> {
-    let stems = names.iter().filter_map(|name| name.strip_suffix(MERGE).and_then(parse_stem));
-    stems
-        .map(|(generation, point)| {
-            let name = format!("{}{MERGE}", stem(generation, point));
-            let merge = read(folder, &name)
-                .map(|Merge { manifest, removed }| (Manifest { merging: true, ..manifest }, removed));
-            (point, merge)
-        })
-        .collect()
-}
-
-fn is_merge(name: &str) -> bool {
-    name.strip_suffix(MERGE).is_some_and(|stem| parse_stem(stem).is_some())
-}
-
-fn read(folder: &dyn Folder, name: &str) -> Result<Merge> {
-    let bytes = read_small(folder, name, MANIFEST_MAX)?;
-    unseal(&bytes).map_err(|what| BackupError::Manifest { name: folder.show(name), what })
-}
 
 /// Finishes merges that a kill has interrupted after they were decided. The caller holds the lease.
 pub(crate) fn finish(folder: &dyn Folder) -> Result<()> {

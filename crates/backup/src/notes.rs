@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::folder::{Folder, read_or_none, write_whole};
-use crate::manifest::{PointId, seal};
+use crate::manifest::seal;
+use crate::point_id::PointId;
 
 /// Name of the file.
 pub(crate) const NOTES: &str = "checks.json";

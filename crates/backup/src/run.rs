@@ -15,10 +15,12 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use lunway_block::{BlockDevice, BlockError, Buf, Extent, ExtentKind};
 use lunway_copy::Skipped;
-use lunway_file::{ThreadPool, Workers};
-use lunway_vhdx::format::GuidSource;
+use lunway_file::Workers;
 
-use crate::catalogue::{Catalogue, LINKS_MAX, lacks, open_disk};
+use crate::guids::Guids;
+use crate::point_files::{lacks, open_disk};
+use crate::threads::on;
+use crate::catalogue::{Catalogue, LINKS_MAX};
 use crate::changed::Changed;
 use crate::draft::Draft;
 use crate::error::{BackupError, Result};
@@ -28,7 +30,7 @@ use crate::history::History;
 use crate::journal::Counted;
 use crate::leaf::{LEAF, LEAVES, UNIT, UnitLeaves, unit_range, units};
 use crate::lease::Lease;
-use crate::manifest::{Level, Manifest, PointId, PointKind};
+use crate::manifest::{Level, Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
 use crate::seal::Sealing;
@@ -45,9 +47,6 @@ const CHECKPOINT_BYTES: u64 = 256 << 20;
 const ANNOUNCED: u32 = 65_536;
 /// The same where an earlier pass has left something: what is announced is forgotten of that, so 1 GiB.
 const ANNOUNCED_LATER: u32 = 1024;
-
-/// Factory for sources of new GUIDs.
-pub type Guids = Arc<dyn Fn() -> Box<dyn GuidSource> + Send + Sync>;
 
 /// Backup request: what is backed up, and how.
 pub struct Request<'a> {
@@ -169,17 +168,6 @@ struct Decision {
     why: String,
     parent: Option<Manifest>,
     history: History,
-}
-
-/// Runs a job that blocks on a thread.
-pub(crate) async fn on<T: Send + Unpin + 'static>(
-    pool: &ThreadPool,
-    job: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match pool.io(move || Ok(Box::new(job()))).await {
-        Ok(answer) => *answer,
-        Err(_) => Err(BackupError::Lost),
-    }
 }
 
 impl Run<'_> {
@@ -555,9 +543,4 @@ impl Run<'_> {
         }
         manifest
     }
-}
-
-/// A new point's id.
-pub(crate) fn new_id(guids: &Guids) -> PointId {
-    PointId(guids().next().to_digits() as u64)
 }

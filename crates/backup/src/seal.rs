@@ -16,11 +16,11 @@ use std::sync::Arc;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
+use crate::point_files::{clean_up, damaged, release};
 use crate::access::checked;
-use crate::draft::{Draft, Names};
+use crate::draft::Draft;
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, INCOMPLETE};
-use crate::history::damaged;
+use crate::folder::Folder;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
@@ -97,32 +97,4 @@ pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result
         folder.sync().map_err(writing())?;
     }
     Ok(())
-}
-
-/// Does the work that remains once a point is sealed. May be repeated.
-pub(crate) fn clean_up(folder: &dyn Folder, names: &Names) -> Result<()> {
-    let cleaning = || BackupError::folder("cleaning up", &folder.show(&names.stem));
-    protect(folder, &names.stem)?;
-    for name in folder.names().map_err(cleaning())? {
-        if name.starts_with(&names.stem) && name.ends_with(INCOMPLETE) && name != names.journal() {
-            folder.remove(&name).map_err(cleaning())?;
-        }
-    }
-    folder.remove(&names.journal()).map_err(cleaning())?;
-    folder.sync().map_err(cleaning())
-}
-
-/// Takes the right to write from a point's files. Shares that cannot do it are as they are.
-pub(crate) fn protect(folder: &dyn Folder, stem: &str) -> Result<()> {
-    let [copy, first] = manifest_names(stem);
-    for name in [disk_name(stem), leaves_name(stem), copy, first] {
-        let _ = folder.set_read_only(&name, true);
-    }
-    Ok(())
-}
-
-/// Gives the right to write to a file back before it is replaced or removed: SMB servers refuse both on one that is
-/// read-only. A file that is not there has nothing to give back.
-pub(crate) fn release(folder: &dyn Folder, name: &str) {
-    let _ = folder.set_read_only(name, false);
 }

@@ -18,15 +18,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lunway_block::Buf;
-use lunway_vhdx::{Chain, DiscardMode, DiskError, Source};
+use lunway_vhdx::{Chain, DiscardMode, DiskError, SegmentSource};
 
+use crate::point_files::damaged;
 use crate::error::{BackupError, Result};
 use crate::folder::Open;
-use crate::heal::Lost;
-use crate::history::{History, damaged};
+use crate::history::History;
 use crate::journal::Counted;
-use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range};
-use crate::manifest::PointId;
+use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range, Lost};
+use crate::point_id::PointId;
 use crate::pace::Pace;
 use crate::sidecar::Sidecar;
 
@@ -195,7 +195,7 @@ impl Shipment {
             let mut have = [Have::Nothing; LEAVES];
             let range = unit_range(unit, self.size);
             let mapped = self.disk.map(range.start, range.end - range.start, |segment| {
-                let nothing = matches!(segment.source, Source::Parent | Source::NeverWritten);
+                let nothing = matches!(segment.source, SegmentSource::Parent | SegmentSource::NeverWritten);
                 let within = segment.offset - range.start;
                 let leaves = within / LEAF..(within + segment.len).div_ceil(LEAF);
                 if !nothing {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lunway_vhdx::Storage;
 
 use crate::leaf::{LEAF, LEAVES, LeafHash, UnitLeaves};
-use crate::manifest::PointId;
+use crate::point_id::PointId;
 
 /// Units of a segment: 2 GiB of disk, and at most 1 MiB of hashes.
 pub(crate) const SEGMENT_UNITS: usize = 2048;

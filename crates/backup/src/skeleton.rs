@@ -7,13 +7,14 @@
 
 use std::ops::Range;
 
-use lunway_vhdx::{Chain, Source};
+use lunway_vhdx::{Chain, SegmentSource};
 
+use crate::point_files::damaged;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::history::damaged;
 use crate::leaf::{LEAF, LEAVES, UNIT, is_zero, leaf_range};
-use crate::manifest::{FILE_MAX, PointId};
+use crate::manifest::FILE_MAX;
+use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 
 /// The hash of all bytes of a file that are not leaves of `sidecar`. Blocks.
@@ -137,7 +138,7 @@ fn places(disk: &Chain<Open>, name: &str, len: u64, sidecar: &Sidecar, point: Po
                     continue;
                 }
                 let mapped = disk.map(range.start, range.end - range.start, |segment| {
-                    if let Source::File(at) = segment.source {
+                    if let SegmentSource::File(at) = segment.source {
                         fits &= places.add(at..at + segment.len);
                     }
                 });

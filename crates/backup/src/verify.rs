@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use lunway_vhdx::{Chain, DiskError};
 
-use crate::access::{RetryingFolder, checked, is_of_the_file};
-use crate::catalogue::{Catalogue, open_disk};
-use crate::error::{BackupError, Result};
+use crate::point_files::{open_disk, open_sidecar};
+use crate::access::{RetryingFolder, checked};
+use crate::catalogue::Catalogue;
+use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open};
-use crate::history::open_sidecar;
 use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
-use crate::manifest::{Manifest, PointId};
+use crate::manifest::Manifest;
+use crate::point_id::PointId;
 use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
 use crate::sidecar::{Sidecar, SidecarError};
 use crate::skeleton::skeleton;
@@ -30,9 +31,9 @@ pub struct Verification {
     pub patience: Duration,
 }
 
-/// Something that is damaged.
+/// Damage that a verification found, and the points that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct FoundDamage {
     /// The damage, as recorded in the notes.
     pub damage: Damage,
     /// Description and location of the fault.
@@ -49,7 +50,7 @@ pub struct Report {
     /// Bytes of leaves that were compared with their hashes.
     pub bytes: u64,
     /// Damage found.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<FoundDamage>,
     /// Irregularities that harm no point.
     pub remarks: Vec<String>,
     /// Points that are whole: everything was read.
@@ -152,7 +153,7 @@ impl Verifier<'_> {
     fn add(&mut self, point: PointId, what: String) {
         let damage = Damage::Point { point, what: what.clone() };
         let concerned = self.catalogue.concerned(point);
-        self.report.findings.push(Finding { damage, what, concerned });
+        self.report.findings.push(FoundDamage { damage, what, concerned });
     }
 
     fn point(&mut self, manifest: &Manifest, progress: &mut dyn FnMut(u64)) -> Result<()> {
@@ -234,7 +235,7 @@ impl Verifier<'_> {
         let mut random = self.verification.seed | 1;
         for index in 0..sidecar.segments().len() {
             let units =
-                sidecar.segment(index).map_err(|error| crate::history::damaged(manifest.point, error))?;
+                sidecar.segment(index).map_err(|error| crate::point_files::damaged(manifest.point, error))?;
             for unit in units.iter() {
                 if (self.is_cancelled)() {
                     return Err(BackupError::Refused("interrupted: nothing was found until then".into()));
@@ -264,7 +265,7 @@ impl Verifier<'_> {
             let concerned = self.showing(manifest.point, unit, usize::from(leaf))?;
             let what = format!("point {}: its data at offset {offset} are not what was sent", manifest.point);
             let damage = Damage::Leaf { point: manifest.point, unit, leaf };
-            self.report.findings.push(Finding { damage, what, concerned });
+            self.report.findings.push(FoundDamage { damage, what, concerned });
         }
         Ok(())
     }
@@ -317,7 +318,7 @@ impl Verifier<'_> {
             };
             let held = match sidecar.as_ref().map(|sidecar| sidecar.unit(unit)) {
                 Some(Err(SidecarError::Io(error))) if !is_of_the_file(error.kind()) => {
-                    return Err(crate::history::damaged(above.point, SidecarError::Io(error)));
+                    return Err(crate::point_files::damaged(above.point, SidecarError::Io(error)));
                 }
                 held => held.and_then(std::result::Result::ok).flatten(),
             };

@@ -198,7 +198,7 @@ fn a_leaf_that_its_file_does_not_show_any_more_is_held_by_the_next_point_and_by_
         report
     };
     let report = look();
-    let is_the_leaf = |found: &lunway_backup::Finding| matches!(found.damage, Damage::Leaf { point, .. } if point == points[2]);
+    let is_the_leaf = |found: &lunway_backup::FoundDamage| matches!(found.damage, Damage::Leaf { point, .. } if point == points[2]);
     assert!(report.findings.len() == 1 && is_the_leaf(&report.findings[0]), "{report:?}");
     let outcome = source.back_up(&folder, true, 8).unwrap();
     let note = outcome.notes.iter().find(|note| note.contains("stays damaged")).expect("a note");

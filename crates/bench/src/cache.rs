@@ -6,7 +6,7 @@ use std::time::Duration;
 use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Caching, ExtentKind, Finding, Severity};
 
-use crate::job::Region;
+use crate::load::job::Region;
 
 /// Extents are asked for in pieces of this, bytes.
 const EXTENT_WINDOW: u64 = 1 << 30;

@@ -40,52 +40,35 @@ pub mod score;
 pub mod stream;
 pub mod wire;
 
-mod access;
 mod cache;
-mod cpu;
-mod engine;
 mod error;
 mod generator;
-mod interval;
-mod job;
-mod latency;
-mod meter;
+mod load;
+mod measure;
 mod occupancy;
-mod outcome;
-mod pace;
-mod pass;
-mod payload;
-mod permutation;
-mod progress;
-mod random;
 mod run;
-mod schedule;
-mod series;
-mod sizes;
-mod skew;
-mod slots;
-mod source;
-mod stamp;
 mod table;
 mod verify;
-mod workers;
 
-pub use access::{Distribution, Mix, Pattern, RwMode};
+pub use load::job_error::JobError;
+pub use load::access::{Distribution, Mix, Pattern, RwMode};
 pub use cache::cache_truth;
-pub use cpu::CpuTime;
-pub use error::{BenchError, JobError};
+pub use run::cancel::Cancel;
+pub use measure::cpu::CpuTime;
+pub use error::BenchError;
 pub use generator::{GeneratorCost, generator_cost};
-pub use interval::Interval;
-pub use job::{
+pub use measure::interval::Interval;
+pub use load::job::{
     Arrivals, Fill, JOBS_MAX, Job, Limit, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX, random_seed,
 };
-pub use latency::Latency;
+pub use measure::latency::Latency;
 pub use occupancy::{holds_data, holds_data_anywhere};
-pub use outcome::{Direction, End, Outcome};
-pub use run::{Cancel, Tick, run};
-pub use schedule::{Entry, Event, Schedule};
-pub use series::{Point, Series};
-pub use sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
+pub use measure::outcome::{Direction, End, Outcome};
+pub use run::progress::Tick;
+pub use run::run;
+pub use run::schedule::{ScheduledJob, Event, Schedule};
+pub use measure::series::{Point, Series};
+pub use load::sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
 pub use table::{Table, TableRow};
 
 pub use verify::{Fault, FaultKind, Verification};

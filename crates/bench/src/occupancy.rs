@@ -2,7 +2,7 @@
 
 use lunway_block::{BlockDevice, BlockError, Buf, ExtentKind};
 
-use crate::job::Region;
+use crate::load::job::Region;
 
 /// Extents are asked for in pieces of this, bytes, so that the answer stays small.
 const EXTENT_WINDOW: u64 = 4 << 30;

@@ -10,7 +10,7 @@ use std::fmt;
 use lunway_stats::geometric_mean;
 use serde_json::{Value, json};
 
-use crate::outcome::Outcome;
+use crate::measure::outcome::Outcome;
 
 /// Name of [`REFERENCE`]; a changed table gets another name, and scores of different tables do not compare.
 pub const REFERENCE_VERSION: &str = "lunway-1";

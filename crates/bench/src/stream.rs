@@ -8,10 +8,9 @@ use lunway_block::PathSample;
 use serde_json::{Value, json};
 
 use crate::fio;
-use crate::interval::Interval;
-use crate::outcome::Outcome;
-use crate::profile::Step;
-use crate::run::Tick;
+use crate::measure::interval::Interval;
+use crate::measure::outcome::Outcome;
+use crate::run::progress::{Step, Tick};
 
 /// Tolerance by which ticks may fall short of a second because of the scheduler.
 const SLACK: Duration = Duration::from_millis(60);

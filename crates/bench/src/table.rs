@@ -4,7 +4,7 @@ use std::fmt;
 
 use lunway_report::{figure, response_time};
 
-use crate::outcome::Outcome;
+use crate::measure::outcome::Outcome;
 
 /// The columns that people expect of a storage benchmark. `Display` draws it; figures are aligned, units stated below.
 #[derive(Clone, Debug, Default, PartialEq)]

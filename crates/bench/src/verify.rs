@@ -4,9 +4,9 @@ use std::fmt;
 
 use lunway_block::{Buf, SharedBuf};
 
-use crate::job::{Job, Region};
-use crate::source::Next;
-use crate::stamp::{Found, Stamp};
+use crate::load::job::{Job, Region};
+use crate::load::source::Next;
+use crate::load::stamp::{Found, Stamp};
 
 /// Faults kept with their place; more are only counted.
 const FAULTS_KEPT_MAX: usize = 64;
@@ -264,7 +264,7 @@ fn next_generation(entry: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Mix;
+    use crate::load::access::Mix;
 
     fn verifier(mix: Mix) -> Verifier {
         let mut job = Job::new("x");

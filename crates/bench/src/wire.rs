@@ -10,9 +10,9 @@ use std::time::Duration;
 use lunway_net::{Client, DEPTH_MAX, NetError, Shape, StopFlag};
 use serde_json::{Value, json};
 
-use crate::access::Pattern;
-use crate::job::Job;
-use crate::outcome::{Direction, Outcome};
+use crate::load::access::Pattern;
+use crate::load::job::Job;
+use crate::measure::outcome::{Direction, Outcome};
 
 /// From this block size on, sequential I/O is a stream, bytes.
 const STREAM_FROM: u32 = 256 << 10;
@@ -188,11 +188,11 @@ mod tests {
     use lunway_net::{Loopback, Window};
 
     use super::*;
-    use crate::access::Mix;
-    use crate::cpu::CpuTime;
-    use crate::job::Rate;
-    use crate::outcome::End;
-    use crate::series::Series;
+    use crate::load::access::Mix;
+    use crate::measure::cpu::CpuTime;
+    use crate::load::job::Rate;
+    use crate::measure::outcome::End;
+    use crate::measure::series::Series;
 
     /// Returns the outcome of one second of reads and writes.
     fn outcome(pattern: Pattern, block: u32, reads: u64, writes: u64) -> Outcome {

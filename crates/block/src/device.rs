@@ -102,7 +102,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Tells the device that the range is no longer needed. Afterwards it reads as zeroes if
     /// [`Geometry::unmap`] says so, else as anything. May do less than asked.
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        Io::Ready(self.geometry().check(offset, len))
+        Io::Ready(self.geometry().check_write(offset, len))
     }
 
     /// Makes the range read as zeroes.
@@ -137,10 +137,10 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this
     /// answers. An operation in flight beyond a new end fails or has no effect. A device whose size is decided
     /// elsewhere takes the size that it has by now, and no other. Nothing is changed before `permit`
-    /// [says so](Permit::begin).
+    /// [says so](Permit::begin). A read-only device refuses it as any change.
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let _ = (size, permit);
-        Io::err(BlockError::Unsupported)
+        Io::err(if self.geometry().read_only { BlockError::ReadOnly } else { BlockError::Unsupported })
     }
 
     /// Freezes what the device holds, and goes on with a new file `leaf` on top of it, which must not exist: all later

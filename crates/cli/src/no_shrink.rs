@@ -36,3 +36,23 @@ impl Layer for NoShrink {
         self.inner.resize(size, permit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lunway_block::conformance::{Check, Outcome, Subject};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_but_a_smaller_size_is_passed_on() {
+        let layer = Subject::layer("no smaller size", &[], |inner| Arc::new(NoShrink::new(inner)));
+        assert_eq!(layer.check(Check::PassesOn).await, Ok(Outcome::Holds));
+        let device = layer.fresh().await.device;
+        let size = device.geometry().size;
+        let refused = device.resize(size / 2, Permit::default()).await;
+        assert!(matches!(refused, Err(BlockError::Io { kind: io::ErrorKind::PermissionDenied, .. })));
+        assert_eq!(device.geometry().size, size);
+        device.resize(2 * size, Permit::default()).await.unwrap();
+        assert_eq!(device.geometry().size, 2 * size);
+    }
+}

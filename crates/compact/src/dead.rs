@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use lunway_vhdx::{Chain, Source, Storage};
+use lunway_vhdx::{Chain, SegmentSource, Storage};
 
 use crate::{Bytes, Error, ParentBytes, Plan};
 
@@ -103,7 +103,7 @@ impl<S: Storage> Window<'_, S> {
         let (held, mut last_held) = (&mut self.held, None);
         let range = self.range.clone();
         self.chain.map(range.start, range.end - range.start, |segment| {
-            let Source::File(from) = segment.source else { return };
+            let SegmentSource::File(from) = segment.source else { return };
             if segment.level > 0 {
                 return;
             }
@@ -246,7 +246,7 @@ impl<S: Storage> Window<'_, S> {
     }
 }
 
-fn read(bytes: &impl lunway_filesystem::Source, at: u64, buf: &mut [u8]) -> Result<(), Error> {
+fn read(bytes: &impl lunway_filesystem::ByteSource, at: u64, buf: &mut [u8]) -> Result<(), Error> {
     bytes.read(at, buf).map_err(|error| Error::Changed(error.what))
 }
 

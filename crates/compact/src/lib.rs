@@ -26,7 +26,7 @@ mod free_map;
 
 use std::ops::{ControlFlow, Range};
 
-use lunway_filesystem::source::{Source, Unreadable};
+use lunway_filesystem::source::{ByteSource, Unreadable};
 use lunway_filesystem::tree;
 use lunway_vhdx::{Chain, DiscardMode, DiskError, Storage};
 
@@ -170,7 +170,7 @@ pub(crate) fn block_size<S: Storage>(chain: &Chain<S>) -> u64 {
 /// A chain as the source of bytes that readers of file systems ask for.
 pub struct Bytes<'a, S>(pub &'a Chain<S>);
 
-impl<S: Storage> Source for Bytes<'_, S> {
+impl<S: Storage> ByteSource for Bytes<'_, S> {
     fn len(&self) -> u64 {
         self.0.size()
     }
@@ -183,7 +183,7 @@ impl<S: Storage> Source for Bytes<'_, S> {
 /// The same of what the parent has.
 pub(crate) struct ParentBytes<'a, S>(pub(crate) &'a Chain<S>);
 
-impl<S: Storage> Source for ParentBytes<'_, S> {
+impl<S: Storage> ByteSource for ParentBytes<'_, S> {
     fn len(&self) -> u64 {
         self.0.size()
     }

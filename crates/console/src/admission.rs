@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lunway_target::{Source, SourceQuota};
+use lunway_target::{SourceHost, SourceQuota};
 use tokio::sync::Notify;
 
-use crate::listen::CONNECTIONS_MAX;
-
+/// Connections at a time, for each socket on its own; on TCP of those that have shown the token.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// Connections without a proven token at a time.
 const UNPROVEN_MAX: usize = 64;
 /// Of these from one source: half, so that a single one never has all of them.
@@ -68,7 +68,7 @@ impl TokenAdmission {
         let (number, connection) = (inner.last, Arc::<ConnectionState>::default());
         let leaving = inner.unproven.enter(
             number,
-            Source::from(from),
+            SourceHost::from(from),
             Arc::clone(&connection),
             UNPROVEN_MAX,
             UNPROVEN_OF_SOURCE_MAX,

@@ -31,7 +31,7 @@ impl NewFile {
                 path.display()
             ))),
             DeviceSpec::Vhdx { path } => Err(ApiError::bad_request(format!(
-                "only raw files are created with a LUN: create {0} with `lunway disk create {0} --size SIZE`, then add it",
+                "only raw files are created with a LUN: create {} with `lunway disk create`, then add it",
                 path.display()
             ))),
             _ => Err(ApiError::bad_request(format!(

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::error::ErrorBody;
 use crate::killed::KilledProcess;
-use crate::running::RunningDaemon;
+use crate::running::{RunningDaemon, runtime_folder};
 use crate::token::{TokenError, read_token};
 
 /// Time limit for connecting to a daemon.
@@ -144,14 +144,6 @@ impl std::fmt::Display for Endpoint {
             Self::Tcp { address, .. } => address.fmt(f),
         }
     }
-}
-
-/// Folder of this user's running daemons: `$LUNWAY_RUNTIME_DIR`, else, for root, `/run/lunway`, else
-/// `$XDG_RUNTIME_DIR`.
-pub(crate) fn runtime_folder() -> PathBuf {
-    let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let of_user = || named("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
-    named("LUNWAY_RUNTIME_DIR").or_else(of_user).unwrap_or_else(|| PathBuf::from("/run/lunway"))
 }
 
 /// Why a daemon cannot be asked, and what to do.

@@ -14,7 +14,7 @@ use crate::api;
 use crate::listen::{self, ListenError, TcpSocket};
 use crate::manager::Manager;
 use crate::route::router;
-use crate::source::Source;
+use crate::source::ConfigSource;
 use crate::token::{Token, TokenError};
 
 /// The management interface of one server.
@@ -64,7 +64,7 @@ impl Sockets {
 
 impl Console {
     /// Begins to answer.
-    pub fn start(sockets: Sockets, server: Arc<Server>, source: Source) -> Result<Self, ListenError> {
+    pub fn start(sockets: Sockets, server: Arc<Server>, source: ConfigSource) -> Result<Self, ListenError> {
         let manager = Manager::new(server, source);
         manager.keep_all_formats();
         let runtime = tokio::runtime::Builder::new_current_thread()

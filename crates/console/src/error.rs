@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use lunway_target::{ChangeError, ConfigError, StartError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -71,5 +72,35 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = ErrorBody { error: self.sentence, parameter: self.parameter.map(str::to_owned) };
         (self.status, Json(body)).into_response()
+    }
+}
+
+/// Converts the server's refusals to errors for clients.
+pub(crate) fn refused(error: ChangeError) -> ApiError {
+    let status = match &error {
+        ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
+        ChangeError::Offline { .. } | ChangeError::Unsettled { .. } => StatusCode::CONFLICT,
+        ChangeError::Generation { .. }
+        | ChangeError::NeedsRestart(_)
+        | ChangeError::Smaller { .. }
+        | ChangeError::Cut { .. }
+        | ChangeError::HasSnapshots { .. }
+        | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
+        ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            StatusCode::CONFLICT
+        }
+        ChangeError::Persist(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        ChangeError::Unfit(StartError::Config(ConfigError::Read { .. }) | StartError::State(_)) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    let refusal = ApiError::new(status, error.to_string());
+    match error {
+        ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
+        ChangeError::Cut { .. } => refusal.decided_by("force"),
+        ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
+        _ => refusal,
     }
 }

@@ -53,7 +53,7 @@ impl Exports {
         name: &str,
         while_read: bool,
     ) -> Result<(), ApiError> {
-        let snapshot = server.snapshot(name).await.map_err(crate::manager::refused)?;
+        let snapshot = server.snapshot(name).await.map_err(crate::error::refused)?;
         let device = snapshot.device();
         let socket = server.snapshot_socket(name);
         let socket = socket.ok_or_else(|| ApiError::internal("there is no state directory".to_owned()))?;

@@ -3,7 +3,7 @@
 //! ```text
 //!   lunway target|lun|… ──► Client ─ Unix socket or TCP ─► listen ──► route ──► api/*
 //!                                                                              │
-//!                            Source (file + overrides) ◄ Manager: one change at a time ──► lunway_target::Server
+//!                      ConfigSource (file + overrides) ◄ Manager: one change at a time ──► lunway_target::Server
 //! ```
 //!
 //! A change is one transaction: the new configuration is checked, its devices are opened, it is written to the file,
@@ -17,7 +17,7 @@
 //! | [`Console`], [`Sockets`] | the API of one server: start and stop |
 //! | [`Client`] | asks such an API |
 //! | [`RunningDaemon`] | the daemons of this user that run, found by their records |
-//! | [`Source`] | the file and the overrides that the configuration comes from |
+//! | [`ConfigSource`] | the file and the overrides that the configuration comes from |
 //! | `api` | the operations, one file for each kind of thing |
 //! | `route` | the one table that makes the router and the OpenAPI document |
 //! | `manager` | changes, one at a time |
@@ -53,7 +53,7 @@ pub use error::ErrorBody;
 pub use killed::KilledProcess;
 pub use listen::ListenError;
 pub use running::{Registration, RunningDaemon};
-pub use source::Source;
+pub use source::ConfigSource;
 pub use token::TokenError;
 
 /// The methods that [`Client::call`] takes.

@@ -22,14 +22,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
-use crate::admission::{AdmissionGuard, TokenAdmission};
+use crate::admission::{AdmissionGuard, CONNECTIONS_MAX, TokenAdmission};
 use crate::error::ApiError;
 use crate::killed::KilledProcess;
 use crate::running::RunningDaemon;
 use crate::token::Token;
 
-/// Connections at a time, for each socket on its own; on TCP of those that have shown the token.
-pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// Time limit for the head of a request, and so for an idle connection.
 const HEAD_TIME: Duration = Duration::from_secs(30);
 /// Size limit of the head, bytes. Names in paths have at most 223 bytes each, every byte written as three.

@@ -4,22 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockError, Compaction, CompactionPhase};
 use lunway_target::{
-    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, ConfigError, DeviceName,
+    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName,
     IscsiName, LunConfig, LunSummary, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 
 use crate::answer::{Applied, Health, Kind, Line};
 use crate::backing::NewFile;
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::export::Exports;
 use crate::extract::Ask;
-use crate::source::Source;
+use crate::source::ConfigSource;
 
 /// The daemon as its managers see it: the server, where its configuration is kept, and the order of changes.
 ///
@@ -27,7 +26,7 @@ use crate::source::Source;
 #[derive(Clone)]
 pub(crate) struct Manager {
     pub(crate) server: Arc<Server>,
-    pub(crate) source: Arc<Source>,
+    pub(crate) source: Arc<ConfigSource>,
     pub(crate) started: Instant,
     pub(crate) exports: Arc<Exports>,
     /// Held for reading by every change under way.
@@ -51,7 +50,7 @@ enum Ending {
 const END_TIME: Duration = Duration::from_secs(2);
 
 impl Manager {
-    pub(crate) fn new(server: Arc<Server>, source: Source) -> Self {
+    pub(crate) fn new(server: Arc<Server>, source: ConfigSource) -> Self {
         Self {
             server,
             source: Arc::new(source),
@@ -368,7 +367,7 @@ impl Manager {
                 true => Ok(()),
                 false => Err(ApiError::conflict(
                     "the snapshot must be recorded in the daemon's configuration file, and this logical unit is not in one: start \
-                     the daemon with a file (serve -c or --save)",
+                     the daemon with one",
                 )),
             }
         };
@@ -527,7 +526,7 @@ impl Switch {
     }
 }
 
-fn keep_formats(source: &Source, served: &Config) {
+fn keep_formats(source: &ConfigSource, served: &Config) {
     if let Err(error) = source.keep_formats(served) {
         tracing::warn!(
             "cannot write into the configuration file that its devices are raw: {error}; write device = \"raw:…\" there, else a \
@@ -567,36 +566,6 @@ fn sizes(old: Option<u64>, new: u64) -> String {
     let Some(old) = old else { return HumanSize(new).to_string() };
     let (from, to) = (HumanSize(old).to_string(), HumanSize(new).to_string());
     if from == to { format!("{old} -> {new} bytes") } else { format!("{from} -> {to}") }
-}
-
-/// Converts the server's refusals to errors for clients.
-pub(crate) fn refused(error: ChangeError) -> ApiError {
-    let status = match &error {
-        ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
-        ChangeError::Offline { .. } | ChangeError::Unsettled { .. } => StatusCode::CONFLICT,
-        ChangeError::Generation { .. }
-        | ChangeError::NeedsRestart(_)
-        | ChangeError::Smaller { .. }
-        | ChangeError::Cut { .. }
-        | ChangeError::HasSnapshots { .. }
-        | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
-        ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-        ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            StatusCode::CONFLICT
-        }
-        ChangeError::Persist(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        ChangeError::Unfit(StartError::Config(ConfigError::Read { .. }) | StartError::State(_)) => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
-        _ => StatusCode::UNPROCESSABLE_ENTITY,
-    };
-    let refusal = ApiError::new(status, error.to_string());
-    match error {
-        ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
-        ChangeError::Cut { .. } => refusal.decided_by("force"),
-        ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
-        _ => refusal,
-    }
 }
 
 #[cfg(test)]

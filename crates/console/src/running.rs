@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::client::runtime_folder;
 use crate::killed::KilledProcess;
 
 /// The folder of the records, within the runtime folder, which others may use for theirs.
@@ -108,6 +107,14 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Folder of this user's running daemons: `$LUNWAY_RUNTIME_DIR`, else, for root, `/run/lunway`, else
+/// `$XDG_RUNTIME_DIR`.
+pub(crate) fn runtime_folder() -> PathBuf {
+    let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let of_user = || named("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
+    named("LUNWAY_RUNTIME_DIR").or_else(of_user).unwrap_or_else(|| PathBuf::from("/run/lunway"))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::replace::{self, replace};
 ///
 /// A file that somebody edited after it was last read is never overwritten: it must be reloaded first.
 #[derive(Debug)]
-pub struct Source {
+pub struct ConfigSource {
     file: Option<PathBuf>,
     overrides: Overrides,
     /// The target that the overrides describe.
@@ -42,7 +42,7 @@ pub(crate) struct Loaded {
     text: Option<String>,
 }
 
-impl Source {
+impl ConfigSource {
     /// Reads `file` and lays `overrides` over it.
     pub fn read(file: Option<&Path>, overrides: Overrides) -> Result<(Self, Config), ConfigError> {
         let mut source =
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_change_is_written_to_the_file_and_read_back_from_there() {
         let (_folder, path) = folder();
-        let (source, mut config) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (source, mut config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         let old = config.clone();
         config.targets[0].alias = Some("A".to_owned());
         config.targets[0].luns[0].device = "ram:2M".parse().unwrap();
@@ -269,7 +269,7 @@ mod tests {
         let (_folder, path) = folder();
         let device = "iscsi://u%hunter2hunter2@h/iqn.2026-11.com.example:b/0";
         fs::write(&path, FILE.replace("ram:1M", device)).unwrap();
-        let (source, mut config) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (source, mut config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         config.targets[0].alias = Some("A".to_owned());
         source.persist(&config).unwrap();
         assert!(fs::read_to_string(&path).unwrap().contains(device));
@@ -283,7 +283,7 @@ mod tests {
             cores: Some(1),
             ..overrides(&[(0, "ram:1M")])
         };
-        let (source, mut config) = Source::read(Some(&path), overrides).unwrap();
+        let (source, mut config) = ConfigSource::read(Some(&path), overrides).unwrap();
         let old = config.clone();
         source.persist(&config).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), FILE);
@@ -303,7 +303,7 @@ mod tests {
         let text =
             FILE.replace("ram:1M", "disks/a.img").replace("listen =", "state_dir = \"state\"\nlisten =");
         fs::write(&path, &text).unwrap();
-        let (source, mut config) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (source, mut config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         let real = |name: &str| folder.path().join(name);
         assert_eq!(config.state_dir, Some(real("state")));
         assert_eq!(config.targets[0].luns[0].device.to_string(), real("disks/a.img").display().to_string());
@@ -317,7 +317,7 @@ mod tests {
         // What overrides say is found from the working folder, also when it is saved elsewhere.
         let here = std::env::current_dir().unwrap();
         let added = overrides(&[(0, here.join("b.img").to_str().unwrap())]);
-        let (source, config) = Source::saving_to(&real("saved.toml"), added, false).unwrap();
+        let (source, config) = ConfigSource::saving_to(&real("saved.toml"), added, false).unwrap();
         source.save(&config).unwrap();
         assert!(
             fs::read_to_string(real("saved.toml"))
@@ -330,7 +330,7 @@ mod tests {
     fn the_format_that_a_device_was_opened_as_is_written_to_the_file_once() {
         let (_folder, path) = folder();
         fs::write(&path, FILE.replace("ram:1M", "disk.img")).unwrap();
-        let (source, config) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (source, config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         source.keep_formats(&config.with_formats()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, FILE.replace("ram:1M", "raw:disk.img"));
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn an_edited_file_is_not_overwritten_until_it_was_reloaded() {
         let (_folder, path) = folder();
-        let (source, config) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (source, config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         let edited = FILE.replace("# ours", "# mine");
         fs::write(&path, &edited).unwrap();
         let error = source.persist(&config).unwrap_err();
@@ -359,26 +359,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("saved.toml");
         let added = overrides(&[(0, "ram:1M")]);
-        let (source, config) = Source::read(None, added.clone()).unwrap();
+        let (source, config) = ConfigSource::read(None, added.clone()).unwrap();
         source.persist(&config).unwrap();
         assert!(!source.keeps(&config, &config));
-        let (source, mut config) = Source::saving_to(&path, added.clone(), false).unwrap();
+        let (source, mut config) = ConfigSource::saving_to(&path, added.clone(), false).unwrap();
         source.save(&config).unwrap();
         assert_eq!(source.load().unwrap().config.targets, config.targets);
         config.targets[0].alias = Some("A".to_owned());
         source.persist(&config).unwrap();
         assert!(source.keeps(&config, &config));
-        let (_, read) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (_, read) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         assert_eq!(read.targets, config.targets);
-        let refused = Source::saving_to(&path, added.clone(), false).unwrap_err().to_string();
+        let refused = ConfigSource::saving_to(&path, added.clone(), false).unwrap_err().to_string();
         assert!(refused.contains("already exists"), "{refused}");
-        let (source, config) = Source::saving_to(&path, added.clone(), true).unwrap();
+        let (source, config) = ConfigSource::saving_to(&path, added.clone(), true).unwrap();
         source.save(&config).unwrap();
-        assert_eq!(Source::read(Some(&path), Overrides::default()).unwrap().1.targets, config.targets);
+        assert_eq!(ConfigSource::read(Some(&path), Overrides::default()).unwrap().1.targets, config.targets);
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
         for taken in [&link, folder.path(), Path::new("/dev/null")] {
-            assert!(Source::saving_to(taken, added.clone(), true).is_err(), "{taken:?}");
+            assert!(ConfigSource::saving_to(taken, added.clone(), true).is_err(), "{taken:?}");
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum OpenError {
     #[error(transparent)]
     Image(#[from] lunway_image_device::OpenError),
     /// A VHDX, VHD or qcow2 file past the page cache.
-    #[error("cannot open {} past the page cache: that is possible for raw images alone; leave --direct out", .path.display())]
+    #[error("cannot open {} past the page cache: that is possible for raw images alone", .path.display())]
     ContainerDirect {
         /// The file.
         path: PathBuf,

@@ -87,7 +87,7 @@ pub enum OpenError {
     /// Its mode lets nobody write to it.
     #[error(
         "cannot open {}: the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed; \
-         `readonly:` before its name or --read-only opens it for reading", path.display()
+         `readonly:` before its name opens it for reading", path.display()
     )]
     WriteProtected {
         /// The file.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::map::{Ranges, zero_bits};
-use crate::source::{LARGEST, Segment, Source, View};
+use crate::source::{LARGEST, Segment, ByteSource, View};
 use crate::volume::{Doubt, Volume, count_free};
 
 /// A bitmap with a bit for each cluster, 1 where it is allocated, in files of the volume.
@@ -29,7 +29,7 @@ impl ClusterBitmap {
     /// Gives the free ranges that touch `window`, bytes of the volume, in order.
     pub(crate) fn free_in(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {
@@ -41,7 +41,7 @@ impl ClusterBitmap {
     }
 
     /// Tells whether these clusters are all allocated.
-    pub(crate) fn allocated(&self, source: &dyn Source, clusters: Range<u64>) -> Result<bool, Doubt> {
+    pub(crate) fn allocated(&self, source: &dyn ByteSource, clusters: Range<u64>) -> Result<bool, Doubt> {
         let mut zeros = 0;
         self.zeros(source, clusters.clone(), &mut |bits| {
             zeros += bits.end.min(clusters.end).saturating_sub(bits.start.max(clusters.start));
@@ -52,7 +52,7 @@ impl ClusterBitmap {
     /// Gives runs of zeros, where `range` reaches into a byte also those of the rest of that byte.
     fn zeros(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         range: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {
@@ -71,7 +71,7 @@ impl ClusterBitmap {
     }
 
     /// The copies as sources of bytes.
-    fn views<'a>(&self, source: &'a dyn Source) -> Result<Vec<View<'a>>, Doubt> {
+    fn views<'a>(&self, source: &'a dyn ByteSource) -> Result<Vec<View<'a>>, Doubt> {
         let copies = self.copies.iter().map(|copy| View::new(source, copy.iter().copied()));
         Ok(copies.collect::<Result<_, _>>()?)
     }
@@ -101,7 +101,7 @@ const HELD: u64 = 64 << 10;
 /// runs all over the disk.
 pub(crate) struct Claims<'a> {
     bitmap: &'a ClusterBitmap,
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     held: Vec<Claim>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Claim {
 }
 
 impl<'a> Claims<'a> {
-    pub(crate) fn new(bitmap: &'a ClusterBitmap, source: &'a dyn Source) -> Self {
+    pub(crate) fn new(bitmap: &'a ClusterBitmap, source: &'a dyn ByteSource) -> Self {
         Self { bitmap, source, held: Vec::new() }
     }
 
@@ -171,7 +171,7 @@ impl ClusterMap {
         bitmap: ClusterBitmap,
         size: u64,
         metadata: Ranges,
-        source: &dyn Source,
+        source: &dyn ByteSource,
     ) -> Result<Self, Doubt> {
         let mut map = Self { bitmap, size, metadata, free: 0 };
         map.free = count_free(&map, source)?;
@@ -194,7 +194,7 @@ impl Volume for ClusterMap {
 
     fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {

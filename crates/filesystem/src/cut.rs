@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::partition::{HEAD, Partition, Table};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::tree;
 
 /// Damage that an earlier end would do. The text says what lies where and what to do, without the disk's name.
@@ -45,7 +45,7 @@ pub enum Cut {
 /// Returns what a disk with logical sectors of `sector` bytes would lose if it ended at `size`, bytes. `None`: nothing
 /// that is recognised; bytes that belong to no known format are not searched for. The reads are those of
 /// [`Disk::examine`](tree::Disk::examine).
-pub fn cut(source: &dyn Source, sector: u32, size: u64) -> Option<Cut> {
+pub fn cut(source: &dyn ByteSource, sector: u32, size: u64) -> Option<Cut> {
     if size >= source.len() {
         return None;
     }
@@ -72,11 +72,11 @@ fn find(source: &Watched<'_>, sector: u32, size: u64) -> Option<Cut> {
 /// A source that remembers the first of its bytes that could not be read: the readers of file systems take a volume
 /// that they cannot read for none.
 struct Watched<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     failed: RefCell<Option<Unreadable>>,
 }
 
-impl Source for Watched<'_> {
+impl ByteSource for Watched<'_> {
     fn len(&self) -> u64 {
         self.source.len()
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_disk_that_cannot_be_read_is_never_taken_for_an_empty_one() {
         struct Broken(Vec<u8>);
-        impl Source for Broken {
+        impl ByteSource for Broken {
             fn len(&self) -> u64 {
                 4 << 20
             }

@@ -42,7 +42,7 @@
 //!
 //! | module | has |
 //! |---|---|
-//! | [`source`] | bytes to be read: [`Source`], a [`View`](source::View) of a part, a cache, a budget |
+//! | [`source`] | bytes to be read: [`ByteSource`], a [`View`](source::View) of a part, a cache, a budget |
 //! | [`lvm`] | LVM2: logical volumes, and extents that none has |
 //! | [`map`] | ranges: used, free, unknown; the set that metadata is kept in |
 //! | [`volume`] | what a reader of a file system gives: identity, proof, free ranges |
@@ -73,7 +73,7 @@ pub mod volume;
 pub mod xfs;
 
 pub use map::{Ranges, Use};
-pub use source::{Source, Unreadable};
+pub use source::{ByteSource, Unreadable};
 pub use volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 /// Depth to which containers nest: disk, partition table, physical volume, logical volume.

@@ -1,7 +1,7 @@
 //! Formats that are recognised and left alone: encrypted, shared between disks, or not understood here.
 
 use crate::fields::{be32, le32, le64};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 
 /// A format of which nothing but its mark is known.
 #[derive(Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ const ZFS_UBERBLOCK: u64 = 0x00BA_B10C;
 const ZFS_UBERBLOCKS: u64 = 128 << 10;
 
 /// The opaque format that has marked the volume, if any.
-pub fn recognised(source: &dyn Source) -> Result<Option<&'static Opaque>, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<Option<&'static Opaque>, Unreadable> {
     for mark in &MARKS {
         if source.has(mark.at, mark.bytes.len() as u64)
             && source.bytes(mark.at, mark.bytes.len())? == mark.bytes
@@ -175,7 +175,7 @@ pub fn recognised(source: &dyn Source) -> Result<Option<&'static Opaque>, Unread
 
 /// BitLocker To Go looks like FAT32 from outside; a pointer to its own header gives it away (at 440, or 176 where
 /// Windows 7 wrote it).
-fn bitlocker_to_go(source: &dyn Source) -> Result<bool, Unreadable> {
+fn bitlocker_to_go(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     if source.len() < 512 {
         return Ok(false);
     }
@@ -193,7 +193,7 @@ fn bitlocker_to_go(source: &dyn Source) -> Result<bool, Unreadable> {
 }
 
 /// Versions 1.0 and 0.90 keep their superblock at the end, behind whatever begins at byte 0.
-fn md_at_the_end(source: &dyn Source) -> Result<bool, Unreadable> {
+fn md_at_the_end(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     let size = source.len();
     for (back, unit) in [(8 << 10, 4 << 10), (64 << 10, 64 << 10)] {
         let Some(at) = (size / unit * unit).checked_sub(back) else { continue };
@@ -208,14 +208,14 @@ fn md_at_the_end(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(false)
 }
 
-fn drbd(source: &dyn Source) -> Result<bool, Unreadable> {
+fn drbd(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     let Some(at) = (source.len() / DRBD_BLOCK).checked_sub(1) else { return Ok(false) };
     let header: [u8; DRBD_HEADER] = source.array(at * DRBD_BLOCK)?;
     Ok(header.chunks_exact(4).any(|word| DRBD_MAGICS.contains(&be32(word, 0))))
 }
 
 /// Its superblock lies at the end of the disk, behind the partition table and the file systems of the array.
-fn firmware_raid(source: &dyn Source) -> Result<bool, Unreadable> {
+fn firmware_raid(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     for (sectors, mark) in FIRMWARE_MARKS {
         let at = (source.len() / 512).checked_sub(sectors).map(|sector| sector * 512);
         if let Some(at) = at
@@ -227,7 +227,7 @@ fn firmware_raid(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(false)
 }
 
-fn zfs(source: &dyn Source) -> Result<bool, Unreadable> {
+fn zfs(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     if !source.has(ZFS_UBERBLOCKS, ZFS_UBERBLOCKS) {
         return Ok(false);
     }

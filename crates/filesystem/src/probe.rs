@@ -7,7 +7,7 @@
 //!    stale superblocks are common, and which one is stale is not written anywhere.
 
 use crate::opaque::{self, Opaque};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined};
 use crate::{btrfs, exfat, ext, fat, lvm, ntfs, partition, swap, xfs};
 
@@ -17,9 +17,9 @@ pub struct Format {
     /// Its name, for ambivalence.
     pub name: &'static str,
     /// Function that tells whether a volume bears its signature.
-    pub recognised: fn(&dyn Source) -> Result<bool, Unreadable>,
+    pub recognised: fn(&dyn ByteSource) -> Result<bool, Unreadable>,
     /// Examines a volume that does.
-    pub examine: fn(&dyn Source) -> Result<Examined, Doubt>,
+    pub examine: fn(&dyn ByteSource) -> Result<Examined, Doubt>,
 }
 
 /// All formats whose volumes have a free map.
@@ -51,7 +51,7 @@ pub enum Found {
 }
 
 /// Looks what a volume is. `sector` is the disk's logical sector, in which partition tables count.
-pub fn probe(source: &dyn Source, sector: u32) -> Result<Found, Unreadable> {
+pub fn probe(source: &dyn ByteSource, sector: u32) -> Result<Found, Unreadable> {
     if let Some(opaque) = opaque::recognised(source)? {
         return Ok(Found::Opaque(opaque));
     }

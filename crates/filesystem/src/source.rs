@@ -7,7 +7,7 @@ use std::ops::Range;
 ///
 /// Synchronous and without a runtime: who has another kind of device waits inside of `read`. The bytes have to hold
 /// still from the examination to the last range that is asked for.
-pub trait Source {
+pub trait ByteSource {
     /// Length, bytes.
     fn len(&self) -> u64;
 
@@ -20,7 +20,7 @@ pub trait Source {
     }
 }
 
-impl<'a> dyn Source + 'a {
+impl<'a> dyn ByteSource + 'a {
     /// `N` bytes at `offset`.
     pub fn array<const N: usize>(&self, offset: u64) -> Result<[u8; N], Unreadable> {
         let mut bytes = [0; N];
@@ -44,7 +44,7 @@ impl<'a> dyn Source + 'a {
     }
 }
 
-/// The most that [`bytes`](trait.Source.html#method.bytes) reads at once: a run of bitmaps, a table of entries.
+/// The most that [`bytes`](trait.ByteSource.html#method.bytes) reads at once: a run of bitmaps, a table of entries.
 pub const LARGEST: usize = 1 << 20;
 
 /// Why bytes could not be read, in a sentence.
@@ -62,7 +62,7 @@ impl Unreadable {
     }
 }
 
-impl Source for [u8] {
+impl ByteSource for [u8] {
     fn len(&self) -> u64 {
         <[u8]>::len(self) as u64
     }
@@ -77,7 +77,7 @@ impl Source for [u8] {
     }
 }
 
-impl<S: Source + ?Sized> Source for &S {
+impl<S: ByteSource + ?Sized> ByteSource for &S {
     fn len(&self) -> u64 {
         (**self).len()
     }
@@ -87,13 +87,13 @@ impl<S: Source + ?Sized> Source for &S {
     }
 }
 
-impl Source for Vec<u8> {
+impl ByteSource for Vec<u8> {
     fn len(&self) -> u64 {
-        Source::len(self.as_slice())
+        ByteSource::len(self.as_slice())
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Unreadable> {
-        Source::read(self.as_slice(), offset, buf)
+        ByteSource::read(self.as_slice(), offset, buf)
     }
 }
 
@@ -109,7 +109,7 @@ pub struct Segment {
 /// A volume inside of its container: a partition is one segment, a logical volume one or several, in the order of the
 /// volume's own addresses.
 pub struct View<'a> {
-    container: &'a dyn Source,
+    container: &'a dyn ByteSource,
     /// The volume's address at which each segment begins, and the segment.
     segments: Vec<(u64, Segment)>,
     len: u64,
@@ -118,7 +118,7 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// The volume of these segments. One that is not inside of the container is an error.
     pub fn new(
-        container: &'a dyn Source,
+        container: &'a dyn ByteSource,
         segments: impl IntoIterator<Item = Segment>,
     ) -> Result<Self, Unreadable> {
         let (mut mapped, mut len) = (Vec::new(), 0u64);
@@ -135,18 +135,18 @@ impl<'a> View<'a> {
     }
 
     /// View of a single range of the container.
-    pub fn part(container: &'a dyn Source, range: Range<u64>) -> Result<Self, Unreadable> {
+    pub fn part(container: &'a dyn ByteSource, range: Range<u64>) -> Result<Self, Unreadable> {
         Self::new(container, [Segment { at: range.start, len: range.end.saturating_sub(range.start) }])
     }
 }
 
-impl Source for View<'_> {
+impl ByteSource for View<'_> {
     fn len(&self) -> u64 {
         self.len
     }
 
     fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), Unreadable> {
-        if !(self as &dyn Source).has(offset, buf.len() as u64) {
+        if !(self as &dyn ByteSource).has(offset, buf.len() as u64) {
             return Err(Unreadable::outside(offset, buf.len() as u64, self.len));
         }
         let mut at = self.segments.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
@@ -188,17 +188,17 @@ impl<'a> Budget<'a> {
     /// Enough to examine a volume as large as `source` in any format that is read here, and so large that no sound
     /// volume meets it: the densest map is that of FAT32 with clusters of 512 bytes, whose two tables are 1/64 of the
     /// volume, and are read twice.
-    pub fn for_examination(source: &'a dyn Source) -> Self {
+    pub fn for_examination(source: &'a dyn ByteSource) -> Self {
         Self::new(source, (1u64 << 30).saturating_add(source.len() / 32).min(64 << 30))
     }
 
     /// `bytes` may be read of `source`.
-    pub fn new(source: &'a dyn Source, bytes: u64) -> Self {
+    pub fn new(source: &'a dyn ByteSource, bytes: u64) -> Self {
         Self { cached: Cached::new(source), left: Cell::new(bytes) }
     }
 }
 
-impl Source for Budget<'_> {
+impl ByteSource for Budget<'_> {
     fn len(&self) -> u64 {
         self.cached.len()
     }
@@ -222,7 +222,7 @@ impl Source for Budget<'_> {
 
 /// A source behind a small cache, so that readers may ask for a field at a time.
 pub struct Cached<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     runs: RefCell<Vec<Run>>,
     clock: Cell<u64>,
     /// Number of reads of the source.
@@ -242,7 +242,7 @@ const RUNS: usize = 64;
 
 impl<'a> Cached<'a> {
     /// `source` behind an empty cache.
-    pub fn new(source: &'a dyn Source) -> Self {
+    pub fn new(source: &'a dyn ByteSource) -> Self {
         Self { source, runs: RefCell::new(Vec::new()), clock: Cell::new(0), fetches: Cell::new(0) }
     }
 
@@ -253,13 +253,13 @@ impl<'a> Cached<'a> {
     }
 }
 
-impl Source for Cached<'_> {
+impl ByteSource for Cached<'_> {
     fn len(&self) -> u64 {
         self.source.len()
     }
 
     fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), Unreadable> {
-        if buf.len() as u64 >= RUN || !(self as &dyn Source).has(offset, buf.len() as u64) {
+        if buf.len() as u64 >= RUN || !(self as &dyn ByteSource).has(offset, buf.len() as u64) {
             return self.fetch(offset, buf);
         }
         let mut runs = self.runs.borrow_mut();

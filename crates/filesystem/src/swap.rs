@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::fields::{label, le32, uuid};
 use crate::map::Ranges;
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 const SIGNATURE: [u8; 10] = *b"SWAPSPACE2";
@@ -26,7 +26,7 @@ mod field {
 }
 
 /// The size of a page, and whether a system is suspended.
-fn signature(source: &dyn Source) -> Result<Option<(u64, bool)>, Unreadable> {
+fn signature(source: &dyn ByteSource) -> Result<Option<(u64, bool)>, Unreadable> {
     for page in PAGES.into_iter().filter(|page| source.len() >= *page) {
         let found: [u8; 10] = source.array(page - 10)?;
         let suspended = SUSPENDED.iter().any(|mark| found.starts_with(mark));
@@ -38,17 +38,17 @@ fn signature(source: &dyn Source) -> Result<Option<(u64, bool)>, Unreadable> {
 }
 
 /// Returns `true` if the volume is swap space.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     Ok(signature(source)?.is_some())
 }
 
 /// Returns `true` if a suspended system lies in the volume, whatever else bears its signature there.
-pub fn is_suspended(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn is_suspended(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     Ok(signature(source)?.is_some_and(|(_, suspended)| suspended))
 }
 
 /// Examines the volume.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let (page, suspended) =
         signature(source)?.ok_or_else(|| Doubt::new("it has no signature of swap space"))?;
     let header: [u8; 4096] = source.array(0)?;
@@ -96,7 +96,7 @@ impl Volume for Map {
 
     fn claimed_free(
         &self,
-        _: &dyn Source,
+        _: &dyn ByteSource,
         _: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {

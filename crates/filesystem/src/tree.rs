@@ -9,7 +9,7 @@ use crate::opaque::Opaque;
 use crate::partition::layout::{self, Layout};
 use crate::partition::types::Declared;
 use crate::probe::{Format, Found, probe};
-use crate::source::{Budget, Cached, Segment, Source, View};
+use crate::source::{Budget, Cached, Segment, ByteSource, View};
 use crate::swap;
 use crate::volume::{Doubt, Mounted, Volume, free_in};
 
@@ -93,7 +93,7 @@ pub struct Span<'a> {
 impl Disk {
     /// Examines a disk with logical sectors of `sector` bytes. Never an error: what cannot be read, proven or
     /// understood is unknown, with the reason in its place.
-    pub fn examine(source: &dyn Source, sector: u32) -> Self {
+    pub fn examine(source: &dyn ByteSource, sector: u32) -> Self {
         let mut root = Node::examine(source, sector, 0, None);
         if root.has_suspended() {
             root.leave_alone();
@@ -119,7 +119,7 @@ impl Disk {
     /// nevertheless, and the first such doubt is the result.
     pub fn for_each<'a>(
         &'a self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Span<'a>),
     ) -> Result<(), Doubt> {
@@ -149,7 +149,7 @@ impl Disk {
 
     /// Gives the free ranges of the disk, sorted, disjoint, not touching. After an error what was given is free
     /// nevertheless.
-    pub fn for_each_free(&self, source: &dyn Source, sink: &mut dyn FnMut(Range<u64>)) -> Result<(), Doubt> {
+    pub fn for_each_free(&self, source: &dyn ByteSource, sink: &mut dyn FnMut(Range<u64>)) -> Result<(), Doubt> {
         let mut joiner = crate::map::Joiner::new(sink);
         let ended = self.for_each(source, 0..u64::MAX, &mut |span| {
             if span.what == Use::Free {
@@ -267,7 +267,7 @@ impl Node {
     }
 
     /// Examines what lies in `source`, which is a container's child at this depth. Offsets are relative to it.
-    fn examine(source: &dyn Source, sector: u32, depth: usize, name: Option<String>) -> Self {
+    fn examine(source: &dyn ByteSource, sector: u32, depth: usize, name: Option<String>) -> Self {
         let mut node = Self::new(source.len(), name);
         if depth > DEPTH {
             return node.refused(Doubt::new(format!("it lies more than {DEPTH} containers deep")));
@@ -316,7 +316,7 @@ impl Node {
         }
     }
 
-    fn volume(mut self, source: &dyn Source, format: &Format) -> Self {
+    fn volume(mut self, source: &dyn ByteSource, format: &Format) -> Self {
         let found = match (format.examine)(source) {
             Ok(found) => found,
             Err(doubt) => {
@@ -341,7 +341,7 @@ impl Node {
         }
     }
 
-    fn table(mut self, source: &dyn Source, sector: u32, depth: usize, layout: Layout) -> Self {
+    fn table(mut self, source: &dyn ByteSource, sector: u32, depth: usize, layout: Layout) -> Self {
         self.kind = Some(layout.kind);
         self.notes = layout.notes;
         let mut claimed = Vec::new();
@@ -365,7 +365,7 @@ impl Node {
 
     fn physical_volume(
         mut self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         sector: u32,
         depth: usize,
         volume: PhysicalVolume,
@@ -471,7 +471,7 @@ impl Node {
     /// Gives the ranges of `window`, in addresses of this node, whose bytes are `source`.
     fn spans<'a>(
         &'a self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         doubt: &mut Option<Doubt>,
         sink: &mut dyn FnMut(Span<'a>),

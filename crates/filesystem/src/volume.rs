@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::map::{Joiner, Ranges, clip};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 
 /// Identity of a volume, as the volume states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub trait Volume {
     /// What is read here again is checked again, as far as that is cheap (checksums, padding, counts of a group).
     fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt>;
@@ -129,7 +129,7 @@ pub trait Volume {
 /// of the window that was not yet given is free.
 pub fn free_in(
     volume: &dyn Volume,
-    source: &dyn Source,
+    source: &dyn ByteSource,
     window: Range<u64>,
     sink: &mut dyn FnMut(Range<u64>),
 ) -> Result<(), Doubt> {
@@ -148,7 +148,7 @@ pub fn free_in(
 }
 
 /// Counts the bytes that [`free_in`] gives for the whole volume: the value for its [`Volume::free_bytes`].
-pub(crate) fn count_free(volume: &dyn Volume, source: &dyn Source) -> Result<u64, Doubt> {
+pub(crate) fn count_free(volume: &dyn Volume, source: &dyn ByteSource) -> Result<u64, Doubt> {
     let mut free = 0;
     free_in(volume, source, 0..volume.size(), &mut |range| free += range.end - range.start)?;
     Ok(free)

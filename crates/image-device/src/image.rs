@@ -9,7 +9,7 @@ use lunway_block::{
     Zeroing,
 };
 use lunway_file::Workers;
-use lunway_image::{Format, Image, Source};
+use lunway_image::{Format, Image, LayerSource};
 
 use crate::{OpenError, meaning};
 
@@ -94,7 +94,7 @@ fn extents(image: &Image<File>, offset: u64, len: u64) -> std::io::Result<Vec<Ex
     let mut list = Vec::new();
     image.map(offset, len, |segment| {
         let kind = match segment.source {
-            Source::Zero | Source::Absent if list.len() < EXTENTS_MAX => ExtentKind::Unallocated,
+            LayerSource::Zero | LayerSource::Absent if list.len() < EXTENTS_MAX => ExtentKind::Unallocated,
             _ => ExtentKind::Data,
         };
         // A layer tells of sectors, and a raw parent of bytes: a border within a sector makes all of it data.

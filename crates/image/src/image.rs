@@ -7,7 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use lunway_vhdx::{Locator, Storage, format::Guid, open_file};
 
 use crate::error::OpenError;
-use crate::layer::{Layer, LayerInfo, Raw, Source};
+use crate::layer::{Layer, Raw};
+use crate::layer_info::{LayerInfo, LayerSource};
 use crate::qcow2::{BackingFormat, Qcow2};
 use crate::vhd::Vhd;
 
@@ -48,7 +49,7 @@ pub struct MapSegment {
     /// Length, bytes.
     pub len: u64,
     /// Source of its bytes.
-    pub source: Source,
+    pub source: LayerSource,
     /// Index of the file of the chain that decides it, 0 being the first.
     pub level: usize,
 }
@@ -250,23 +251,23 @@ impl<S: Storage> Image<S> {
             // A parent may be smaller than its child: behind its end there is nothing.
             let there = layer.info().size.saturating_sub(offset).min(len);
             if there == 0 {
-                return Ok(MapSegment { offset, len, source: Source::Absent, level });
+                return Ok(MapSegment { offset, len, source: LayerSource::Absent, level });
             }
             let (found, source) = layer.locate(offset, there)?;
             len = found;
-            if source != Source::Absent || level == last {
+            if source != LayerSource::Absent || level == last {
                 return Ok(MapSegment { offset, len, source, level });
             }
         }
-        Ok(MapSegment { offset, len, source: Source::Absent, level: last })
+        Ok(MapSegment { offset, len, source: LayerSource::Absent, level: last })
     }
 }
 
 fn joins(last: &MapSegment, next: &MapSegment) -> bool {
     last.level == next.level
         && match (last.source, next.source) {
-            (Source::File(before), Source::File(after)) => before + last.len == after,
-            (Source::Compressed(_), Source::Compressed(_)) => false,
+            (LayerSource::File(before), LayerSource::File(after)) => before + last.len == after,
+            (LayerSource::Compressed(_), LayerSource::Compressed(_)) => false,
             (before, after) => before == after,
         }
 }

@@ -3,58 +3,10 @@
 use std::io;
 
 use lunway_vhdx::Storage;
-use lunway_vhdx::format::Guid;
 
+use crate::layer_info::{ImageKind, LayerInfo, LayerSource};
 use crate::qcow2::Qcow2;
 use crate::vhd::Vhd;
-
-/// Source of a range's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Bytes of the file, from this offset.
-    File(u64),
-    /// A compressed cluster of the file.
-    Compressed(Compressed),
-    /// Zeroes, whatever a parent has.
-    Zero,
-    /// Nothing: what the parent has, zeroes without one.
-    Absent,
-}
-
-/// A compressed cluster (qcow2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compressed {
-    /// Offset of its bytes in the file.
-    pub offset: u64,
-    /// Upper limit of its length, bytes: what follows the end of the stream is not part of it.
-    pub len: u64,
-    /// Offset in the cluster at which the range begins.
-    pub within: u64,
-}
-
-/// Kind of layer: how a file holds its disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImageKind {
-    /// All of it, in order.
-    Fixed,
-    /// Only what was written.
-    Dynamic,
-    /// Only what differs from a parent.
-    Differencing,
-}
-
-/// A file, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerInfo {
-    /// Kind of layer.
-    pub kind: ImageKind,
-    /// Bytes of the disk.
-    pub size: u64,
-    /// The unit of allocation, bytes; 0 where there is none.
-    pub block: u64,
-    /// The identity of the disk, where the format has one.
-    pub id: Option<Guid>,
-}
 
 /// Layer of a disk: one file.
 pub(crate) enum Layer<S> {
@@ -80,26 +32,26 @@ impl<S: Storage> Layer<S> {
     }
 
     /// Returns the source of the first bytes of a range within the disk, and their number: at least one.
-    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, Source)> {
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, LayerSource)> {
         match self {
             Self::Vhd(vhd) => vhd.locate(offset, len),
             Self::Qcow2(qcow2) => qcow2.locate(offset, len),
-            Self::Raw(_) => Ok((len, Source::File(offset))),
+            Self::Raw(_) => Ok((len, LayerSource::File(offset))),
         }
     }
 
     /// Fills `buf` with what `source` says.
-    pub(crate) fn read(&self, source: Source, buf: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, source: LayerSource, buf: &mut [u8]) -> io::Result<()> {
         match (self, source) {
-            (_, Source::Zero | Source::Absent) => {
+            (_, LayerSource::Zero | LayerSource::Absent) => {
                 buf.fill(0);
                 Ok(())
             }
-            (Self::Qcow2(qcow2), Source::Compressed(compressed)) => qcow2.decompress(compressed, buf),
-            (Self::Qcow2(qcow2), Source::File(at)) => qcow2.read(at, buf),
-            (Self::Vhd(vhd), Source::File(at)) => vhd.storage().read_at(at, buf),
-            (Self::Raw(raw), Source::File(at)) => raw.storage.read_at(at, buf),
-            (_, Source::Compressed(_)) => Err(io::ErrorKind::Unsupported.into()),
+            (Self::Qcow2(qcow2), LayerSource::Compressed(compressed)) => qcow2.decompress(compressed, buf),
+            (Self::Qcow2(qcow2), LayerSource::File(at)) => qcow2.read(at, buf),
+            (Self::Vhd(vhd), LayerSource::File(at)) => vhd.storage().read_at(at, buf),
+            (Self::Raw(raw), LayerSource::File(at)) => raw.storage.read_at(at, buf),
+            (_, LayerSource::Compressed(_)) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

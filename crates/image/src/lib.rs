@@ -33,10 +33,11 @@
 mod error;
 mod image;
 mod layer;
+mod layer_info;
 mod pages;
 pub mod qcow2;
 pub mod vhd;
 
 pub use error::OpenError;
 pub use image::{Format, Image, MapSegment};
-pub use layer::{ImageKind, LayerInfo, Source};
+pub use layer_info::{ImageKind, LayerInfo, LayerSource};

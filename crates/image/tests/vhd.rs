@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lunway_image::vhd::format::{FOOTER_CHECKSUM, HEADER_CHECKSUM, checksum};
 use lunway_image::vhd::{Layout, WriteError, Writer};
-use lunway_image::{Format, Image, ImageKind, Source};
+use lunway_image::{Format, Image, ImageKind, LayerSource};
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::Guid;
 
@@ -179,7 +179,7 @@ fn a_differencing_disk_shows_its_parent_where_its_bitmaps_say() {
     assert!(sectors[11..2048].iter().all(|byte| *byte == 1) && sectors[2048..].iter().all(|byte| *byte == 0));
     let mut map = Vec::new();
     image
-        .map(0, 2 * MIB, |segment| map.push((segment.len, segment.level, segment.source == Source::Absent)))
+        .map(0, 2 * MIB, |segment| map.push((segment.len, segment.level, segment.source == LayerSource::Absent)))
         .unwrap();
     assert_eq!(map.iter().map(|piece| piece.0).sum::<u64>(), 2 * MIB);
     assert_eq!(map[..3], [(512, 0, false), (6 * 512, 1, false), (512, 0, false)]);

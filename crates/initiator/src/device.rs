@@ -11,17 +11,18 @@ use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::Isid;
 use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 
-use crate::cache::is_power_on;
+use crate::session::cache::is_power_on;
 use crate::driver::Driver;
-use crate::exchange::had_its_turn;
+use crate::unit::exchange::had_its_turn;
 use crate::fresh_session::{FreshSession, Purpose};
-use crate::initiator_port::{ClaimedPort, UnitPorts};
-use crate::isid::IsidFamily;
+use crate::ports::initiator_port::{ClaimedPort, UnitPorts};
+use crate::ports::isid::IsidFamily;
 use crate::operation::{Done, Handle, Single};
 use crate::recovery::Recovery;
 use crate::session::Session;
-use crate::slots::{Command, Effect, Outcome};
-use crate::unit::{Shape, Unit, UnitCell};
+use crate::session::slots::{Command, Effect, Outcome};
+use crate::shape::Shape;
+use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, KnownDisk, OpenError, Predecessors, SessionEvent, SessionOptions, VpdIdentity};
 
 /// A logical unit behind one iSCSI session, as a block device.

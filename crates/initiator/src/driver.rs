@@ -16,11 +16,11 @@ use tokio::net::TcpStream;
 use crate::SessionEvent;
 use crate::dialling::{close_in_order, keep_off_the_port};
 use crate::fresh_session::log_tolerated;
-use crate::probe::Probe;
+use crate::connection::probe::Probe;
 use crate::recovery::Recovery;
-use crate::session::{End, Life, Session, State};
-use crate::silence::{Sign, Watch, black_hole};
-use crate::wire::{self, Alarm};
+use crate::session::{End, Life, Session, SessionState};
+use crate::connection::silence::{Sign, Watch, black_hole};
+use crate::connection::wire::{self, Alarm};
 
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
 ///
@@ -226,7 +226,7 @@ impl Drop for Driver {
     }
 }
 
-impl State {
+impl SessionState {
     fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
         self.work = false;
         if let Some(why) = self.doubt.take_verdict() {

@@ -14,14 +14,14 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::dialling::{Dialling, close_in_order};
-use crate::exchange::{ATTENTIONS_MAX, Answer, Exchange};
-use crate::initiator_port::ClaimedPort;
+use crate::unit::exchange::{ATTENTIONS_MAX, Answer, Exchange};
+use crate::ports::initiator_port::ClaimedPort;
 use crate::options::initiator_name;
-use crate::probe::Probe;
+use crate::connection::probe::Probe;
 use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
-use crate::silence::{Sign, Watch, black_hole};
+use crate::connection::silence::{Sign, Watch, black_hole};
 use crate::url::portal_of;
-use crate::wire::{self, Alarm};
+use crate::connection::wire::{self, Alarm};
 use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Most targets that one login may be sent on through (RFC 7143 §11.13.5, status class 1).

@@ -44,40 +44,31 @@
 //!
 //! The crate knows no target: what it is tested against speaks iSCSI over a socket.
 
-mod access;
-mod cache;
-mod clock;
+mod connection;
 mod device;
 mod dialling;
 mod driver;
-mod exchange;
 mod fence;
 mod fresh_session;
-mod identity;
-mod initiator_port;
+mod initiator_ports;
 mod inspect;
-mod isid;
 mod observer;
 mod open_error;
 mod operation;
 mod options;
+mod ports;
 mod predecessors;
-mod probe;
-mod recorded_session;
 mod recovery;
 mod session;
-mod silence;
-mod slots;
-mod traffic;
+mod shape;
 mod unit;
 mod url;
-mod wire;
 
 pub use device::IscsiDevice;
-pub use identity::VpdIdentity;
-pub use initiator_port::InitiatorPorts;
+pub use unit::identity::VpdIdentity;
+pub use initiator_ports::InitiatorPorts;
 pub use inspect::{Inspection, UnitInspection, discover, inspect, luns};
-pub use isid::IsidFamily;
+pub use ports::isid::IsidFamily;
 pub use lunway_iscsi::TargetRecord;
 pub use lunway_iscsi::pdu::Isid;
 pub use lunway_scsi::AccessState;
@@ -85,7 +76,7 @@ pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
 pub use options::SessionOptions;
 pub use predecessors::Predecessors;
-pub use recorded_session::RecordedSession;
-pub use silence::Silence;
-pub use unit::KnownDisk;
+pub use ports::recorded_session::RecordedSession;
+pub use shape::KnownDisk;
+pub use connection::silence::Silence;
 pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

@@ -14,8 +14,9 @@ use lunway_scsi::cdb::{self, WriteSameFlags};
 use lunway_scsi::{LbaStatus, Sense, Status};
 
 use crate::session::{Session, Ticket};
-use crate::slots::{Command, Effect, Outcome};
-use crate::unit::{Shape, UnitCell};
+use crate::session::slots::{Command, Effect, Outcome};
+use crate::shape::Shape;
+use crate::unit::UnitCell;
 
 /// Most pieces of one operation in flight: enough to keep a network busy, few enough that an
 /// operation over a whole disk neither fills the command window nor holds memory for all of it.

@@ -10,7 +10,7 @@ use lunway_block::duration::ExactDuration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::fence::Fence;
-use crate::initiator_port::{ClaimedPort, UnitPorts};
+use crate::ports::initiator_port::{ClaimedPort, UnitPorts};
 use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Between two looks whether another process has done opening the same disk.

@@ -10,10 +10,10 @@ use lunway_iscsi::pdu::Isid;
 use lunway_scsi::AdditionalSense;
 use tokio::net::TcpStream;
 
-use crate::cache::is_power_on;
+use crate::session::cache::is_power_on;
 use crate::fence::Fence;
 use crate::fresh_session::{FreshSession, Purpose};
-use crate::initiator_port::ClaimedPort;
+use crate::ports::initiator_port::ClaimedPort;
 use crate::session::{BREACHES_MAX, Session};
 use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, OpenError, SessionEvent, SessionOptions};
@@ -123,8 +123,8 @@ impl Recovery {
     /// sessions soon after their logins will end the next one too: the wait before that grows.
     ///
     /// An error is for ever: the same breach in [`BREACHES_MAX`] sessions in a row, of a lane. Where this is the only
-    /// path, each command counts for itself (`State::blame`); the commands of a lane go to others meanwhile, and come
-    /// back as new ones.
+    /// path, each command counts for itself (`SessionState::blame`); the commands of a lane go to others meanwhile, and
+    /// come back as new ones.
     pub(crate) fn note_end(&mut self, breach: Option<&str>, carried_out: bool) -> Result<(), String> {
         let lived = self.up_since.elapsed();
         self.barren = if carried_out || lived >= SOON { 0 } else { self.barren.saturating_add(1) };

@@ -15,6 +15,7 @@
 //! A network namespace belongs to a thread: everything here is asked on the thread that calls, and news come from the
 //! namespace in which [`Machine::watch`] was called.
 
+mod address;
 mod identity;
 mod link;
 mod machine;
@@ -23,5 +24,6 @@ mod route;
 
 pub use identity::{host_name, machine_id};
 pub use link::Link;
-pub use machine::{Machine, MachineAddress};
+pub use address::MachineAddress;
+pub use machine::Machine;
 pub use route::Route;

@@ -64,12 +64,12 @@ impl Link {
             })
             .collect();
         let name_of = |index: u32| {
-            messages.iter().find(|link| link.header.index == index).and_then(|link| name(link)).cloned()
+            messages.iter().find(|link| link.header.index == index).and_then(|link| netlink::name(link)).cloned()
         };
         messages
             .iter()
             .filter_map(|link| {
-                let name = name(link)?;
+                let name = netlink::name(link)?;
                 let facts = Facts::of(link);
                 Some(Self {
                     name: name.clone(),
@@ -113,14 +113,6 @@ impl<'a> Facts<'a> {
         }
         facts
     }
-}
-
-/// Returns the name of the interface.
-pub(crate) fn name(link: &LinkMessage) -> Option<&String> {
-    link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name),
-        _ => None,
-    })
 }
 
 /// The speed from `/sys`, if the interface there is the same one: `/sys` shows the namespace in which it was mounted,

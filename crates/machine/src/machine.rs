@@ -9,6 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::Link;
+use crate::address::MachineAddress;
 use crate::netlink::{self, News};
 
 /// Polling interval where the kernel does not notify of changes.
@@ -16,21 +17,6 @@ const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Pause between news and looking. An interface that comes up brings several news in a row; and the kernel tells of an
 /// address a moment before its route, without which it cannot be listened on.
 const SETTLE_TIME: Duration = Duration::from_millis(10);
-
-/// An address of this machine, on an interface that is up.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MachineAddress {
-    /// Itself.
-    pub ip: IpAddr,
-    /// The network that the interface reaches by it.
-    pub network: IpNet,
-    /// Name of the interface.
-    pub interface: String,
-    /// The interface is a loopback: its whole network is this machine.
-    pub loopback: bool,
-    /// New connections should not use it (RFC 4862 §5.5.4).
-    pub deprecated: bool,
-}
 
 /// Looks at the machine's addresses, and tells when they change.
 ///

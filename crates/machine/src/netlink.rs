@@ -12,14 +12,13 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::RouteMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 use socket2::SockRef;
 
-use crate::link;
-use crate::machine::MachineAddress;
+use crate::address::MachineAddress;
 
 /// Netlink answer timeout: a kernel that takes a second is broken.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -165,6 +164,14 @@ fn take(bytes: &[u8]) -> io::Result<(usize, Option<NetlinkMessage<RouteNetlinkMe
     Ok((len.next_multiple_of(4), message.ok()))
 }
 
+/// Returns the name of the interface.
+pub(crate) fn name(link: &LinkMessage) -> Option<&String> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name),
+        _ => None,
+    })
+}
+
 fn usable(message: &AddressMessage, links: &HashMap<u32, LinkMessage>) -> Option<MachineAddress> {
     let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
     let (mut address, mut local): (Option<IpAddr>, Option<IpAddr>) = (None, None);
@@ -183,7 +190,7 @@ fn usable(message: &AddressMessage, links: &HashMap<u32, LinkMessage>) -> Option
     alone.then_some(MachineAddress {
         ip,
         network: IpNet::new(ip, message.header.prefix_len).ok()?,
-        interface: link::name(link)?.clone(),
+        interface: name(link)?.clone(),
         loopback: link.header.flags.contains(LinkFlags::Loopback),
         deprecated: flags.contains(AddressFlags::Deprecated),
     })
@@ -193,7 +200,6 @@ fn usable(message: &AddressMessage, links: &HashMap<u32, LinkMessage>) -> Option
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    use netlink_packet_route::link::LinkAttribute;
 
     use super::*;
 

@@ -1,18 +1,12 @@
 //! Huge pages where data is dense.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::reservation::CHUNK;
+use crate::chunk::ThpMode;
 use crate::table::Table;
-
-/// A huge page, bytes (x86-64, and arm64 with pages of 4 KiB).
-pub(crate) const HUGE: usize = 2 << 20;
-/// Chunks in one.
-pub(crate) const CHUNKS_PER_HUGE: usize = HUGE / CHUNK;
 
 /// Regions that wait to be put together; the next ones stay as they are. 32 GiB.
 const WAITING_MAX: usize = 16_384;
@@ -23,32 +17,6 @@ const REST: u32 = 4;
 const REST_MAX: Duration = Duration::from_millis(5);
 /// Idle time after which the thread ends.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-
-/// Mode of transparent huge pages on this machine (`/sys/kernel/mm/transparent_hugepage/enabled`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ThpMode {
-    /// The kernel takes them at the first write in any region: switched off for disks, where one sector would take 2
-    /// MiB.
-    Always,
-    /// They are had where they are asked for.
-    Advised,
-    /// There are none.
-    Never,
-}
-
-impl ThpMode {
-    pub(crate) fn of_this_machine() -> Self {
-        static MODE: LazyLock<ThpMode> = LazyLock::new(|| {
-            let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-            match () {
-                () if text.contains("[always]") => ThpMode::Always,
-                () if text.contains("[madvise]") => ThpMode::Advised,
-                () => ThpMode::Never,
-            }
-        });
-        *MODE
-    }
-}
 
 #[derive(Default)]
 struct Queue {

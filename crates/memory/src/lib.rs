@@ -11,6 +11,7 @@
 //! | `huge` | huge pages where data is dense |
 //! | [`NullDisk`] | writes vanish, reads are zeroes |
 
+mod chunk;
 mod huge;
 mod null;
 mod ram;

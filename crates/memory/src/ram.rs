@@ -12,7 +12,8 @@ use lunway_block::{
 
 use crate::ShapeError;
 use crate::huge;
-use crate::reservation::{CHUNK, Chunk, ReadGuard};
+use crate::chunk::CHUNK;
+use crate::reservation::{Chunk, ReadGuard};
 use crate::table::{SIZE_MAX, Table};
 
 /// A disk of memory: sparse, thin, never waiting.

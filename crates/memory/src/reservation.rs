@@ -11,16 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
-use crate::huge::{CHUNKS_PER_HUGE, HUGE, ThpMode};
+use crate::chunk::{CHUNK, CHUNKS_PER_HUGE, HUGE, SEGMENT, ThpMode};
 
-/// The unit of allocation, of locking and of unmapping, bytes.
-///
-/// Smaller chunks: less memory for scattered writes, finer unmap. Larger ones: fewer locks per transfer, a
-/// smaller table. At 64 KiB a 1 MiB read takes 16 uncontended locks, some 0.3 µs beside 50 µs and more of
-/// copying, and the table is 0.02 % of the data.
-pub(crate) const CHUNK: usize = 64 << 10;
-/// Chunks per segment: 64 MiB of disk behind 12 KiB of locks.
-pub(crate) const SEGMENT: usize = 1024;
 const SEGMENT_LEN: usize = SEGMENT * CHUNK;
 
 /// Address space for a part of a disk: one mapping, of which pages are taken when they are first written, and given

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::ShapeError;
-use crate::huge::CHUNKS_PER_HUGE;
-use crate::reservation::{CHUNK, Chunk, Reservation, SEGMENT, Segment};
+use crate::chunk::{CHUNK, CHUNKS_PER_HUGE, SEGMENT};
+use crate::reservation::{Chunk, Reservation, Segment};
 
 const MIDDLE: usize = 512;
 const ROOT: usize = 512;

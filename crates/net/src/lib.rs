@@ -50,4 +50,4 @@ pub use responder::{Responder, SESSIONS_MAX};
 pub use round_trips::{DEPTH_MAX, HEADER, RoundTrips, Shape};
 pub use socket::{Buffers, Window};
 pub use tcp_info::TcpInfo;
-pub use verdict::{Finding, Tone};
+pub use verdict::{Remark, RemarkTone};

@@ -17,9 +17,9 @@ const BUSY: f64 = 0.85;
 /// Limit of retransmitted segments: one in a thousand is more than a healthy storage network loses.
 const LOSS: f64 = 0.001;
 
-/// Tone of a sentence: good news or not.
+/// Tone of a [`Remark`]: good news or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tone {
+pub enum RemarkTone {
     /// As it should be.
     Good,
     /// Something to mend.
@@ -30,31 +30,31 @@ pub enum Tone {
 
 /// A sentence about a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct Remark {
     /// The sentence.
     pub text: String,
     /// Tone of the sentence.
-    pub tone: Tone,
+    pub tone: RemarkTone,
 }
 
 impl Matrix {
-    /// Returns the findings: the best throughput, also against a link of `link` bits per second; the windows that
+    /// Returns the remarks: the best throughput, also against a link of `link` bits per second; the windows that
     /// throttle; whether one stream is enough; the gain of longer packets; loss; and whether it was the wire at all
     /// that was measured.
-    pub fn findings(&self, link: Option<f64>) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        let mut say = |tone, text: Option<String>| findings.extend(text.map(|text| Finding { text, tone }));
-        say(Tone::Plain, self.fastest());
-        say(Tone::Plain, link.and_then(|link| self.of_theory(link)));
+    pub fn remarks(&self, link: Option<f64>) -> Vec<Remark> {
+        let mut remarks = Vec::new();
+        let mut say = |tone, text: Option<String>| remarks.extend(text.map(|text| Remark { text, tone }));
+        say(RemarkTone::Plain, self.fastest());
+        say(RemarkTone::Plain, link.and_then(|link| self.of_theory(link)));
         match self.throttled() {
-            (Some(text), true) => say(Tone::Bad, Some(text)),
-            (text, _) => say(Tone::Good, text),
+            (Some(text), true) => say(RemarkTone::Bad, Some(text)),
+            (text, _) => say(RemarkTone::Good, text),
         }
-        say(Tone::Plain, self.streams_needed());
-        say(Tone::Plain, self.longer_packets());
-        say(Tone::Bad, self.loss());
-        say(Tone::Plain, self.busy());
-        findings
+        say(RemarkTone::Plain, self.streams_needed());
+        say(RemarkTone::Plain, self.longer_packets());
+        say(RemarkTone::Bad, self.loss());
+        say(RemarkTone::Plain, self.busy());
+        remarks
     }
 
     fn fastest(&self) -> Option<String> {
@@ -245,7 +245,7 @@ mod tests {
             failure: None,
             complete: true,
         };
-        matrix.findings(None).into_iter().map(|finding| finding.text).collect()
+        matrix.remarks(None).into_iter().map(|remark| remark.text).collect()
     }
 
     fn delayed() -> TcpInfo {

@@ -247,9 +247,9 @@ fn a_matrix_has_every_combination_and_says_which_mtus_it_could_not_show() {
     assert_eq!(matrix.cells.iter().filter(|cell| cell.mtu == Mtu::Emulated(1500)).count(), 8);
     assert!(steps.iter().enumerate().all(|(index, step)| step.index == index && step.count == 17));
     assert!(
-        matrix.findings(None)[0].text.starts_with("The wire carries at most "),
+        matrix.remarks(None)[0].text.starts_with("The wire carries at most "),
         "{:?}",
-        matrix.findings(None)
+        matrix.remarks(None)
     );
 }
 

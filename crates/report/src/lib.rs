@@ -21,6 +21,7 @@ mod difference;
 mod document;
 mod environment;
 mod figure;
+mod foreign;
 mod page;
 mod redraw;
 mod saved;

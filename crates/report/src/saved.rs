@@ -5,16 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::document::{Better, Document, Fact, Measure, Verdict, VerdictTone};
+use crate::foreign::{MEASURES_MAX, SAMPLES_MAX, clean, samples};
 use crate::shapes;
 
 /// The largest file that is read: pages are below 1 MB, a long comparison's JSON some megabytes.
 pub const FILE_MAX: u64 = 64 << 20;
-/// Most measures, facts and sentences of a document. Far more than any of ours has.
-pub(crate) const MEASURES_MAX: usize = 4096;
+/// Most facts and sentences of a document.
 const FACTS_MAX: usize = 512;
 const SENTENCES_MAX: usize = 256;
-/// Most samples of a measure.
-pub(crate) const SAMPLES_MAX: usize = 1000;
 const NAME_MAX: usize = 200;
 const TEXT_MAX: usize = 2000;
 
@@ -173,11 +171,6 @@ fn kind(value: &Value) -> &'static str {
     KINDS.into_iter().find(|&kind| value.as_str() == Some(kind)).unwrap_or("report")
 }
 
-/// Text of at most `most` characters, none of which makes a terminal do things.
-pub(crate) fn clean(text: &str, most: usize) -> String {
-    text.chars().take(most).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
 fn verdict(value: &Value) -> Option<Verdict> {
     use VerdictTone::{Bad, Even, Good, Unknown};
     let tone = [Good, Bad, Even].into_iter().find(|tone| value["tone"].as_str() == Some(tone.name()));
@@ -203,12 +196,6 @@ fn measure(value: &Value) -> Option<Measure> {
         better,
         samples: samples(&value["samples"]),
     })
-}
-
-/// The numbers of a list.
-pub(crate) fn samples(value: &Value) -> Vec<f64> {
-    let list = value.as_array().map_or(&[][..], Vec::as_slice);
-    list.iter().filter_map(Value::as_f64).filter(|sample| sample.is_finite()).take(SAMPLES_MAX).collect()
 }
 
 /// No more measures than allowed; a name that comes again with the same unit gets a number.

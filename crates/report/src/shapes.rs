@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::document::{Better, Measure};
-use crate::saved::{MEASURES_MAX, clean, samples};
+use crate::foreign::{MEASURES_MAX, clean, samples};
 
 /// Characters of a part of a name.
 const PART_MAX: usize = 100;

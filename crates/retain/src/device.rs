@@ -74,7 +74,7 @@ pub(crate) struct Shared {
     pub(crate) gate: Gate,
     /// Something is retained: so long reads are looked at.
     retained: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<RetainState>,
     /// Something is decided, or the last change has ended that is waited for.
     pub(crate) changed: Notify,
     pub(crate) runtime: Handle,
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
 }
 
 /// Behind the lock, under which the device below is never called.
-pub(crate) struct State {
+pub(crate) struct RetainState {
     pub(crate) writes: RetainedWrites,
     /// Counts what was heard of the cache.
     pub(crate) news: u64,
@@ -136,7 +136,7 @@ impl Failure {
 impl RetainingDevice {
     /// Retains at most `bytes_max` of what is written to `below`. To be called on a tokio runtime, which writes again.
     pub fn new(below: Arc<dyn BlockDevice>, bytes_max: u64) -> Self {
-        let state = State {
+        let state = RetainState {
             writes: RetainedWrites::new(bytes_max),
             news: 0,
             losses: 0,
@@ -216,12 +216,12 @@ impl Planned {
 
 impl Shared {
     /// A panic elsewhere leaves the state whole: no code in here panics half way.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RetainState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes known to reads whether there is something to look at.
-    pub(crate) fn note_retained(&self, state: &State) {
+    pub(crate) fn note_retained(&self, state: &RetainState) {
         self.retained.store(!state.writes.is_empty(), Ordering::SeqCst);
     }
 

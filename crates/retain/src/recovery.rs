@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::{BlockError, CacheNews, Durability, Fate};
 
-use crate::device::{Shared, State};
+use crate::device::{Shared, RetainState};
 use crate::writes::{Change, Retained};
 
 /// Maximum number of times that everything is written again in one go because the cache was lost once more meanwhile:
@@ -252,7 +252,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl RetainState {
     /// Keeps nothing of what has happened so far.
     pub(crate) fn abandon(&mut self) {
         drop(self.writes.give_up());

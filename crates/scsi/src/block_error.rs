@@ -4,9 +4,9 @@ use std::io;
 
 use lunway_block::{BlockError, Fate};
 
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::status::Status;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::status::Status;
 
 /// Request of the device server to the device: a failure is named after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,8 @@
 //! | [`LunView`], [`PortGroup`] | what a nexus may see and do; through which ports it is welcome |
 //! | [`StateStore`] | what outlives the process |
 //! | `device_server` | one file per family of commands |
-//! | `reservation`, `unit_attention`, `gate` | who may; what must be told first; atomic commands alone |
+//! | `model` | the objects of SAM-5: units, nexuses, targets; reservations, unit attentions, the gate of atomic commands |
+//! | `data` | bytes of commands and answers as types, for both roles |
 //! | [`Response`], [`Status`], [`Sense`] | answers |
 //! | [`mod@cdb`], [`Inquiry`], [`vpd`], [`mode`], [`ReadCapacity`], [`LbaStatus`], [`LunList`] | types for both roles |
 //! | [`block_error`] | the one place where device errors and sense data meet, in both directions |
@@ -34,61 +35,38 @@
 //! B0h where it has a field.
 
 pub mod block_error;
-pub mod cdb;
-pub mod mode;
-pub mod opcode;
 pub mod operations;
-pub mod vpd;
 
-mod authority;
-mod capacity;
-mod copy_record;
+mod data;
 mod device_server;
-mod fair_turn;
-mod field;
-mod gate;
-mod identity;
-mod inquiry;
-mod lba_status;
-mod logical_unit;
-mod lun;
-mod lun_view;
-mod medium_operation;
-mod nexus;
-mod port_group;
-mod reservation;
-mod response;
-mod sense;
-mod space;
-mod state_store;
-mod status;
-mod target;
-mod task_management;
-mod transport_id;
-mod unit_attention;
+mod limits;
+mod model;
 mod working_memory;
 
-pub use authority::Authority;
-pub use capacity::ReadCapacity;
-pub use cdb::Cdb;
-pub use identity::UnitIdentity;
-pub use inquiry::{Inquiry, PeripheralType};
-pub use lba_status::{LbaStatus, LbaStatusDescriptor, Provisioning};
-pub use logical_unit::{LogicalUnit, LogicalUnitOptions};
-pub use lun::{Lun, LunAddress, LunList};
-pub use lun_view::LunView;
-pub use medium_operation::Background;
-pub use nexus::{Nexus, PortPair, TaskOptions};
-pub use port_group::{AccessState, PortGroup};
-pub use reservation::{RegistrationSummary, ReservationSummary, ReservationType};
-pub use response::Response;
-pub use sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
-pub use state_store::{MemoryStore, StateError, StateStore, item as state_item};
-pub use status::Status;
-pub use target::{LunInUse, ScsiTarget};
-pub use task_management::{
+pub use model::authority::Authority;
+pub use data::capacity::ReadCapacity;
+pub use data::{cdb, mode, opcode, vpd};
+pub use data::cdb::Cdb;
+pub use device_server::TaskOptions;
+pub use model::identity::UnitIdentity;
+pub use data::inquiry::{Inquiry, PeripheralType};
+pub use data::lba_status::{LbaStatus, LbaStatusDescriptor, Provisioning};
+pub use model::logical_unit::LogicalUnit;
+pub use data::lun::{Lun, LunAddress, LunList};
+pub use model::lun_view::LunView;
+pub use model::medium_operation::Background;
+pub use model::nexus::{Nexus, PortPair};
+pub use model::port_group::{AccessState, PortGroup};
+pub use model::reservation::{RegistrationSummary, ReservationSummary, ReservationType};
+pub use data::response::Response;
+pub use data::sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
+pub use model::state_store::{MemoryStore, StateError, StateStore, item as state_item};
+pub use data::status::Status;
+pub use model::target::{LunInUse, ScsiTarget};
+pub use model::task_management::{
     FUNCTIONS, ManagementFunction, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome,
     TaskManagementResponse,
 };
-pub use unit_attention::UnitAttention;
+pub use model::unit_attention::UnitAttention;
+pub use model::unit_options::LogicalUnitOptions;
 pub use working_memory::working_memory;

@@ -5,16 +5,18 @@
 
 use std::fmt::Write as _;
 
-use crate::authority::Authority;
+use crate::model::authority::Authority;
 use crate::device_server::transfer::Blocks;
 use crate::device_server::{
     Handler, PaddedCdb, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log,
     medium, mode, ports, report, sanitize, thin, transfer, verify,
 };
-use crate::gate::Claim;
-use crate::logical_unit::LogicalUnit;
-use crate::opcode::{self as op, service_action as sa};
-use crate::task_management;
+use crate::model::gate::Claim;
+use crate::model::logical_unit::LogicalUnit;
+use crate::data::opcode::{self as op, service_action as sa};
+use crate::model::port_group::Reach;
+use crate::model::reservation::Access;
+use crate::model::task_management;
 
 /// Passage of a command through the logical unit's atomic gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,35 +29,6 @@ pub(crate) enum Passage {
     Shared,
     /// Alone on its blocks.
     Exclusive,
-}
-
-/// Effect of another nexus's reservation on a command (SPC-4 §5.13.1 and the like table of SBC-4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Never refused.
-    Free,
-    /// Refused under RESERVE only.
-    Query,
-    /// PERSISTENT RESERVE IN and OUT: refused under RESERVE, to its holder as well (SPC-2 §5.5.1). What persistent
-    /// reservations do to them depends on keys.
-    Persistent,
-    /// Refused under RESERVE and under exclusive access.
-    Read,
-    /// Refused under RESERVE and under every persistent reservation.
-    Write,
-}
-
-/// Through which target ports a command is carried out (SPC-4 §5.16.2.4, §5.16.2.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reach {
-    /// Active ones.
-    Active,
-    /// Ports in standby as well.
-    Standby,
-    /// Unavailable ports as well.
-    Unavailable,
-    /// Ports in transition as well: every port.
-    Every,
 }
 
 /// Condition under which a command is supported.

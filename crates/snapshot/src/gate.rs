@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lunway_block::BlockDevice;
 
 use crate::fleece::{Fleece, FleeceError};
-use crate::layer::Fleeces;
+use crate::fleeces::Fleeces;
 
 /// The bit of the count that says that nothing may enter.
 const SHUT: u64 = 1 << 63;

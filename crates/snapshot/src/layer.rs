@@ -4,8 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use lunway_block::{
     Zeroing, beyond_owner,
 };
 
-use crate::fleece::{Effect, Fleece};
+use crate::fleece::Effect;
+use crate::fleeces::Fleeces;
 use crate::gate::{Gate, Held, Hold, HoldError, Inside};
 
 /// A device around another, of which snapshots are made while it is used: see [the crate](crate).
@@ -30,37 +30,6 @@ struct Inner {
     inner: Arc<dyn BlockDevice>,
     gate: Arc<Gate>,
     fleeces: Fleeces,
-}
-
-/// The fleeces in the way of changes.
-#[derive(Debug, Default)]
-pub(crate) struct Fleeces {
-    /// `true` if there are any.
-    any: AtomicBool,
-    list: RwLock<Arc<[Arc<Fleece>]>>,
-}
-
-impl Fleeces {
-    /// Returns those that have not ended.
-    fn list(&self) -> Arc<[Arc<Fleece>]> {
-        match self.any.load(SeqCst) {
-            false => Arc::default(),
-            true => Arc::clone(&self.list.read().unwrap_or_else(PoisonError::into_inner)),
-        }
-    }
-
-    /// Adds one, and takes out those that have ended.
-    pub(crate) fn add(&self, fleece: &Arc<Fleece>) {
-        self.change(|list| list.push(Arc::clone(fleece)));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Fleece>>)) {
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-        let mut new: Vec<_> = list.iter().filter(|fleece| !fleece.has_ended()).cloned().collect();
-        change(&mut new);
-        self.any.store(!new.is_empty(), SeqCst);
-        *list = new.into();
-    }
 }
 
 impl fmt::Debug for Inner {
@@ -211,7 +180,7 @@ impl Layer for SnapshotLayer {
         let layer = Arc::clone(&self.inside);
         self.change(0, 0, Effect::Data, move |inner| {
             if layer.fleeces.list().iter().any(|fleece| !fleece.has_ended()) {
-                let why = "the disk has a snapshot: delete it first, or compact without --freeze".to_owned();
+                let why = "the disk has a snapshot: delete it first, or compact without freezing its file systems".to_owned();
                 return Io::err(BlockError::Compaction { why });
             }
             inner.compact(task)

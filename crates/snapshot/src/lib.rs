@@ -36,6 +36,7 @@
 //! | [`SnapshotDevice`] | the frozen content as a device |
 
 mod fleece;
+mod fleeces;
 mod gate;
 mod layer;
 mod view;

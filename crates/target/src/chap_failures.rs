@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::source::{Source, SourceTable};
+use crate::source::{SourceHost, SourceTable};
 
 /// Responses of one source for one account that may be wrong before the next waits: what people mistype.
 const PAIR_FREE: u32 = 3;
@@ -47,11 +47,11 @@ pub(crate) struct ChapFailures {
 
 #[derive(Debug, Default)]
 struct Inner {
-    pairs: SourceTable<Failures, (Source, u64)>,
+    pairs: SourceTable<Failures, (SourceHost, u64)>,
     sources: SourceTable<Failures>,
     accounts: SourceTable<Failures, u64>,
     /// Sources that each account's user has logged in from, since the start. Only who knows a secret enters one.
-    proven: SourceTable<(), (Source, u64)>,
+    proven: SourceTable<(), (SourceHost, u64)>,
 }
 
 /// Failures of late.
@@ -95,7 +95,7 @@ impl ChapFailures {
     /// Returns the time that a response for this account has to wait before it is checked; `None`: it is to be refused
     /// unchecked, for too many wait before it.
     pub(crate) fn wait(&self, ip: IpAddr, user: &str, now: Instant) -> Option<Duration> {
-        let (source, account) = (Source::from(ip), self.hasher.hash_one(user));
+        let (source, account) = (SourceHost::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();
         let Inner { pairs, sources, accounts, proven } = &mut *guard;
         let (fresh, stale) = (Failures::none(now), |of: &Failures| of.is_stale(now));
@@ -127,7 +127,7 @@ impl ChapFailures {
     /// A response was wrong.
     pub(crate) fn failed(&self, ip: IpAddr, user: &str, now: Instant) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        let (source, account) = (Source::from(ip), self.hasher.hash_one(user));
+        let (source, account) = (SourceHost::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();
         let Inner { pairs, sources, accounts, .. } = &mut *guard;
         let (fresh, stale) = (Failures::none(now), |of: &Failures| of.is_stale(now));
@@ -147,7 +147,7 @@ impl ChapFailures {
 
     /// A response was right.
     pub(crate) fn succeeded(&self, ip: IpAddr, user: &str, now: Instant) {
-        let pair = (Source::from(ip), self.hasher.hash_one(user));
+        let pair = (SourceHost::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();
         guard.pairs.forget(pair);
         guard.proven.of(pair, now, (), |()| false);

@@ -28,11 +28,14 @@
 //! | `metrics` | what is counted, and what Prometheus reads |
 //! | `isns` | registration with a name server |
 //! | `registry` | connections and sessions, reinstatement, their limits |
+//! | `acceptor` | connections taken from sockets, and given to cores |
 //! | `worker` | a core's thread |
 //! | `portal` | listening, and the addresses that initiators are told |
+//! | `summary`, `warning` | what is served, and what may not be meant so, as it is told |
 //! | [`FileStore`] | what outlives the process: reservations, mode pages, access states |
 //! | `secret`, `log_limit` | CHAP secrets in files; log lines that peers can cause |
 
+mod acceptor;
 mod access;
 mod background;
 mod chap_failures;
@@ -52,27 +55,30 @@ mod shared;
 mod source;
 mod source_quota;
 mod state;
+mod summary;
+mod warning;
 mod worker;
 
 pub use config::{
-    AccessRule, AccessState, Advertise, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config,
+    AccessRule, AccessState, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config,
     ConfigError, DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
     PortalGroupConfig, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
-    Rates, SessionReading, SpaceReading, TaskManagementReading, WarningCount,
+    Rates, SessionReading, TaskManagementReading, WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
-pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
+pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
-    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError,
-    OpenedDevice, OpeningDevice, Persist, Served, Server, SessionKeys, SessionSummary, ShutdownError,
-    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning,
-    WarningKind,
+    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, OpenDevice, OpenError,
+    OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError,
+    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
 };
-pub use source::Source;
+pub use source::SourceHost;
 pub use source_quota::SourceQuota;
 pub use state::{FileStore, StateDirError};
+pub use summary::{LunSummary, SessionKeys, SessionSummary, SpaceReading, TargetSummary};
+pub use warning::{Warning, WarningKind};

@@ -2,7 +2,7 @@
 //! told of targets.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -15,23 +15,26 @@ use lunway_scsi::{LogicalUnit, LunView, Nexus, PortPair, ScsiTarget};
 
 use crate::access::{self, AccessDecision, Asker, Gate};
 use crate::chap_failures::ChapFailures;
-use crate::config::{Advertise, FIRST_PORTAL_GROUP, Limits, TargetConfig};
-use crate::driver::SessionContext;
+use crate::config::{FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::log_limit::{LogLimit, LogLimits};
-use crate::metrics::{DeviceReading, Metrics, SpaceReading};
-use crate::portal::PortalTable;
+use crate::metrics::{DeviceReading, Metrics, SessionCounters};
+use crate::portal::{Advertise, Ends, PortalTable};
 use crate::principal;
 use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Standing, Ticket};
-use crate::server::LunSummary;
 use crate::source::{Denials, LoginThrottle};
+use crate::summary::{LunSummary, SpaceReading};
 
-/// The two ends of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    /// The portal that the initiator came to.
-    pub(crate) local: SocketAddr,
-    /// The initiator's own address.
-    pub(crate) peer: SocketAddr,
+/// State of a session that each of its connections has.
+pub(crate) struct SessionContext {
+    /// `None`: discovery, or not open yet.
+    pub(crate) nexus: Option<Arc<Nexus>>,
+    /// `None`: discovery.
+    pub(crate) counters: Option<SessionCounters>,
+    /// Name of its initiator, for the log.
+    pub(crate) initiator: String,
+    /// Principal that owns it, from login to end: see [`principal`](crate::principal).
+    pub(crate) principal: String,
+    pub(crate) target: Option<String>,
 }
 
 /// One target as it is served. Replaced as a whole when its configuration changes; its SCSI target stays.

@@ -20,9 +20,9 @@ const DENIAL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Whom an address belongs to, as far as counting goes: with IPv6 one host has a whole /64 to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Source(IpAddr);
+pub struct SourceHost(IpAddr);
 
-impl From<IpAddr> for Source {
+impl From<IpAddr> for SourceHost {
     fn from(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V6(ip) => Self(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX)).into()),
@@ -33,7 +33,7 @@ impl From<IpAddr> for Source {
 
 /// Something remembered for each source (or whatever `K` is), of bounded size.
 #[derive(Debug)]
-pub(crate) struct SourceTable<T, K = Source> {
+pub(crate) struct SourceTable<T, K = SourceHost> {
     known: HashMap<K, T>,
     swept: Option<Instant>,
 }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_addresses_of_one_ipv6_network_are_one_source() {
-        let source = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
+        let source = |text: &str| SourceHost::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(source("fd00::1:2:3:4"), source("fd00::9"));
         assert_ne!(source("fd00::1"), source("fd00:0:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));

@@ -3,16 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::source::Source;
+use crate::source::SourceHost;
 
-/// A bounded number of members, each from a [`Source`].
+/// A bounded number of members, each from a [`SourceHost`].
 ///
 /// Where there is no place for one more, the oldest member of the source that has most of them goes: a source can take
 /// places from others only while it has fewer than they, so none can shut others out.
 #[derive(Debug)]
 pub struct SourceQuota<T> {
-    members: BTreeMap<u64, (Source, T)>,
-    by_source: HashMap<Source, BTreeSet<u64>>,
+    members: BTreeMap<u64, (SourceHost, T)>,
+    by_source: HashMap<SourceHost, BTreeSet<u64>>,
 }
 
 impl<T> Default for SourceQuota<T> {
@@ -29,7 +29,7 @@ impl<T> SourceQuota<T> {
     pub fn enter(
         &mut self,
         number: u64,
-        source: Source,
+        source: SourceHost,
         member: T,
         most: usize,
         most_of_source: usize,
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn source(text: &str) -> Source {
+    fn source(text: &str) -> SourceHost {
         text.parse::<IpAddr>().unwrap().into()
     }
 

@@ -139,7 +139,7 @@ pub(crate) fn record(generation: u64, sequence: u64, entries: &[u8]) -> Vec<u8> 
 
 /// Entry of a log record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum RecordEntry {
     /// 1: a region is hot: anything in it may be written from now on. Region (8 bytes).
     Hot(u64),
     /// 2: the states of the grains of a region, 2 bits each; it is cold from now on if the flag says so. Region (8),
@@ -174,7 +174,7 @@ pub(crate) enum Entry {
 #[error("{0}")]
 pub(crate) struct Damage(pub(crate) &'static str);
 
-impl Entry {
+impl RecordEntry {
     /// Appends the entry.
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         match self {
@@ -424,23 +424,23 @@ mod tests {
     #[test]
     fn entries_come_back_the_same_and_nonsense_is_refused() {
         let entries = [
-            Entry::Hot(3),
-            Entry::Region { region: 9, cold: true, states: vec![0b10_01, u64::MAX / 3 * 2] },
-            Entry::Range { first: 7, count: 1 << 20, state: UNMAPPED },
-            Entry::Size(1 << 40),
-            Entry::Close(EpochId([7; 16])),
-            Entry::Release(EpochId([9; 16])),
+            RecordEntry::Hot(3),
+            RecordEntry::Region { region: 9, cold: true, states: vec![0b10_01, u64::MAX / 3 * 2] },
+            RecordEntry::Range { first: 7, count: 1 << 20, state: UNMAPPED },
+            RecordEntry::Size(1 << 40),
+            RecordEntry::Close(EpochId([7; 16])),
+            RecordEntry::Release(EpochId([9; 16])),
         ];
         let mut bytes = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut bytes));
         let mut rest = &bytes[..];
-        entries.iter().for_each(|entry| assert_eq!(Entry::decode(&mut rest, 64).as_ref(), Ok(entry)));
+        entries.iter().for_each(|entry| assert_eq!(RecordEntry::decode(&mut rest, 64).as_ref(), Ok(entry)));
         assert!(rest.is_empty());
         for length in 0..bytes.len() {
             let mut rest = &bytes[..length];
-            while !rest.is_empty() && Entry::decode(&mut rest, 64).is_ok() {}
+            while !rest.is_empty() && RecordEntry::decode(&mut rest, 64).is_ok() {}
         }
-        assert!(Entry::decode(&mut &[9, 0][..], 64).is_err());
-        assert!(Entry::decode(&mut &[1, 0, 0, 0, 0, 0, 0, 0, 1][..], 64).is_err());
+        assert!(RecordEntry::decode(&mut &[9, 0][..], 64).is_err());
+        assert!(RecordEntry::decode(&mut &[1, 0, 0, 0, 0, 0, 0, 0, 1][..], 64).is_err());
     }
 }

@@ -8,13 +8,13 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::changes::EpochId;
 use crate::format::{
-    AREAS, BASE_MAGIC, BaseHeader, COPY, Damage, EPOCHS_MAX, Entry, EpochHeader, PageHeader, RECORD_HEADER,
+    AREAS, BASE_MAGIC, BaseHeader, COPY, Damage, EPOCHS_MAX, RecordEntry, EpochHeader, PageHeader, RECORD_HEADER,
     RECORD_MAX, RecordHeader, SECTOR, SLOT, Superblock, TEXT_MAX, decode_page, encode_page, is_region,
     page_length, record,
 };
 use crate::grain::{DISK_MAX, GRAIN, HOT_MAX, PAGE_GRAINS};
 use crate::map::{Map, Page};
-use crate::state::{Epoch, State};
+use crate::state::{Epoch, TrackState};
 
 /// Bytes of a base written or read at once: a base of any disk is made in so much memory.
 const CHUNK: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub(crate) enum Loaded {
     /// Something that is no track file, or was harmed.
     Damaged(Damage),
     /// A track file, and what it says.
-    Whole(Box<Journal>, Box<State>),
+    Whole(Box<Journal>, Box<TrackState>),
 }
 
 /// An open track file.
@@ -65,7 +65,7 @@ impl Journal {
         Ok(Self { storage, superblock, position: 0, sequence: 0 })
     }
 
-    fn replay(&mut self) -> io::Result<Result<State, Damage>> {
+    fn replay(&mut self) -> io::Result<Result<TrackState, Damage>> {
         let superblock = self.superblock;
         let mut base = BaseReader::new(&*self.storage, superblock.base.get(), superblock.base_length.get());
         if base.checksum()? != superblock.base_checksum.get() {
@@ -78,7 +78,7 @@ impl Journal {
         while let Some(entries) = self.next_record()? {
             let mut rest = &entries[..];
             while !rest.is_empty() {
-                let applied = Entry::decode(&mut rest, state.region_grains).and_then(|e| state.apply(&e));
+                let applied = RecordEntry::decode(&mut rest, state.region_grains).and_then(|e| state.apply(&e));
                 if let Err(damage) = applied {
                     return Ok(Err(damage));
                 }
@@ -170,7 +170,7 @@ impl Journal {
     /// Makes a new area of `state`, whose open epoch has the pages of `live`, with a log of at least `log` bytes.
     pub(crate) fn rebase(
         &mut self,
-        state: &State,
+        state: &TrackState,
         hot: &[u64],
         live: impl Iterator<Item = (u32, Box<Page>)>,
         log: u64,
@@ -263,7 +263,7 @@ impl Newest for Option<Superblock> {
 }
 
 /// No less than the base's length.
-fn base_bound(state: &State, hot: usize, live: usize) -> u64 {
+fn base_bound(state: &TrackState, hot: usize, live: usize) -> u64 {
     let pages = live + state.epochs.iter().map(|epoch| epoch.map.pages.len()).sum::<usize>();
     let page = size_of::<PageHeader>() + size_of::<Page>();
     let fixed = size_of::<BaseHeader>() + 3 * TEXT_MAX + hot * 8 + size_of::<EpochHeader>() * EPOCHS_MAX;
@@ -272,7 +272,7 @@ fn base_bound(state: &State, hot: usize, live: usize) -> u64 {
 
 fn write_base(
     to: &mut BaseWriter<'_>,
-    state: &State,
+    state: &TrackState,
     hot: &[u64],
     live: &[(u32, Box<Page>)],
 ) -> io::Result<()> {
@@ -321,7 +321,7 @@ fn write_base(
     Ok(())
 }
 
-fn read_base(from: &mut BaseReader<'_>) -> io::Result<Result<State, Damage>> {
+fn read_base(from: &mut BaseReader<'_>) -> io::Result<Result<TrackState, Damage>> {
     let damage = Damage("its base has no meaning");
     let mut header = BaseHeader::new_zeroed();
     if !from.read(header.as_mut_bytes())? {
@@ -341,7 +341,7 @@ fn read_base(from: &mut BaseReader<'_>) -> io::Result<Result<State, Damage>> {
     {
         return Ok(Err(damage));
     }
-    let mut state = State::new(header.size.get(), region_grains, String::new());
+    let mut state = TrackState::new(header.size.get(), region_grains, String::new());
     (state.low, state.clean) = (header.low.get(), clean == 1);
     let mut texts = lengths.map(|length| vec![0; length]);
     for text in &mut texts {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::changes::EpochId;
-use crate::format::{Damage, EPOCHS_MAX, Entry};
+use crate::format::{Damage, EPOCHS_MAX, RecordEntry};
 use crate::grain::{GRAIN, HOT_MAX, WORD_GRAINS, WRITTEN};
 use crate::map::Map;
 
@@ -21,7 +21,7 @@ pub(crate) struct Epoch {
 
 /// The state of a chain of epochs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct TrackState {
     pub(crate) size: u64,
     /// The least size in the open epoch, bytes.
     pub(crate) low: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Released {
     BelowLive(Map),
 }
 
-impl State {
+impl TrackState {
     /// A chain that begins.
     pub(crate) fn new(size: u64, region_grains: u64, reason: String) -> Self {
         Self {
@@ -67,30 +67,30 @@ impl State {
     }
 
     /// Applies an entry, when the log is read.
-    pub(crate) fn apply(&mut self, entry: &Entry) -> Result<(), Damage> {
+    pub(crate) fn apply(&mut self, entry: &RecordEntry) -> Result<(), Damage> {
         match entry {
-            Entry::Hot(region) => {
+            RecordEntry::Hot(region) => {
                 self.hot.insert(*region);
                 if self.hot.len() > HOT_MAX {
                     return Err(Damage("its log has more hot regions than there may be"));
                 }
             }
-            Entry::Region { region, cold, states } => {
+            RecordEntry::Region { region, cold, states } => {
                 self.live.set_words(region * self.region_grains / WORD_GRAINS, states);
                 if *cold {
                     self.hot.remove(region);
                 }
             }
-            Entry::Range { first, count, state } => self.live.set(*first, first + count, *state),
-            Entry::Size(size) => self.resize(*size),
-            Entry::Close(id) => {
+            RecordEntry::Range { first, count, state } => self.live.set(*first, first + count, *state),
+            RecordEntry::Size(size) => self.resize(*size),
+            RecordEntry::Close(id) => {
                 if !self.hot.is_empty() {
                     return Err(Damage("its log closes an epoch that has hot regions"));
                 }
                 let live = std::mem::take(&mut self.live);
                 self.close(*id, live).map_err(|_| Damage("its log closes an epoch that cannot be closed"))?;
             }
-            Entry::Release(id) => match self.release(*id) {
+            RecordEntry::Release(id) => match self.release(*id) {
                 Some(Released::Done) => {}
                 Some(Released::BelowLive(mut map)) => {
                     map.overlay(&self.live);
@@ -163,21 +163,21 @@ mod tests {
 
     #[test]
     fn a_released_epoch_is_merged_into_the_next_one() {
-        let mut state = State::new(1 << 30, 64, String::new());
+        let mut state = TrackState::new(1 << 30, 64, String::new());
         let id = |n| EpochId([n; 16]);
-        let write = |grain| Entry::Range { first: grain, count: 1, state: WRITTEN };
+        let write = |grain| RecordEntry::Range { first: grain, count: 1, state: WRITTEN };
         for n in 1..=3 {
             state.apply(&write(n.into())).unwrap();
-            state.apply(&Entry::Close(id(n))).unwrap();
+            state.apply(&RecordEntry::Close(id(n))).unwrap();
         }
-        state.apply(&Entry::Range { first: 3, count: 1, state: UNMAPPED }).unwrap();
+        state.apply(&RecordEntry::Range { first: 3, count: 1, state: UNMAPPED }).unwrap();
         assert_eq!(state.epochs[0].map, Map::default(), "nothing is older than the oldest");
-        assert!(state.clone().apply(&Entry::Close(id(3))).is_err());
-        state.apply(&Entry::Release(id(2))).unwrap();
+        assert!(state.clone().apply(&RecordEntry::Close(id(3))).is_err());
+        state.apply(&RecordEntry::Release(id(2))).unwrap();
         assert_eq!((state.epochs[1].parent, state.epochs[1].map.touched()), (id(1), 2));
-        state.apply(&Entry::Release(id(3))).unwrap();
+        state.apply(&RecordEntry::Release(id(3))).unwrap();
         assert_eq!(state.live.touched(), 2);
         assert_eq!(state.live.pages[&0][0], 0b01_10_00_00);
-        assert!(state.apply(&Entry::Release(id(3))).is_err());
+        assert!(state.apply(&RecordEntry::Release(id(3))).is_err());
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Compaction, CompactionPhase};
 use lunway_compact::FreeMap;
 use lunway_vhdx::pack::{Step, move_block};
-use lunway_vhdx::{Chain, DiskKind, Source};
+use lunway_vhdx::{Chain, DiskKind, SegmentSource};
 
 use crate::backing::Backing;
 use crate::device::{Inner, unmap};
@@ -233,7 +233,7 @@ fn drop_next(inner: &Arc<Inner>, chain: &Chain<Backing>, at: u64) -> Result<Opti
 fn held(chain: &Chain<Backing>, range: &Range<u64>) -> Result<u64, lunway_vhdx::DiskError> {
     let mut held = 0;
     chain.map(range.start, range.end - range.start, |segment| {
-        if segment.level == 0 && matches!(segment.source, Source::File(_)) {
+        if segment.level == 0 && matches!(segment.source, SegmentSource::File(_)) {
             held += segment.len;
         }
     })?;

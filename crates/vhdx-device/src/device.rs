@@ -16,11 +16,11 @@ use lunway_block::{
 use lunway_file::{ThreadPool, Workers, WriteBack};
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, Source, VhdxOpenOptions};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, VhdxOpenOptions};
 
 use crate::backing::Backing;
 use crate::compact::{self, Watch};
-use crate::place::{Alone, Place, closed};
+use crate::chain_state::{Alone, ChainState, closed};
 use crate::{random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -46,7 +46,7 @@ pub struct OpenError {
 fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
     match refused {
         lunway_vhdx::OpenError::WriteProtected { .. } => {
-            "; `readonly:` before its name or --read-only opens it for reading"
+            "; `readonly:` before its name opens it for reading"
         }
         _ => "",
     }
@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
     /// Operations share it, on their threads.
-    pub(crate) place: RwLock<Place>,
+    pub(crate) state: RwLock<ChainState>,
     /// All but the size, which may change.
     geometry: Geometry,
     pub(crate) size: AtomicU64,
@@ -170,8 +170,8 @@ impl VhdxDevice {
 
     /// How many files the chain has. `None` where it is not open.
     pub fn levels(&self) -> Option<usize> {
-        let place = self.inner.place.read().unwrap_or_else(PoisonError::into_inner);
-        place.chain().ok().map(|chain| chain.disks().len())
+        let state = self.inner.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.chain().ok().map(|chain| chain.disks().len())
     }
 
     /// Ends the device: waits for operations under way, flushes, empties the log. Later operations fail as
@@ -224,7 +224,7 @@ impl Inner {
         Self {
             device,
             identity: Mutex::new(identity(&chain)),
-            place: RwLock::new(Place::Open(chain)),
+            state: RwLock::new(ChainState::Open(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
@@ -246,7 +246,7 @@ impl Inner {
 
     /// The chain, for the caller alone: operations under way have ended, later ones wait. A compaction makes way.
     pub(crate) fn alone(&self) -> Alone<'_> {
-        Alone::new(&self.wanting, || self.place.write().unwrap_or_else(PoisonError::into_inner))
+        Alone::new(&self.wanting, || self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns `true` if a compaction has to make way.
@@ -294,16 +294,16 @@ impl Inner {
         job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
     ) -> Result<T, BlockError> {
         loop {
-            match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
-                Place::Open(chain) => {
+            match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+                ChainState::Open(chain) => {
                     return job(chain).map_err(|error| {
                         self.tell_of_a_cut(chain, &error);
                         meaning(error)
                     });
                 }
-                Place::Unopened(unopened) if !unopened.is_due() => return Err(unopened.error(offset)),
-                Place::Unopened(_) => {}
-                Place::Closed => return Err(closed()),
+                ChainState::Unopened(unopened) if !unopened.is_due() => return Err(unopened.error(offset)),
+                ChainState::Unopened(_) => {}
+                ChainState::Closed => return Err(closed()),
             }
             self.open_again();
         }
@@ -390,8 +390,8 @@ impl Inner {
 
     /// The file once more, with a memory of write-back errors of its own: what is told there is told to the disk too.
     fn reopened(&self) -> Option<File> {
-        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
-        let Backing::File(file) = place.chain().ok()?.disks()[0].storage() else { return None };
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let Backing::File(file) = state.chain().ok()?.disks()[0].storage() else { return None };
         File::options().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
     }
 
@@ -406,7 +406,7 @@ impl Inner {
         self.with(|chain| {
             chain.map(offset, len, |segment| {
                 let kind = match segment.source {
-                    Source::Zero | Source::Unmapped | Source::NeverWritten if list.len() < EXTENTS_MAX => {
+                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten if list.len() < EXTENTS_MAX => {
                         ExtentKind::Unallocated
                     }
                     _ => ExtentKind::Data,
@@ -427,7 +427,7 @@ impl Drop for VhdxDevice {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(chain) = self.place.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(chain) = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let close = move || {
             if let Err(error) = chain.close() {
                 tracing::error!(%error, "a VHDX file was not closed: its log is replayed when it is opened next");

@@ -61,8 +61,8 @@ fn made(folder: &Path) -> PathBuf {
 }
 
 fn faults(device: &VhdxDevice) -> Arc<Faults> {
-    let place = device.inner.alone();
-    match place.chain().unwrap().disks()[0].storage() {
+    let state = device.inner.alone();
+    match state.chain().unwrap().disks()[0].storage() {
         Backing::File(file) => Arc::clone(&file.faults),
         Backing::Device(_) => panic!("a file"),
     }

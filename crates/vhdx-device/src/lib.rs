@@ -14,7 +14,7 @@
 //! | `backing` | what it lies on: a file, or another device |
 //! | `compact` | the file made shorter while it is used |
 //! | `names` | whether the names of its files still lead to them |
-//! | `place`, `unopened` | where a device has its disk, also while it could not be opened again |
+//! | `chain_state`, `unopened` | a chain open, given up for a change, or closed; also while it could not be opened again |
 //! | `range` | ranges of files that copies share |
 //! | `resize` | another size |
 //! | `snapshot` | going on in a new file, whose parent the old one becomes |
@@ -28,7 +28,7 @@ mod device;
 mod failing;
 mod guids;
 mod names;
-mod place;
+mod chain_state;
 mod range;
 mod resize;
 mod snapshot;

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError};
 
 use lunway_block::{BlockError, FileRange};
-use lunway_vhdx::{Disk, MapSegment, Source, Storage};
+use lunway_vhdx::{Disk, MapSegment, SegmentSource, Storage};
 
 use crate::backing::Backing;
 use crate::device::{Inner, meaning};
@@ -13,11 +13,11 @@ use crate::device::{Inner, meaning};
 impl Inner {
     /// Where a range lies in one of the chain's files, if it does so in one piece.
     pub(crate) fn lend(&self, offset: u64, len: u64) -> Result<Option<FileRange>, BlockError> {
-        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
-        let Ok(chain) = place.chain() else { return Ok(None) };
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let Ok(chain) = state.chain() else { return Ok(None) };
         let mut pieces = Vec::new();
         chain.map(offset, len, |segment| pieces.push(segment)).map_err(meaning)?;
-        let [MapSegment { source: Source::File(from), level, .. }] = pieces[..] else { return Ok(None) };
+        let [MapSegment { source: SegmentSource::File(from), level, .. }] = pieces[..] else { return Ok(None) };
         let Some(Backing::File(file)) = chain.disks().get(level).map(Disk::storage) else { return Ok(None) };
         // What was cut off is read, and fails.
         if from + len > Storage::len(&**file)? {

@@ -15,7 +15,7 @@ use lunway_vhdx::{EditError, Resize};
 
 use crate::device::{Inner, meaning};
 use crate::names;
-use crate::place::Place;
+use crate::chain_state::ChainState;
 use crate::random_guids;
 use crate::unopened::Unopened;
 
@@ -25,8 +25,8 @@ impl Inner {
     pub(crate) fn resize(&self, size: u64, permit: &Permit) -> Result<(), BlockError> {
         let refused = |why: String| BlockError::Size { why };
         // Waits for operations under way, and holds back those that come.
-        let mut place = self.alone();
-        let chain = place.chain()?;
+        let mut state = self.alone();
+        let chain = state.chain()?;
         let unopened = Unopened::of(chain)?;
         // Children are looked for by the name.
         names::check(chain).map_err(refused)?;
@@ -47,16 +47,16 @@ impl Inner {
         // The search and the flush may have taken long.
         names::check(chain).map_err(refused)?;
         permit.begin()?;
-        let closed = place.take().map_or(Ok(()), |chain| chain.close().map_err(EditError::Disk));
+        let closed = state.take().map_or(Ok(()), |chain| chain.close().map_err(EditError::Disk));
         let to = Resize { size, parent_size, data_write: None };
         let resized = closed.and_then(|()| lunway_vhdx::resize(unopened.file(), &to, guids.as_mut()));
-        *place = unopened.open();
-        let failed = match &*place {
-            Place::Unopened(unopened) => Some(unopened.why().to_owned()),
-            Place::Open(_) | Place::Closed => None,
+        *state = unopened.open();
+        let failed = match &*state {
+            ChainState::Unopened(unopened) => Some(unopened.why().to_owned()),
+            ChainState::Open(_) | ChainState::Closed => None,
         };
         // Also after an error: it may have come when the new size was durable, and users must know that.
-        self.go_on(place);
+        self.go_on(state);
         match (resized, failed) {
             (Ok(()), None) => Ok(()),
             (Err(EditError::Disk(error)), None) => Err(meaning(error)),

@@ -26,7 +26,7 @@ use lunway_vhdx::{
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, meaning, no_guids};
 use crate::names;
-use crate::place::{Place, closed};
+use crate::chain_state::{ChainState, closed};
 use crate::random_guids;
 use crate::unopened::Unopened;
 
@@ -34,9 +34,9 @@ impl Inner {
     /// Goes on in the file `leaf`. With an error the device is as it was.
     pub(crate) fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Result<(), BlockError> {
         // Waits for operations under way, and holds back those that come.
-        let mut place = self.alone();
-        let (base, relative) = begin(place.chain()?, leaf)?;
-        let Some(chain) = place.take() else { return Err(closed()) };
+        let mut state = self.alone();
+        let (base, relative) = begin(state.chain()?, leaf)?;
+        let Some(chain) = state.take() else { return Err(closed()) };
         let pending = pending(leaf);
         let (now, made) = match continued(chain, base, &pending, &relative) {
             (base, Err(error)) => back(base, &pending, error),
@@ -56,30 +56,30 @@ impl Inner {
                             leaf.display()
                         ),
                     });
-                    (Place::Open(chain), named)
+                    (ChainState::Open(chain), named)
                 }
             },
         };
-        *place = now;
-        self.go_on(place);
+        *state = now;
+        self.go_on(state);
         made
     }
 }
 
 /// Goes on with the base, after `error`.
-fn back(base: Unopened, pending: &Path, error: BlockError) -> (Place, Result<(), BlockError>) {
+fn back(base: Unopened, pending: &Path, error: BlockError) -> (ChainState, Result<(), BlockError>) {
     let _ = fs::remove_file(pending);
-    let place = base.open();
-    let error = match &place {
-        Place::Unopened(base) => BlockError::Snapshot {
+    let state = base.open();
+    let error = match &state {
+        ChainState::Unopened(base) => BlockError::Snapshot {
             why: format!(
                 "{error}, and the file cannot be opened again: {}; its disk fails as a medium until it can",
                 base.why()
             ),
         },
-        Place::Open(_) | Place::Closed => error,
+        ChainState::Open(_) | ChainState::Closed => error,
     };
-    (place, Err(error))
+    (state, Err(error))
 }
 
 /// Checks all that can be checked before the disk is closed, and makes what was written durable. Gives what it can be

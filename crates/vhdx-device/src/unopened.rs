@@ -10,7 +10,7 @@ use lunway_vhdx::{Chain, Disk, OpenError, VhdxOpenOptions};
 
 use crate::backing::{Backing, Locked};
 use crate::device::{Inner, folder, identity, no_guids};
-use crate::place::{Alone, Place};
+use crate::chain_state::{Alone, ChainState};
 use crate::{names, random_guids, snapshot};
 
 /// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk
@@ -66,14 +66,14 @@ impl Unopened {
         &self.why
     }
 
-    /// Opens the disk: what it is a place for from now on. Blocks.
-    pub(crate) fn open(mut self) -> Place {
+    /// Opens the disk: the state from now on. Blocks.
+    pub(crate) fn open(mut self) -> ChainState {
         match self.chain() {
             Ok(chain) => {
                 if self.tried.is_some() {
                     tracing::info!(file = %self.path.display(), "the VHDX file is open again");
                 }
-                Place::Open(chain)
+                ChainState::Open(chain)
             }
             Err(error) => {
                 let why = error.to_string();
@@ -85,7 +85,7 @@ impl Unopened {
                     );
                 }
                 (self.why, self.tried) = (why, Some(Instant::now()));
-                Place::Unopened(self)
+                ChainState::Unopened(self)
             }
         }
     }
@@ -120,13 +120,13 @@ impl Unopened {
 }
 
 impl Inner {
-    /// Goes on with what a place has become: users hear of another size.
-    pub(crate) fn go_on(&self, place: Alone<'_>) {
-        let Place::Open(chain) = &*place else { return };
+    /// Goes on with what the chain has become: users hear of another size.
+    pub(crate) fn go_on(&self, state: Alone<'_>) {
+        let ChainState::Open(chain) = &*state else { return };
         let now = chain.size();
         let before = self.size.swap(now, Ordering::AcqRel);
         *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
-        drop(place);
+        drop(state);
         if now != before {
             for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 callback(self.geometry());
@@ -136,14 +136,14 @@ impl Inner {
 
     /// Opens the disk again that a change has given up, if it is time to try.
     pub(crate) fn open_again(&self) {
-        let mut place = self.alone();
-        let due = |place: &Place| matches!(place, Place::Unopened(unopened) if unopened.is_due());
-        if !due(&place) {
+        let mut state = self.alone();
+        let due = |state: &ChainState| matches!(state, ChainState::Unopened(unopened) if unopened.is_due());
+        if !due(&state) {
             return;
         }
-        if let Place::Unopened(unopened) = std::mem::replace(&mut *place, Place::Closed) {
-            *place = unopened.open();
-            self.go_on(place);
+        if let ChainState::Unopened(unopened) = std::mem::replace(&mut *state, ChainState::Closed) {
+            *state = unopened.open();
+            self.go_on(state);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, Source, Stop, WritePlan};
+use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, SegmentSource, Stop, WritePlan};
 use crate::error::{DiskError, OpenError};
 use crate::format::GuidSource;
 use crate::open::VhdxOpenOptions;
@@ -42,8 +42,8 @@ pub struct MapSegment {
     pub offset: u64,
     /// Length, bytes.
     pub len: u64,
-    /// Source of the segment. [`Source::Parent`] only in a chain whose base is left out ([`Chain::upper`]).
-    pub source: Source,
+    /// Source of the segment. [`SegmentSource::Parent`] only in a chain whose base is left out ([`Chain::upper`]).
+    pub source: SegmentSource,
     /// Index of the disk of the chain that knows it, 0 being the first.
     pub level: usize,
 }
@@ -117,7 +117,7 @@ impl<S: Storage> Chain<S> {
         }
     }
 
-    /// The same without its base: what only the base has is told as [`Source::Parent`], and cannot be read.
+    /// The same without its base: what only the base has is told as [`SegmentSource::Parent`], and cannot be read.
     pub fn upper(disks: Vec<Disk<S>>) -> Result<Self, OpenError> {
         for pair in disks.windows(2) {
             let (child, parent) = (&pair[0], &pair[1]);
@@ -341,13 +341,13 @@ impl<S: Storage> Chain<S> {
         for segment in plan.segments() {
             let piece = &mut buf[at..at + segment.len as usize];
             let read = match segment.source {
-                Source::File(from) => disk.storage.read_at(from, piece).map_err(|error| {
+                SegmentSource::File(from) => disk.storage.read_at(from, piece).map_err(|error| {
                     // What of the piece is there still.
                     let there = disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(segment.len));
                     DiskError::storage("reading")(error).at(offset + at as u64 + there)
                 }),
-                Source::Parent => self.read_level(level + 1, offset + at as u64, piece),
-                Source::Zero | Source::Unmapped | Source::NeverWritten => {
+                SegmentSource::Parent => self.read_level(level + 1, offset + at as u64, piece),
+                SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
                     piece.fill(0);
                     Ok(())
                 }
@@ -378,7 +378,7 @@ impl<S: Storage> Chain<S> {
         let mut at = offset;
         for segment in plan.segments() {
             match segment.source {
-                Source::Parent if level + 1 < self.disks.len() => {
+                SegmentSource::Parent if level + 1 < self.disks.len() => {
                     self.map_level(level + 1, at, segment.len, each)?;
                 }
                 source => each(MapSegment { offset: at, len: segment.len, source, level }),
@@ -386,7 +386,7 @@ impl<S: Storage> Chain<S> {
             at += segment.len;
         }
         if there < len {
-            each(MapSegment { offset: at, len: len - there, source: Source::NeverWritten, level });
+            each(MapSegment { offset: at, len: len - there, source: SegmentSource::NeverWritten, level });
         }
         Ok(())
     }
@@ -436,7 +436,7 @@ impl<S: Storage> Chain<S> {
 fn joins(last: &MapSegment, next: &MapSegment) -> bool {
     last.level == next.level
         && match (last.source, next.source) {
-            (Source::File(before), Source::File(after)) => before + last.len == after,
+            (SegmentSource::File(before), SegmentSource::File(after)) => before + last.len == after,
             (before, after) => before == after,
         }
 }

@@ -7,7 +7,7 @@ use crate::format::{HEADER_OFFSETS, Header, MIB, PAGE};
 use crate::log::replay::View;
 use crate::metadata::Parameters;
 use crate::open;
-use crate::scan::{Counts, Finding, Severity, scan};
+use crate::scan::{Counts, Anomaly, AnomalySeverity, scan};
 use crate::storage::Storage;
 
 /// Maximum number of findings kept; more of a kind say nothing new.
@@ -17,7 +17,7 @@ const FINDINGS_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub struct Report {
     /// In the order of the file; at most 1000.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Anomaly>,
     /// Number of further findings.
     pub left_out: u64,
     /// Parameters of the disk, if they could be read.
@@ -28,25 +28,25 @@ pub struct Report {
     pub free: u64,
     /// The log has entries, which a writable open replays.
     pub log_in_use: bool,
-    worst: Option<Severity>,
+    worst: Option<AnomalySeverity>,
 }
 
 impl Report {
     /// How bad the worst finding is; `None`: there is none.
-    pub fn worst(&self) -> Option<Severity> {
+    pub fn worst(&self) -> Option<AnomalySeverity> {
         self.worst
     }
 
     /// Whether something is against the standard or lost, so that the file is not opened for writing.
     pub fn is_damaged(&self) -> bool {
-        self.worst() >= Some(Severity::Damage)
+        self.worst() >= Some(AnomalySeverity::Damage)
     }
 
-    fn add(&mut self, severity: Severity, place: Structure, offset: u64, problem: impl Into<String>) {
-        self.push(Finding { severity, place, offset, problem: problem.into() });
+    fn add(&mut self, severity: AnomalySeverity, place: Structure, offset: u64, problem: impl Into<String>) {
+        self.push(Anomaly { severity, place, offset, problem: problem.into() });
     }
 
-    fn push(&mut self, finding: Finding) {
+    fn push(&mut self, finding: Anomaly) {
         // The worst is never left out.
         let worst = self.worst.max(Some(finding.severity));
         match self.findings.len() < FINDINGS_MAX || worst > self.worst {
@@ -59,18 +59,18 @@ impl Report {
     fn add_error(&mut self, error: OpenError) {
         match error {
             OpenError::Corrupt { place, offset, problem } => {
-                self.add(Severity::Damage, place, offset, problem);
+                self.add(AnomalySeverity::Damage, place, offset, problem);
             }
-            OpenError::Lost { place, offset, problem } => self.add(Severity::Loss, place, offset, problem),
+            OpenError::Lost { place, offset, problem } => self.add(AnomalySeverity::Loss, place, offset, problem),
             OpenError::Unsupported { place, offset, problem } => {
                 self.add(
-                    Severity::Damage,
+                    AnomalySeverity::Damage,
                     place,
                     offset,
                     format!("{problem}, which this program does not support"),
                 );
             }
-            other => self.add(Severity::Damage, Structure::File, 0, other.to_string()),
+            other => self.add(AnomalySeverity::Damage, Structure::File, 0, other.to_string()),
         }
     }
 }
@@ -83,7 +83,7 @@ pub fn check(storage: &impl Storage) -> Report {
         let read = storage.read_at(offset, &mut page);
         if read.is_ok() && !Header::read_from_bytes(&page).is_ok_and(|header| header.is_valid()) {
             let problem = "signature or checksum is wrong; the other header is used, and a writable open renews this one";
-            report.add(Severity::Note, Structure::Header, offset, problem);
+            report.add(AnomalySeverity::Note, Structure::Header, offset, problem);
         }
     }
     let mut opened = match open::read(storage) {
@@ -98,11 +98,11 @@ pub fn check(storage: &impl Storage) -> Report {
         report.log_in_use = true;
         let header = &opened.headers.current;
         let problem = "it has entries: the file was not closed; the next writable open replays them";
-        report.add(Severity::Note, Structure::Log, header.log_offset.get(), problem);
+        report.add(AnomalySeverity::Note, Structure::Log, header.log_offset.get(), problem);
     }
     if let Some(copy) = opened.regions.stale_copy {
         let problem = "this copy differs from the one that is used; a write to the disk repairs it";
-        report.add(Severity::Note, Structure::RegionTable, copy, problem);
+        report.add(AnomalySeverity::Note, Structure::RegionTable, copy, problem);
     }
     let view = View { storage, overlay: opened.overlay.as_ref() };
     let (bat, geometry) = (opened.regions.bat, opened.geometry);
@@ -129,12 +129,12 @@ pub fn check(storage: &impl Storage) -> Report {
         Err(error) => report.add_error(error),
     }
     if let Some(offset) = in_payload {
-        report.add(Severity::Note, Structure::Log, offset, "it changes payload, which the standard forbids");
+        report.add(AnomalySeverity::Note, Structure::Log, offset, "it changes payload, which the standard forbids");
     }
     report.free = opened.space.free() * MIB;
     if opened.space.end() + MIB <= opened.file_len {
         let problem = format!("the last {} bytes hold nothing", opened.file_len - opened.space.end());
-        report.add(Severity::Note, Structure::File, opened.space.end(), problem);
+        report.add(AnomalySeverity::Note, Structure::File, opened.space.end(), problem);
     }
     report
 }

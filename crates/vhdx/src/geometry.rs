@@ -3,6 +3,13 @@
 use crate::format::{BatEntry, CHUNK_SECTORS, MIB, PAGE_U64};
 use crate::metadata::{DiskKind, Parameters};
 
+impl Parameters {
+    /// Bytes of a region for the block table of such a disk.
+    pub fn table_len(&self) -> u64 {
+        Geometry::new(self).bat_region_len()
+    }
+}
+
 /// Sizes and counts that follow from a file's parameters. Block and sector sizes are powers of two: all divisions are
 /// shifts.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{OpenError, Structure};
 use crate::format::{HEADER_OFFSETS, HEADER_SECTION, Header, MIB, PAGE};
+use crate::log::ring::Ring;
+use crate::region::Span;
 use crate::storage::Storage;
 
 /// The longest log that is read, bytes: OpenVMM's limit, 64 times what the largest writers make. It bounds the time of
@@ -23,6 +25,12 @@ impl Headers {
     /// The header of a new file, in neither slot yet.
     pub(crate) fn new(header: Header) -> Self {
         Self { current: header, slot: 1 }
+    }
+
+    /// The place of the log.
+    pub(crate) fn ring(&self) -> Ring {
+        let header = &self.current;
+        Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
     }
 
     /// Reads both and takes the valid one with the greater sequence number. Two valid ones with the same number must be

@@ -81,7 +81,7 @@ mod transition;
 pub use chain::{CHAIN_FILES_MAX, Chain, MapSegment};
 pub use create::{CreateOptions, create};
 pub use disk::{
-    Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, Source, Stop, WritePlan, WriteSegment,
+    Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, SegmentSource, Stop, WritePlan, WriteSegment,
 };
 pub use edit::{
     IdentityChange, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize,
@@ -93,6 +93,6 @@ pub use measured::Measured;
 pub use metadata::{DiskKind, Item, Parameters};
 pub use open::VhdxOpenOptions;
 pub use region::Span;
-pub use scan::{Counts, Finding, Severity};
+pub use scan::{Counts, Anomaly, AnomalySeverity};
 pub use storage::{Storage, open_as_parent, open_file, open_unlocked, rename_new};
 pub use transition::DiscardMode;

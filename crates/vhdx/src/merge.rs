@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::chain::Chain;
-use crate::disk::{Disk, Source};
+use crate::disk::{Disk, SegmentSource};
 use crate::edit::{Resize, resize, set_linkage2, set_parent};
 use crate::error::{DiskError, EditError, OpenError};
 use crate::format::{Guid, GuidSource};
@@ -87,12 +87,12 @@ pub fn copy<U: Storage, B: Storage>(
             let mut at = segment.offset;
             let end = segment.offset + segment.len;
             match segment.source {
-                Source::Parent => at = end,
-                Source::Zero | Source::Unmapped | Source::NeverWritten => {
+                SegmentSource::Parent => at = end,
+                SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
                     base.discard(at, segment.len, DiscardMode::Zero)?;
                     at = end;
                 }
-                Source::File(_) => {}
+                SegmentSource::File(_) => {}
             }
             while at < end {
                 let now = (end - at).min(STEP) as usize;

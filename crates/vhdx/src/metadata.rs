@@ -10,7 +10,6 @@ use crate::format::{
     BLOCK_SIZE_RANGE, DISK_SIZE_MAX, FileParameters, Guid, MetadataEntry, MetadataTableHeader, TABLE_LEN,
     item,
 };
-use crate::geometry::Geometry;
 use crate::locator::Locator;
 use crate::region::Span;
 use crate::storage::Storage;
@@ -131,11 +130,6 @@ impl Parameters {
         };
         parameters.check().map_err(corrupt)?;
         Ok(parameters)
-    }
-
-    /// Bytes of a region for the block table of such a disk.
-    pub fn table_len(&self) -> u64 {
-        Geometry::new(self).bat_region_len()
     }
 
     /// Says what the standard forbids.

@@ -6,11 +6,10 @@ use crate::format::{FILE_SIGNATURE, FILE_SIZE_MAX, Guid, GuidSource};
 use crate::geometry::Geometry;
 use crate::header::Headers;
 use crate::log::replay::{self, View};
-use crate::log::ring::Ring;
 use crate::measured::Measured;
 use crate::metadata::Parameters;
-use crate::region::{Regions, Span};
-use crate::scan::{Counts, Finding, Severity, scan};
+use crate::region::Regions;
+use crate::scan::{Counts, Anomaly, AnomalySeverity, scan};
 use crate::space::Space;
 use crate::storage::Storage;
 
@@ -118,25 +117,25 @@ impl<S: Storage> Disk<S> {
 /// What a scan has found to be lost.
 #[derive(Default)]
 struct Losses {
-    first: Option<Finding>,
+    first: Option<Anomaly>,
 }
 
 impl Losses {
     /// Refuses damage, and remembers the first loss.
-    fn refuse_damage(&mut self, finding: Finding) -> Result<(), OpenError> {
+    fn refuse_damage(&mut self, finding: Anomaly) -> Result<(), OpenError> {
         match finding.severity {
-            Severity::Note => {}
-            Severity::Damage => {
+            AnomalySeverity::Note => {}
+            AnomalySeverity::Damage => {
                 return Err(OpenError::corrupt(finding.place, finding.offset, finding.problem));
             }
-            Severity::Loss => drop(self.first.get_or_insert(finding)),
+            AnomalySeverity::Loss => drop(self.first.get_or_insert(finding)),
         }
         Ok(())
     }
 
     /// Refuses any loss: a write would lengthen the file, and what is lost would read as zeroes.
     fn refuse(self, counts: &Counts) -> Result<(), OpenError> {
-        let Some(Finding { place, offset, problem, .. }) = self.first else { return Ok(()) };
+        let Some(Anomaly { place, offset, problem, .. }) = self.first else { return Ok(()) };
         let problem = format!(
             "{problem}; {} bytes of data are lost in all, because the file was cut: restore it from a backup, or open it for \
              reading alone and copy what is left; lunway disk repair fills what is lost with zeroes",
@@ -162,19 +161,13 @@ fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
     Ok(len)
 }
 
-/// Returns the place of the log.
-pub(crate) fn ring_of(headers: &Headers) -> Ring {
-    let header = &headers.current;
-    Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
-}
-
 /// The length that a file has had for certain, as its log says.
 pub(crate) fn length_before(storage: &impl Storage) -> Result<u64, OpenError> {
     check_identity(storage)?;
     let headers = Headers::read(storage)?;
     match headers.current.log {
         log if log.is_zero() => Ok(0),
-        log => replay::length_before(storage, ring_of(&headers), log),
+        log => replay::length_before(storage, headers.ring(), log),
     }
 }
 
@@ -188,10 +181,10 @@ pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) ->
         return Ok(());
     }
     // Whether it can be replayed at all is known before anything is changed.
-    replay::find(storage, ring_of(&headers), log)?;
+    replay::find(storage, headers.ring(), log)?;
     let writing = |error| OpenError::storage("writing a header", 0)(error);
     headers.update(storage, |header| header.file_write = guids.next()).map_err(writing)?;
-    replay::onto_file(storage, ring_of(&headers), log)?;
+    replay::onto_file(storage, headers.ring(), log)?;
     headers.update(storage, |header| header.log = Guid::ZERO).map_err(writing)
 }
 
@@ -210,7 +203,7 @@ pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
 pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
     let len = check_identity(storage)?;
     let headers = Headers::read(storage)?;
-    let ring = ring_of(&headers);
+    let ring = headers.ring();
     let log = headers.current.log;
     let overlay = if log.is_zero() { None } else { Some(replay::in_memory(storage, ring, log)?) };
     let view = View { storage, overlay: overlay.as_ref() };

@@ -10,9 +10,9 @@ use crate::region::Span;
 use crate::space::Space;
 use crate::storage::Storage;
 
-/// Severity of a finding.
+/// Severity of an [`Anomaly`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum AnomalySeverity {
     /// Unusual or wasteful; nothing is lost.
     Note,
     /// Against the standard: the file is not opened.
@@ -22,11 +22,11 @@ pub enum Severity {
     Loss,
 }
 
-/// Something that a check found.
+/// A place of a file that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Severity of the finding.
-    pub severity: Severity,
+pub struct Anomaly {
+    /// Severity.
+    pub severity: AnomalySeverity,
     /// Structure that it concerns.
     pub place: Structure,
     /// Offset in the file, bytes.
@@ -72,7 +72,7 @@ pub(crate) fn scan(
     file_len: u64,
     overlay: Option<&Overlay>,
     space: &mut Space,
-    mut sink: impl FnMut(Finding) -> Result<(), OpenError>,
+    mut sink: impl FnMut(Anomaly) -> Result<(), OpenError>,
     mut in_log: impl FnMut(Span) -> Result<(), OpenError>,
 ) -> Result<Counts, OpenError> {
     let mut counts = Counts::default();
@@ -124,24 +124,24 @@ pub(crate) fn scan(
                 Slot::Bitmap(chunk) => Structure::Bitmap(chunk),
             };
             let offset = bat.offset + index * 8;
-            let mut find = |severity, problem: String| sink(Finding { severity, place, offset, problem });
+            let mut find = |severity, problem: String| sink(Anomaly { severity, place, offset, problem });
             if entry.0 == 0 && !(ends_chunk && first_partial.is_some()) {
                 counts.never_written += u64::from(!ends_chunk && !beyond);
                 continue;
             }
             if beyond {
                 find(
-                    Severity::Note,
+                    AnomalySeverity::Note,
                     format!("an entry {:#x} for a block behind the end of the disk", entry.0),
                 )?;
                 continue;
             }
             let Some(state) = entry.state() else {
-                find(Severity::Damage, format!("its state {} is reserved", entry.0 & 7))?;
+                find(AnomalySeverity::Damage, format!("its state {} is reserved", entry.0 & 7))?;
                 continue;
             };
             if !entry.reserved_is_zero() {
-                find(Severity::Damage, format!("reserved bits are set in its entry {:#x}", entry.0))?;
+                find(AnomalySeverity::Damage, format!("reserved bits are set in its entry {:#x}", entry.0))?;
                 continue;
             }
             let len = if ends_chunk { MIB } else { geometry.block_size };
@@ -151,7 +151,7 @@ pub(crate) fn scan(
                     if let Some(block) = first_partial {
                         let problem =
                             format!("it is not present, but payload block {block} is partially present");
-                        find(Severity::Damage, problem)?;
+                        find(AnomalySeverity::Damage, problem)?;
                     }
                     false
                 }
@@ -159,14 +159,14 @@ pub(crate) fn scan(
                     counts.bitmaps += 1;
                     if geometry.kind != DiskKind::Differencing {
                         find(
-                            Severity::Note,
+                            AnomalySeverity::Note,
                             "present in a disk without a parent, where it is not used".into(),
                         )?;
                     }
                     true
                 }
                 (Slot::Bitmap(_), state) => {
-                    find(Severity::Damage, format!("a sector bitmap block cannot be {state:?}"))?;
+                    find(AnomalySeverity::Damage, format!("a sector bitmap block cannot be {state:?}"))?;
                     false
                 }
                 (Slot::Payload(_), BlockState::NotPresent | BlockState::Zero) => {
@@ -176,7 +176,7 @@ pub(crate) fn scan(
                     }
                     if span.offset != 0 {
                         find(
-                            Severity::Note,
+                            AnomalySeverity::Note,
                             format!("it has no data, but an offset of {} bytes", span.offset),
                         )?;
                     }
@@ -203,7 +203,7 @@ pub(crate) fn scan(
                             counts.present += 1;
                             let problem =
                                 "partially present in a disk without a parent: read as fully present";
-                            find(Severity::Note, problem.into())?;
+                            find(AnomalySeverity::Note, problem.into())?;
                         }
                     }
                     true
@@ -227,7 +227,7 @@ pub(crate) fn scan(
             {
                 let problem =
                     format!("it lies at byte {}, outside of the file of {file_len} bytes", span.offset);
-                find(Severity::Damage, problem)?;
+                find(AnomalySeverity::Damage, problem)?;
                 continue;
             }
             if span.offset + needed > file_len {
@@ -237,16 +237,16 @@ pub(crate) fn scan(
                     "{lost} bytes of it are lost: it ends at byte {}, the file at {file_len}",
                     span.offset + needed
                 );
-                find(Severity::Loss, problem)?;
+                find(AnomalySeverity::Loss, problem)?;
             } else if span.end() > file_len {
                 let problem =
                     format!("the file ends within it, at byte {file_len} instead of {}", span.end());
-                find(Severity::Note, problem)?;
+                find(AnomalySeverity::Note, problem)?;
             }
             if !space.take(span) {
                 let problem =
                     format!("it overlaps another structure at bytes {}–{}", span.offset, span.end());
-                find(Severity::Damage, problem)?;
+                find(AnomalySeverity::Damage, problem)?;
                 continue;
             }
             if !ends_chunk {

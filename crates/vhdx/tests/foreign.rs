@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lunway_vhdx::{Chain, DiscardMode, DiskKind, Locator, Source, VhdxOpenOptions};
+use lunway_vhdx::{Chain, DiscardMode, DiskKind, Locator, SegmentSource, VhdxOpenOptions};
 use support::*;
 
 fn samples() -> Option<PathBuf> {
@@ -74,7 +74,7 @@ fn compare(chain: &Chain<File>, raw: &Path, name: &str) {
     for piece in pieces {
         let mut at = piece.offset;
         while at < piece.offset + piece.len {
-            if !matches!(piece.source, Source::File(_)) {
+            if !matches!(piece.source, SegmentSource::File(_)) {
                 // Where the image has a hole there is nothing to read.
                 match rustix::fs::seek(&raw, rustix::fs::SeekFrom::Data(at)) {
                     Ok(data) if data < piece.offset + piece.len => at = at.max(data / 512 * 512),

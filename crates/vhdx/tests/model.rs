@@ -3,7 +3,7 @@
 mod support;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, EditError, Resize, Source, VhdxOpenOptions, resize};
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, EditError, Resize, SegmentSource, VhdxOpenOptions, resize};
 use support::*;
 
 type Storage = std::sync::Arc<MemoryStorage>;
@@ -180,13 +180,13 @@ impl Model {
                 at += segment.len;
                 let bytes = &self.bytes[segment.offset as usize..at as usize];
                 match segment.source {
-                    Source::File(_) => {}
-                    Source::Parent => panic!("a parent's data is found there"),
-                    Source::Zero | Source::Unmapped | Source::NeverWritten => {
+                    SegmentSource::File(_) => {}
+                    SegmentSource::Parent => panic!("a parent's data is found there"),
+                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
                         assert!(bytes.iter().all(|byte| *byte == 0), "{segment:?}");
                     }
                 }
-                if segment.source == Source::NeverWritten {
+                if segment.source == SegmentSource::NeverWritten {
                     let sectors = segment.offset as usize / self.sector..at as usize / self.sector;
                     assert!(self.touched[sectors].iter().all(|touched| !touched), "{segment:?} was written");
                 }

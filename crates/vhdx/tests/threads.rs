@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{DiscardMode, DiskError, DiskKind, Source, Storage};
+use lunway_vhdx::{DiscardMode, DiskError, DiskKind, SegmentSource, Storage};
 use support::*;
 
 /// A storage whose flush takes its time, and is counted.
@@ -164,7 +164,7 @@ fn a_block_is_not_given_up_under_a_write() {
     });
     let given_up = |block: u64| {
         let mut zero = false;
-        chain.map(block * MIB, MIB, |segment| zero = segment.source == Source::Zero).expect("a map");
+        chain.map(block * MIB, MIB, |segment| zero = segment.source == SegmentSource::Zero).expect("a map");
         zero
     };
     assert!(given_up(0) && given_up(1), "the last unmap leaves nothing");

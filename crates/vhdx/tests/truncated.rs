@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lunway_vhdx::check::check;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, OpenError, Resize, Severity, Storage,
+    Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, OpenError, Resize, AnomalySeverity, Storage,
     Structure, VhdxOpenOptions, pack, repair, resize, set_identity,
 };
 use support::*;
@@ -106,7 +106,7 @@ fn nothing_that_an_open_disk_does_brings_back_what_was_cut_as_zeroes() {
         chain.close().expect_err("a close");
         assert_eq!(file.size(), left, "{kind:?}");
         let report = check(&file);
-        assert_eq!(report.worst(), Some(Severity::Loss), "{kind:?}: {:?}", report.findings);
+        assert_eq!(report.worst(), Some(AnomalySeverity::Loss), "{kind:?}: {:?}", report.findings);
     }
 }
 
@@ -177,7 +177,7 @@ fn a_file_that_was_cut_opens_for_reading_alone_until_it_is_repaired() {
         }
         assert_eq!(file.size(), left);
         let report = check(&file);
-        assert_eq!((report.worst(), report.counts.lost), (Some(Severity::Loss), MIB + 4096));
+        assert_eq!((report.worst(), report.counts.lost), (Some(AnomalySeverity::Loss), MIB + 4096));
         let places: Vec<Structure> = report.findings.iter().map(|finding| finding.place).collect();
         assert_eq!(places, [Structure::Block(BLOCKS - 2), Structure::Block(BLOCKS - 1)]);
         let chain = alone(open(file.clone(), false, 5));
@@ -216,7 +216,7 @@ fn a_log_of_a_file_that_was_cut_is_not_replayed_until_it_is_repaired() {
         assert!(matches!(error, Some(OpenError::Lost { place: Structure::Log, .. })), "{error:?}");
     }
     assert_eq!(file.size(), end - MIB);
-    assert_eq!(check(&file).worst(), Some(Severity::Loss));
+    assert_eq!(check(&file).worst(), Some(AnomalySeverity::Loss));
     let repairs = repair(&file, guids(4).as_mut()).expect("a repair");
     assert_eq!((repairs.log_replayed, repairs.lost, repairs.lengthened), (true, MIB, had - (end - MIB)));
     let chain = alone(open(file, true, 5));
@@ -269,7 +269,7 @@ fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
         file.resize(3 * MIB + 4096);
         let error = repair(&file, guids(6).as_mut()).expect_err("a repair");
         assert!(matches!(error, EditError::Open(OpenError::Lost { place: Structure::Bat, .. })), "{error}");
-        assert_eq!((file.size(), check(&file).worst()), (3 * MIB + 4096, Some(Severity::Loss)));
+        assert_eq!((file.size(), check(&file).worst()), (3 * MIB + 4096, Some(AnomalySeverity::Loss)));
     }
 }
 

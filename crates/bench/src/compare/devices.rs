@@ -7,12 +7,14 @@ use lunway_report::Better;
 
 use super::plan::{Arm, Row, Run};
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::job::{Job, Limit, Region};
-use crate::outcome::End;
-use crate::random::mix;
-use crate::run::{Cancel, Tick, run};
-use crate::sizes::BlockSizes;
+use crate::load::access::{Mix, Pattern};
+use crate::run::cancel::Cancel;
+use crate::load::job::{Job, Limit, Region};
+use crate::measure::outcome::End;
+use crate::run::progress::Tick;
+use crate::load::random::mix;
+use crate::run::run;
+use crate::load::sizes::BlockSizes;
 
 /// Figure taken from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,17 +29,20 @@
 //! [`Plan::rounds`] times. Stopping when one likes what one sees makes errors likelier, so every look uses Pocock's
 //! level for that number of looks: the intervals of all looks together hold the truth with 95 %.
 
+mod blocks;
 mod comparison;
 mod decide;
 mod devices;
 mod page;
 mod plan;
+mod runs;
 mod table;
 mod trust;
 
-pub use comparison::{Comparison, Runs};
+pub use comparison::Comparison;
 pub use decide::{Contrast, Verdict};
 pub use devices::{Devices, Figure};
 pub use page::json;
 pub use plan::{Arm, MARGIN_PERCENT, PAIRS, Plan, PlanError, Progress, ROUNDS_MAX, Row, Run};
+pub use runs::Runs;
 pub use trust::Trust;

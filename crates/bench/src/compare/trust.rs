@@ -4,9 +4,9 @@ use lunway_stats::{
     Line, autocorrelation, changepoints, holm, mann_kendall, median, normal_cdf, outliers, theil_sen,
 };
 
-use super::comparison::Runs;
 use super::decide::{Contrast, level, percent};
 use super::plan::Plan;
+use super::runs::Runs;
 
 /// A change of the control beyond this is a reason not to trust the table, smaller ones are mentioned: pairs cancel
 /// what both of them went through, but what moves by a tenth moves within pairs too. The limit is that of SNIA's steady

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::latency::Latency;
+use crate::measure::latency::Latency;
 
 /// Buckets of a group: one power of two is cut in 64 parts.
 const GROUP_BITS: u32 = 6;

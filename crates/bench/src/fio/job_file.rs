@@ -9,7 +9,7 @@ use super::error::JobFileError;
 use super::ini::{Environment, Ini};
 use super::keys::Reason;
 use super::section::Section;
-use crate::schedule::{Entry, Schedule};
+use crate::run::schedule::{ScheduledJob, Schedule};
 
 /// A job file of fio's, understood as far as that is possible without the device that it will run on.
 ///
@@ -92,7 +92,7 @@ impl JobFile {
         for section in &self.sections {
             let (job, short) = section.job(geometry, destroy)?;
             schedule.notes.extend(short);
-            let entry = Entry { job, delay: section.start_delay };
+            let entry = ScheduledJob { job, delay: section.start_delay };
             match schedule.stages.last_mut() {
                 Some(stage) if !section.stonewall => stage.push(entry),
                 _ => schedule.stages.push(vec![entry]),
@@ -107,7 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::job::{Arrivals, Fill, Job, Limit, Rate, Region};
+    use crate::load::job::{Arrivals, Fill, Job, Limit, Rate, Region};
     use crate::{BlockSizes, Distribution, Mix, Pattern, Share};
 
     const GIB: u64 = 1 << 30;

@@ -11,13 +11,13 @@ use lunway_report::utc;
 use serde_json::{Map, Value, json};
 
 use super::bins::bins;
-use crate::access::{Distribution, Pattern};
-use crate::cpu::CpuTime;
-use crate::job::{Arrivals, Fill, Job, Limit, Rate};
-use crate::latency::Latency;
-use crate::outcome::{Direction, End, Outcome};
-use crate::series::Point;
-use crate::sizes::{BlockSizes, Share};
+use crate::load::access::{Distribution, Pattern};
+use crate::measure::cpu::CpuTime;
+use crate::load::job::{Arrivals, Fill, Job, Limit, Rate};
+use crate::measure::latency::Latency;
+use crate::measure::outcome::{Direction, End, Outcome};
+use crate::measure::series::Point;
+use crate::load::sizes::{BlockSizes, Share};
 
 /// fio's default percentiles.
 pub const PERCENTILES: [f64; 17] =

@@ -9,7 +9,7 @@ use super::error::{JobFileError, Problem};
 use super::ini::{RawSection, Setting, SourceLine};
 use super::keys::{Key, Reason, Treatment, treatment};
 use super::value::{self, KbBase, Wanted};
-use crate::job::{Arrivals, Fill, Job, Limit, Rate, Region, random_seed};
+use crate::load::job::{Arrivals, Fill, Job, Limit, Rate, Region, random_seed};
 use crate::{BlockSizes, Distribution, Mix, Pattern, Share};
 
 /// Seeds of sections that name none: the same file issues the same I/Os each time, as with fio.

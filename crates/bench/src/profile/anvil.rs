@@ -7,10 +7,11 @@ use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::job::Job;
-use crate::outcome::Outcome;
-use crate::run::{Cancel, Tick};
+use crate::load::access::{Mix, Pattern};
+use crate::run::cancel::Cancel;
+use crate::load::job::Job;
+use crate::measure::outcome::Outcome;
+use crate::run::progress::Tick;
 
 use crate::score::{REFERENCE, REFERENCE_VERSION};
 
@@ -133,7 +134,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Region;
+    use crate::load::job::Region;
 
     fn names(profile: &Profile) -> Vec<&str> {
         profile.rows.iter().map(|job| job.name.as_str()).collect()

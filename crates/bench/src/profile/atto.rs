@@ -7,9 +7,9 @@ use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::job::{Job, Limit};
-use crate::outcome::Outcome;
+use crate::load::access::{Mix, Pattern};
+use crate::load::job::{Job, Limit};
+use crate::measure::outcome::Outcome;
 use lunway_report::figure;
 
 use super::crystal::Figures;

@@ -7,9 +7,9 @@ use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::job::Job;
-use crate::outcome::{End, Outcome};
+use crate::load::access::{Mix, Pattern};
+use crate::load::job::Job;
+use crate::measure::outcome::{End, Outcome};
 use lunway_report::{figure, response_time};
 use lunway_stats::median;
 

@@ -30,15 +30,18 @@ use lunway_block::{BlockDevice, Finding, Geometry};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
+use crate::load::access::{Mix, Pattern};
 use crate::cache::cache_truth;
-use crate::job::{Job, Limit, Region};
-use crate::outcome::Outcome;
-use crate::run::{Cancel, Tick};
+use crate::run::cancel::Cancel;
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::job::{Job, Limit, Region};
+use crate::measure::outcome::Outcome;
+use crate::run::progress::Tick;
 use crate::score::Score;
 use crate::table::Table;
 use runner::Runner;
 
+pub use crate::run::progress::Step;
 pub use anvil::{Profile, anvil};
 pub use atto::{Atto, SweepPoint};
 pub use crystal::{Crystal, CrystalRow, Figures};
@@ -158,19 +161,6 @@ impl Options {
         let Region { offset, len } = self.region_on(geometry);
         Region { offset, len: if len < PIECE { len } else { len / PIECE * PIECE } }
     }
-}
-
-/// Step of a running profile.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// Name of the step: a row's name, "preparation" …
-    pub name: &'a str,
-    /// From 0, preparation included.
-    pub index: usize,
-    /// Number of steps, preparation included.
-    pub count: usize,
-    /// About how long the steps after this one will take.
-    pub then: Duration,
 }
 
 /// Result of a profile.
@@ -359,44 +349,6 @@ fn job(
         destroy: options.destroy,
         ..Job::new(name)
     }
-}
-
-/// Throughput assumed of a device until it has shown its speed, bytes per second: twice that of a gigabit link.
-const ASSUMED_RATE: f64 = 200e6;
-
-/// Expected cost of a step: a number of bytes, limited by a time.
-#[derive(Clone, Copy, Debug)]
-struct Cost {
-    bytes: u64,
-    most: Duration,
-    ramp: Duration,
-}
-
-impl Cost {
-    fn of(job: &Job) -> Self {
-        let most = job.limit.time().unwrap_or(Duration::MAX);
-        Self { bytes: job.limit.bytes().unwrap_or(u64::MAX), most, ramp: job.ramp }
-    }
-
-    fn time(most: Duration) -> Self {
-        Self { bytes: u64::MAX, most, ramp: Duration::ZERO }
-    }
-
-    /// On a device that moves so many bytes in a second.
-    fn at(self, rate: f64) -> Duration {
-        let moving = Duration::try_from_secs_f64(self.bytes as f64 / rate).unwrap_or(Duration::MAX);
-        self.ramp.saturating_add(moving.min(self.most))
-    }
-}
-
-/// About how long a job takes on a device that nothing is known about.
-pub(crate) fn cost(job: &Job) -> Duration {
-    Cost::of(job).at(ASSUMED_RATE)
-}
-
-/// A sum that cannot overflow: writing exbibytes takes longer than can be said.
-fn total(costs: impl IntoIterator<Item = Cost>, rate: f64) -> Duration {
-    costs.into_iter().fold(Duration::ZERO, |sum, cost| sum.saturating_add(cost.at(rate)))
 }
 
 /// Said where nothing may be written.

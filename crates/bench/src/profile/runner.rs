@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
-use crate::job::Job;
-use crate::outcome::{End, Outcome};
-use crate::run::{Cancel, Tick, run};
-
-use super::{ASSUMED_RATE, Cost, Step, total};
+use crate::run::cancel::Cancel;
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::job::Job;
+use crate::measure::outcome::{End, Outcome};
+use crate::run::progress::{Step, Tick};
+use crate::run::run;
 
 /// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(250);

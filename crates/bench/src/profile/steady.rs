@@ -11,14 +11,15 @@ use lunway_stats::{least_squares, mean};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::job::{Job, Limit, Region};
-use crate::outcome::End;
+use crate::load::access::{Mix, Pattern};
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::job::{Job, Limit, Region};
+use crate::measure::outcome::End;
 
 use super::crystal::Figures;
 use super::probe::{Probe, Stop};
 use super::runner::{Done, Runner};
-use super::{ASSUMED_RATE, Cost, Options, job, order, total};
+use super::{Options, job, order};
 
 /// Rounds of the window that both criteria are held against.
 pub const WINDOW: usize = 5;

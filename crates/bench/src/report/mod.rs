@@ -12,12 +12,12 @@ use lunway_report::{
     response_time,
 };
 
-use crate::cpu::CpuTime;
+use crate::measure::cpu::CpuTime;
 use crate::fio;
-use crate::latency::Latency;
-use crate::outcome::{Direction, End, Outcome};
+use crate::measure::latency::Latency;
+use crate::measure::outcome::{Direction, End, Outcome};
 use crate::score::{REFERENCE_VERSION, Score};
-use crate::series::Point;
+use crate::measure::series::Point;
 use crate::table::{Table, too_short};
 
 pub use imported::imported;
@@ -299,9 +299,9 @@ mod tests {
     use lunway_report::html;
 
     use super::*;
-    use crate::access::Mix;
-    use crate::job::Job;
-    use crate::series::Series;
+    use crate::load::access::Mix;
+    use crate::load::job::Job;
+    use crate::measure::series::Series;
 
     fn outcome(name: &str, mix: Mix) -> Outcome {
         let mut latency = Latency::default();

@@ -50,7 +50,7 @@ pub(super) async fn writes(instance: &Instance) -> Verdict {
         put(device, &mut model, offset, 0, 1).await?;
     }
     model.compare_all(device).await?;
-    Ok(Outcome::Holds)
+    Ok(model.kept())
 }
 
 pub(super) async fn partial_blocks(instance: &Instance) -> Verdict {
@@ -80,7 +80,7 @@ pub(super) async fn partial_blocks(instance: &Instance) -> Verdict {
         put(device, &mut model, (3 << 20) + (15 - n) * sector, sector, 200 + n).await?;
     }
     model.compare_all(device).await?;
-    Ok(Outcome::Holds)
+    Ok(model.kept())
 }
 
 pub(super) async fn flush(instance: &Instance) -> Verdict {
@@ -116,5 +116,5 @@ pub(super) async fn stable(instance: &Instance) -> Verdict {
         check(device, &model, offset, len).await?;
     }
     model.compare_all(device).await?;
-    Ok(Outcome::Holds)
+    Ok(model.kept())
 }

@@ -233,7 +233,8 @@ pub enum Check {
     Shape,
     /// A fresh device reads as zeroes, in any length, and every byte of the buffer is filled.
     Reads,
-    /// Reads return the data written; nothing beside it changes.
+    /// Reads return the data written, or zeroes where the device [stores nothing](crate::Caching::Nowhere); nothing
+    /// beside it changes.
     Writes,
     /// Ranges that begin and end within blocks, pages and physical sectors.
     PartialBlocks,

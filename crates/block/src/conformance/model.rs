@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Verdict, ensure};
-use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
+use super::{Outcome, Verdict, ensure};
+use crate::{BlockDevice, BlockError, Buf, Caching, Durability, Io, SharedBuf};
 
 /// Content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ impl Content {
 pub struct Model {
     sector: u64,
     sectors: Vec<Content>,
+    /// The device says that it stores nothing: what is written is zeroes afterwards.
+    forgets: bool,
 }
 
 impl Model {
@@ -56,7 +58,13 @@ impl Model {
         Self {
             sector: u64::from(geometry.logical_sector),
             sectors: vec![Content::Zeroes; geometry.sectors() as usize],
+            forgets: device.caching() == Caching::Nowhere,
         }
+    }
+
+    /// Outcome of a check that wrote and found what this model holds.
+    pub(super) fn kept(&self) -> Outcome {
+        if self.forgets { Outcome::Lacks("forgets, as it says") } else { Outcome::Holds }
     }
 
     /// Bytes of a sector.
@@ -87,6 +95,7 @@ impl Model {
     /// Sets the content of a range of bytes.
     pub fn set(&mut self, offset: u64, len: u64, content: Content) {
         let range = self.range(offset, len);
+        let content = if self.forgets { Content::Zeroes } else { content };
         self.sectors[range].fill(content);
     }
 
@@ -187,5 +196,5 @@ pub(super) async fn check(
 
 /// `Some` where the device refuses all changes.
 pub(super) fn is_read_only(device: &dyn BlockDevice) -> Option<Verdict> {
-    device.geometry().read_only.then_some(Ok(super::Outcome::Lacks("read-only")))
+    device.geometry().read_only.then_some(Ok(Outcome::Lacks("read-only")))
 }

@@ -36,14 +36,15 @@ impl Random {
 }
 
 pub(super) async fn random(subject: &Subject) -> Verdict {
+    let mut outcome = Outcome::Holds;
     for seed in SEEDS {
         let instance = subject.fresh().await;
-        sequence(&instance, seed).await.map_err(|what| format!("seed {seed}: {what}"))?;
+        outcome = sequence(&instance, seed).await.map_err(|what| format!("seed {seed}: {what}"))?;
     }
-    Ok(Outcome::Holds)
+    Ok(outcome)
 }
 
-async fn sequence(instance: &Instance, seed: u64) -> Result<(), String> {
+async fn sequence(instance: &Instance, seed: u64) -> Verdict {
     let device = &*instance.device;
     let (mut random, mut model) = (Random(seed), Model::of(device));
     let sectors_max = (2 << 20) / model.sector();
@@ -59,7 +60,8 @@ async fn sequence(instance: &Instance, seed: u64) -> Result<(), String> {
         let (offset, len) = random.range(&model, sectors_max);
         one(device, &mut model, &mut random, step, (offset, len)).await.map_err(context)?;
     }
-    model.compare_all(device).await
+    model.compare_all(device).await?;
+    Ok(model.kept())
 }
 
 /// Between half of what a device has at least and a quarter more.

@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::target::name;
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::extract::{Asked, PathParameters};
-use crate::manager::{Manager, refused};
+use crate::manager::Manager;
 use crate::route::{Parameter, Route};
 
 /// Ranges in one answer: about 8 MB of JSON, which a client has no trouble with.

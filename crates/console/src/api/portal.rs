@@ -115,9 +115,9 @@ fn absent(config: &Config, group: u16, spec: &PortalSpec) -> String {
     let others =
         config.portal_groups.iter().filter(|other| other.listen.contains(spec)).map(|other| other.tag);
     match first.into_iter().chain(others).find(|other| *other != group) {
-        Some(other) => format!(
-            "portal group {group} does not listen on {spec}; portal group {other} does (--group {other})"
-        ),
+        Some(other) => {
+            format!("portal group {group} does not listen on {spec}; portal group {other} does")
+        }
         None => format!("portal group {group} does not listen on {spec}"),
     }
 }

@@ -15,9 +15,9 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
 use super::target::name;
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::extract::{Body, PathParameters};
-use crate::manager::{Manager, refused};
+use crate::manager::Manager;
 use crate::route::Route;
 
 /// Bytes of the area of a snapshot unless another is asked for: what initiators that write 16 MiB/s into new places

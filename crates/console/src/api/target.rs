@@ -17,9 +17,9 @@ use serde_json::Value;
 
 use super::element;
 use crate::answer::{Applied, Tagged};
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::extract::{Ask, Body, PathParameters};
-use crate::manager::{Manager, Orders, refused};
+use crate::manager::{Manager, Orders};
 use crate::route::{
     CHANGE, CREATE, CREATION, DRY_RUN, END_SNAPSHOTS, GENERATION, LUN_REMOVAL, MUST_BE_NEW, MUST_EXIST,
     Parameter, REMOVAL, Route, SHRINK,

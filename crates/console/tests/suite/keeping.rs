@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lunway_console::{Method, Source};
+use lunway_console::{Method, ConfigSource};
 use lunway_target::{IscsiName, LunConfig, Overrides, TargetConfig};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ async fn without_a_file_a_change_lasts_as_long_as_the_process_and_says_so() {
         target: Some(target),
         ..Overrides::default()
     };
-    let (source, config) = Source::read(None, overrides).unwrap();
+    let (source, config) = ConfigSource::read(None, overrides).unwrap();
     let daemon = Daemon::start_from(folder, source, config).await;
     let answer = daemon.put(&format!("/v1/targets/{TARGET}"), json!({ "alias": "A" })).await.unwrap();
     assert_eq!((&answer["persisted"], lines(&answer).len()), (&json!(false), 1));

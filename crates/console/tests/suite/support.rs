@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError, Compaction, Io, Layer};
-use lunway_console::{Client, ClientError, Console, Endpoint, Method, Sockets, Source};
+use lunway_console::{Client, ClientError, Console, Endpoint, Method, Sockets, ConfigSource};
 use lunway_memory::RamDisk;
 use lunway_target::{ApiConfig, Config, OpenDevice, Overrides, Server};
 use serde_json::Value;
@@ -86,11 +86,11 @@ impl Daemon {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lunway.toml");
         fs::write(&path, file).unwrap();
-        let (source, config) = Source::read(Some(&path), Overrides::default()).unwrap();
+        let (source, config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         Self::start_from(folder, source, config).await
     }
 
-    pub(crate) async fn start_from(folder: tempfile::TempDir, source: Source, config: Config) -> Self {
+    pub(crate) async fn start_from(folder: tempfile::TempDir, source: ConfigSource, config: Config) -> Self {
         let token_file = folder.path().join("token");
         fs::write(&token_file, TOKEN).unwrap();
         let socket = folder.path().join("api.sock");

@@ -1,4 +1,4 @@
-//! Back ends: memory, files, VHDX files.
+//! Back ends: memory, files, VHDX files and other images.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,10 @@ use std::time::Duration;
 use lunway_block::conformance::{Instance, Local, Reopen, SIZE_MIN, Subject};
 use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
-use lunway_memory::RamDisk;
+use lunway_image::Format;
+use lunway_image::vhd::{Layout, Writer};
+use lunway_image_device::{ImageDevice, NewVhd};
+use lunway_memory::{NullDisk, RamDisk};
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{CreateOptions, DiskKind, Locator, create};
@@ -27,6 +30,14 @@ fn memory(name: &'static str, sector: u32) -> Subject {
 async fn memory_conforms() {
     conforms(memory("memory", 512)).await;
     conforms(memory("memory, sectors of 4 KiB", 4096)).await;
+}
+
+#[tokio::test]
+async fn a_sink_conforms() {
+    conforms(Subject::device("`null:`", || {
+        Box::pin(async { Instance::plain(Arc::new(NullDisk::new(SIZE_MIN, 512).unwrap())) })
+    }))
+    .await;
 }
 
 /// A sparse file of zeroes in a folder.
@@ -154,4 +165,69 @@ async fn a_vhdx_on_a_device_conforms() {
         })
     }))
     .await;
+}
+
+/// A VHD of zeroes in a file.
+fn new_vhd(fixed: bool) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    let layout =
+        Layout { size: SIZE_MIN, fixed, block_size: Some(512 << 10), id: Guid::from_digits(5), now: 1 << 30 };
+    Writer::create(file.reopen().unwrap(), &layout).unwrap();
+    file
+}
+
+#[tokio::test]
+async fn a_vhd_that_is_filled_conforms() {
+    for (name, fixed) in [("VHD that is filled, dynamic", false), ("VHD that is filled, fixed", true)] {
+        conforms(Subject::device(name, move || {
+            Box::pin(async move {
+                let file = new_vhd(fixed);
+                let device = Arc::new(NewVhd::open(file.path()).unwrap());
+                Instance { keep: Box::new(file), ..Instance::plain(device) }
+            })
+        }))
+        .await;
+    }
+}
+
+/// A qcow2 file of zeroes: version 3, clusters of 64 KiB, an empty L1 table in the second of them and an empty table
+/// of reference counts in the third.
+fn new_qcow2() -> NamedTempFile {
+    const CLUSTER_BITS: u32 = 16;
+    let words: [&[u32]; 4] = [
+        // Version; no backing file: offset (two words) and length of its name.
+        &[3, 0, 0, 0],
+        // The disk's size (two words), no encryption, entries of the L1 table.
+        &[CLUSTER_BITS, 0, SIZE_MIN as u32, 0, 1],
+        // Offsets of the L1 table and of the reference counts, clusters of these; no snapshots.
+        &[0, 1 << CLUSTER_BITS, 0, 2 << CLUSTER_BITS, 1, 0, 0, 0],
+        // No incompatible, compatible or autoclear features; counts of 16 bits; the header's length.
+        &[0, 0, 0, 0, 0, 0, 4, 104],
+    ];
+    let mut header = b"QFI\xfb".to_vec();
+    header.extend(words.concat().into_iter().flat_map(u32::to_be_bytes));
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), header).unwrap();
+    file.as_file().set_len(3 << CLUSTER_BITS).unwrap();
+    file
+}
+
+#[tokio::test]
+async fn images_that_are_only_read_conform() {
+    type Make = fn() -> NamedTempFile;
+    let images: [(&str, Format, Make); 3] = [
+        ("VHD, dynamic, read", Format::Vhd, || new_vhd(false)),
+        ("VHD, fixed, read", Format::Vhd, || new_vhd(true)),
+        ("qcow2, read", Format::Qcow2, new_qcow2),
+    ];
+    for (name, format, make) in images {
+        conforms(Subject::device(name, move || {
+            Box::pin(async move {
+                let file = make();
+                let device = Arc::new(ImageDevice::open(file.path(), format).unwrap());
+                Instance { keep: Box::new(file), ..Instance::plain(device) }
+            })
+        }))
+        .await;
+    }
 }

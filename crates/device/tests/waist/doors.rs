@@ -12,7 +12,7 @@ use lunway_file::{FileDevice, FileOptions};
 use lunway_fuse::Mounted;
 use lunway_initiator::{IscsiDevice, IscsiUrl};
 use lunway_iscsi_paths::{Address, IscsiMultipath};
-use lunway_nbd::{Address as NbdAddress, Export, Server as NbdServer};
+use lunway_nbd::{Address as NbdAddress, Client, Export, Server as NbdServer};
 use lunway_target::{Config, OpenDevice, Server};
 use tokio::sync::oneshot;
 
@@ -105,6 +105,24 @@ async fn an_nbd_server_and_a_client_conform() {
                 })
             });
             Instance { device, close: Some(close), reopen: None, keep: Box::new(folder) }
+        })
+    }))
+    .await;
+}
+
+/// What reads a snapshot of a daemon: the client that the product has beside the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_nbd_client_that_only_reads_conforms() {
+    conforms(Subject::door("NBD: server and our client, which only reads", |device| {
+        Box::pin(async move {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("nbd");
+            let export = Export { name: "disk".into(), description: String::new(), device };
+            let server = NbdServer::bind(&NbdAddress::Unix(path.clone()), export).await.unwrap();
+            // It ends with the runtime of the test.
+            tokio::spawn(server.serve(std::future::pending()));
+            let device = Arc::new(Client::connect(&path).await.unwrap());
+            Instance { keep: Box::new(folder), ..Instance::plain(device) }
         })
     }))
     .await;

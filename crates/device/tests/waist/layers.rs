@@ -1,13 +1,14 @@
-//! Layers: what wraps a device and passes on what it does not change.
+//! Layers: what wraps a device and passes on what it does not change; and the snapshots of one.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::conformance::Subject;
+use lunway_block::conformance::{Disk, Instance, SIZE_MIN, Subject};
 use lunway_block::decorate::{Delay, Fault, Openers, Rate, ReadOnly, Stats};
+use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
-use lunway_snapshot::SnapshotLayer;
+use lunway_snapshot::{GRAIN, SnapshotDevice, SnapshotLayer};
 use lunway_track::{Backing, Identify, Tracked, Tuning};
 use lunway_vhdx::crash::MemoryStorage;
 
@@ -66,4 +67,26 @@ async fn tracked_changes_conform() {
 #[tokio::test]
 async fn a_device_of_which_snapshots_are_made_conforms() {
     conforms(Subject::layer("snapshots", &[], |inner| Arc::new(SnapshotLayer::new(inner)))).await;
+}
+
+/// The frozen zeroes of a disk that has changed since, whole and in parts.
+#[tokio::test]
+async fn a_snapshot_conforms() {
+    conforms(Subject::device("a snapshot of a disk", || {
+        Box::pin(async {
+            let layer = SnapshotLayer::new(Arc::new(Disk::new(SIZE_MIN)));
+            let hold = layer.hold(Duration::from_secs(60)).unwrap();
+            hold.at_rest().await.unwrap();
+            let fleece = hold.fleece(Arc::new(Disk::new(2 * SIZE_MIN))).unwrap();
+            hold.begin(&fleece).unwrap();
+            drop(hold);
+            for (offset, len) in [(0, 3 * GRAIN), (20 * GRAIN + 512, 512), (SIZE_MIN - 4096, 4096)] {
+                let data = Buf::copy_of(&vec![0xAA; len as usize]).freeze();
+                layer.write(offset, data, Durability::Volatile).await.unwrap();
+            }
+            let device = Arc::new(SnapshotDevice::new(fleece));
+            Instance { keep: Box::new(layer), ..Instance::plain(device) }
+        })
+    }))
+    .await;
 }

@@ -9,9 +9,10 @@ use lunway_block::conformance::{Check, Outcome};
 const FILE: &str = "docs/devices.md";
 
 /// All rows there are, in their order.
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 36] = [
     "memory",
     "memory, sectors of 4 KiB",
+    "`null:`",
     "file",
     "file in memory",
     "file past the page cache, threads",
@@ -24,10 +25,16 @@ const NAMES: [&str; 28] = [
     "VHDX, read-only",
     "VHDX on a device",
     "VHDX on iSCSI, `vhdx:iscsi://…`",
+    "VHD, dynamic, read",
+    "VHD, fixed, read",
+    "qcow2, read",
+    "VHD that is filled, dynamic",
+    "VHD that is filled, fixed",
     "iSCSI: target and initiator",
     "iSCSI over two paths",
     "iSCSI, as a device is opened",
     "NBD: server and a client",
+    "NBD: server and our client, which only reads",
     "FUSE: a mounted file",
     "`delay:`",
     "`rate:`",
@@ -38,6 +45,7 @@ const NAMES: [&str; 28] = [
     "retained writes",
     "tracked changes",
     "snapshots",
+    "a snapshot of a disk",
 ];
 
 /// Checks that the row of a device stands in the table as it was found. With `LUNWAY_WRITE_DOCS=1` it is put there

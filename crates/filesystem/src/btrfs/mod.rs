@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use crate::fields::{label, le16, le32, le64, uuid};
 use crate::map::Ranges;
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity, count_free};
 use chunk::{CHUNK_ITEM, CHUNKS_OBJECT, Chunks, Stripe, check_device};
 use node::{CHECK, Checksum, ChunkItem, Format, Key, LEVELS, Pointer, Trees};
@@ -101,7 +101,7 @@ struct Superblock {
 
 impl Superblock {
     /// The copy at this place, if it is whole.
-    fn read(source: &dyn Source, at: u64) -> Result<Option<Self>, Unreadable> {
+    fn read(source: &dyn ByteSource, at: u64) -> Result<Option<Self>, Unreadable> {
         if !source.has(at, SUPERBLOCK as u64) {
             return Ok(None);
         }
@@ -252,7 +252,7 @@ impl Volume for BtrfsMap {
 
     fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {
@@ -285,13 +285,13 @@ impl Volume for BtrfsMap {
 }
 
 /// Returns `true` if the volume has a superblock of btrfs.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     let at = SUPERBLOCKS[0] + field::MAGIC as u64;
     Ok(source.has(at, MAGIC.len() as u64) && source.bytes(at, MAGIC.len())? == MAGIC)
 }
 
 /// Reads superblocks and trees. See the module.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let damaged =
         || Doubt::new("its first superblock is damaged").helped_by("run btrfs rescue super-recover");
     let superblock = Superblock::read(source, SUPERBLOCKS[0])?.ok_or_else(damaged)?;
@@ -308,7 +308,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     Ok(Examined { identity, notes, mounted: Mounted::Untold, verdict })
 }
 
-fn prove(source: &dyn Source, superblock: &Superblock) -> Result<BtrfsMap, Doubt> {
+fn prove(source: &dyn ByteSource, superblock: &Superblock) -> Result<BtrfsMap, Doubt> {
     let size = superblock.size();
     if size > source.len() {
         return Err(Doubt::new(format!(

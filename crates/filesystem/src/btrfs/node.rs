@@ -1,7 +1,7 @@
 //! Trees: keys, nodes and their checksums, and a cursor over a tree's items.
 
 use crate::fields::{le16, le32, le64};
-use crate::source::Source;
+use crate::source::ByteSource;
 use crate::volume::Doubt;
 
 use super::chunk::Chunks;
@@ -86,7 +86,7 @@ impl Checksum {
 
 /// Context common to all trees of a file system.
 pub(super) struct Trees<'a> {
-    pub(super) source: &'a dyn Source,
+    pub(super) source: &'a dyn ByteSource,
     pub(super) format: &'a Format,
     pub(super) chunks: &'a Chunks,
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap};
 use crate::fields::{le16, le32, le64};
-use crate::source::{Segment, Source};
+use crate::source::{Segment, ByteSource};
 use crate::volume::Doubt;
 
 /// Types of entries (§7.4, §7.5, §7.6, §7.7).
@@ -45,7 +45,7 @@ struct Extent {
 }
 
 struct Walk<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     geometry: &'a Geometry,
     claims: Claims<'a>,
     /// A piece of the active table, and the byte at which it begins.
@@ -58,7 +58,7 @@ struct Walk<'a> {
 
 /// Checks that every cluster of every file and directory below the root is allocated in `bitmap`.
 pub(super) fn check(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     geometry: &Geometry,
     bitmap: &ClusterBitmap,
     root: &[Segment],

@@ -12,7 +12,7 @@ mod files;
 use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
 use crate::fields::{le16, le32, le64};
 use crate::map::Ranges;
-use crate::source::{Segment, Source, Unreadable};
+use crate::source::{Segment, ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 /// Fields of the boot sector (§3.1): offset.
@@ -138,7 +138,7 @@ impl Geometry {
     }
 
     /// The chain of a file in one of the tables: at most `limit` clusters.
-    fn chain(&self, source: &dyn Source, table: u64, first: u32, limit: u64) -> Result<Vec<Segment>, Doubt> {
+    fn chain(&self, source: &dyn ByteSource, table: u64, first: u32, limit: u64) -> Result<Vec<Segment>, Doubt> {
         let mut runs: Vec<Segment> = Vec::new();
         let mut at = first;
         for _ in 0..limit {
@@ -161,7 +161,7 @@ impl Geometry {
     }
 
     /// A file that the root directory names: a chain of exactly as many clusters as its length needs, cut to it.
-    fn file(&self, source: &dyn Source, table: u64, entry: &[u8]) -> Result<Vec<Segment>, Doubt> {
+    fn file(&self, source: &dyn ByteSource, table: u64, entry: &[u8]) -> Result<Vec<Segment>, Doubt> {
         let (first, len) = (le32(entry, 20), le64(entry, 24));
         let clusters = len.div_ceil(self.cluster);
         if clusters > self.clusters {
@@ -180,7 +180,7 @@ impl Geometry {
     }
 
     /// The checksum of the boot region (§3.4), a sector that repeats it.
-    fn check_boot_region(&self, source: &dyn Source) -> Result<(), Doubt> {
+    fn check_boot_region(&self, source: &dyn ByteSource) -> Result<(), Doubt> {
         let sectors = source.bytes(0, (CHECKSUMMED * self.sector) as usize)?;
         let mut sum = 0u32;
         for (at, byte) in sectors.iter().enumerate() {
@@ -209,7 +209,7 @@ struct Root {
 }
 
 impl Root {
-    fn read(source: &dyn Source, geometry: &Geometry) -> Result<Self, Doubt> {
+    fn read(source: &dyn ByteSource, geometry: &Geometry) -> Result<Self, Doubt> {
         let runs = geometry.chain(source, geometry.tables[0], geometry.root, ROOT_CLUSTERS_MAX)?;
         let mut root = Self { runs: runs.clone(), ..Self::default() };
         let entries = runs.iter().flat_map(|run| (run.at..run.at + run.len).step_by(ENTRY));
@@ -241,7 +241,7 @@ impl Root {
 }
 
 /// Returns `true` if the volume begins with an exFAT boot sector.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     if !source.has(0, 512) {
         return Ok(false);
     }
@@ -252,7 +252,7 @@ pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
 }
 
 /// Reads the boot region, the root directory and the bitmap. See the module.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let boot = source.array::<512>(0)?;
     let geometry = Geometry::read(&boot)?;
     let root = Root::read(source, &geometry);
@@ -271,7 +271,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
 }
 
 fn prove(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     boot: &[u8; 512],
     geometry: &Geometry,
     root: &Root,

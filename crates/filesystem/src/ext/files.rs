@@ -7,7 +7,7 @@ use super::groups::{Bitmap, Groups};
 use super::inode::{self, Inode};
 use super::superblock::Superblock;
 use crate::map::{Ranges, zero_bits};
-use crate::source::{LARGEST, Source};
+use crate::source::{LARGEST, ByteSource};
 use crate::volume::Doubt;
 
 /// The most inodes that are read: 1 GiB of tables, as many as mke2fs makes for 64 GiB.
@@ -19,7 +19,7 @@ const BITMAPS: usize = 64;
 /// Looks at the blocks of all files. `metadata` is what is used whatever the bitmaps say. `false`: there are too many
 /// inodes, and nothing was looked at.
 pub(super) fn check(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     superblock: &Superblock,
     groups: &Groups,
     metadata: &Ranges,
@@ -74,7 +74,7 @@ struct Looked<'a> {
 
 impl Looked<'_> {
     /// Checks that blocks are in use.
-    fn at(&mut self, source: &dyn Source, blocks: Range<u64>, inode: u64) -> Result<(), Doubt> {
+    fn at(&mut self, source: &dyn ByteSource, blocks: Range<u64>, inode: u64) -> Result<(), Doubt> {
         self.left = self.left.checked_sub(blocks.end - blocks.start).ok_or_else(|| {
             Doubt::new("its files have more blocks than there are: maps go in circles").helped_by(FSCK)
         })?;

@@ -7,7 +7,7 @@ use super::checksum::{crc16, crc32c};
 use super::superblock::{Superblock, compat, incompat, ro_compat};
 use crate::fields::{le16, le32};
 use crate::map::{Ranges, zero_bits};
-use crate::source::Source;
+use crate::source::ByteSource;
 use crate::volume::Doubt;
 
 /// Offsets of fields in a descriptor (struct ext4_group_desc); what is 64 bits wide has its upper half 20h behind.
@@ -191,7 +191,7 @@ impl Groups {
         if self.copies.has(group) { self.super_block(group) + 1 } else { self.extent(group).start }
     }
 
-    fn descriptor(&self, source: &dyn Source, group: u64) -> Result<Descriptor, Doubt> {
+    fn descriptor(&self, source: &dyn ByteSource, group: u64) -> Result<Descriptor, Doubt> {
         let at = self.descriptor_block(group / self.per_block()) * self.block
             + group % self.per_block() * self.descriptor;
         let bytes = source.bytes(at, self.descriptor as usize)?;
@@ -267,7 +267,7 @@ impl Groups {
     }
 
     /// Returns the offset of a group's inode table, bytes, and the number of its inodes that may be in use.
-    pub(super) fn inodes(&self, source: &dyn Source, group: u64) -> Result<(u64, u64), Doubt> {
+    pub(super) fn inodes(&self, source: &dyn ByteSource, group: u64) -> Result<(u64, u64), Doubt> {
         let descriptor = self.descriptor(source, group)?;
         let table = descriptor.inode_table.checked_mul(self.block);
         let table = table.ok_or_else(|| wrong(group, "inode table lies nowhere"))?;
@@ -275,7 +275,7 @@ impl Groups {
     }
 
     /// The block at which the inode table of the first group begins.
-    pub(super) fn first_inode_table(&self, source: &dyn Source) -> Result<u64, Doubt> {
+    pub(super) fn first_inode_table(&self, source: &dyn ByteSource) -> Result<u64, Doubt> {
         Ok(self.descriptor(source, 0)?.inode_table)
     }
 
@@ -283,7 +283,7 @@ impl Groups {
     /// ranges of blocks that are known otherwise.
     pub(super) fn metadata(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         more: Vec<Range<u64>>,
     ) -> Result<(Ranges, u64), Doubt> {
         let mut blocks = more;
@@ -336,7 +336,7 @@ impl Groups {
     /// Gives the ranges in `window` (bytes) that the bitmaps mark as free.
     pub(super) fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {
@@ -361,7 +361,7 @@ impl Groups {
     }
 
     /// Reads and checks the block bitmap of a group.
-    pub(super) fn bitmap(&self, source: &dyn Source, group: u64) -> Result<Bitmap, Doubt> {
+    pub(super) fn bitmap(&self, source: &dyn ByteSource, group: u64) -> Result<Bitmap, Doubt> {
         let descriptor = self.descriptor(source, group)?;
         if descriptor.uninit {
             return Ok(Bitmap::AllFree);

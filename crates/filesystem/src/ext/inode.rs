@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::superblock::{Superblock, incompat};
 use crate::fields::{le16, le32};
-use crate::source::Source;
+use crate::source::ByteSource;
 use crate::volume::Doubt;
 
 /// Offsets of fields in an inode (struct ext4_inode).
@@ -78,7 +78,7 @@ impl<'a> Inode<'a> {
     /// Gives all blocks that the map leads to, in the order of the file. `broken` makes a doubt of what is wrong.
     pub(super) fn for_each(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         superblock: &Superblock,
         broken: &dyn Fn(&str) -> Doubt,
         sink: &mut dyn FnMut(Blocks) -> Result<(), Doubt>,
@@ -97,7 +97,7 @@ impl<'a> Inode<'a> {
 }
 
 struct Walk<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     superblock: &'a Superblock,
     broken: &'a dyn Fn(&str) -> Doubt,
     sink: &'a mut dyn FnMut(Blocks) -> Result<(), Doubt>,

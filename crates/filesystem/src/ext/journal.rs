@@ -12,7 +12,7 @@ use super::checksum::{START, crc32c};
 use super::inode::{self, Inode};
 use super::superblock::{Superblock, compat, incompat};
 use crate::fields::{be16, be32, be64, le16, le32};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::Doubt;
 
 const MAGIC: u32 = 0xC03B_3998;
@@ -111,17 +111,17 @@ impl Overlay {
 
 /// The volume as it is after its log was replayed.
 pub(super) struct Replayed<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     overlay: &'a Overlay,
 }
 
 impl<'a> Replayed<'a> {
-    pub(super) fn new(source: &'a dyn Source, overlay: &'a Overlay) -> Self {
+    pub(super) fn new(source: &'a dyn ByteSource, overlay: &'a Overlay) -> Self {
         Self { source, overlay }
     }
 }
 
-impl Source for Replayed<'_> {
+impl ByteSource for Replayed<'_> {
     fn len(&self) -> u64 {
         self.source.len()
     }
@@ -162,7 +162,7 @@ pub(super) struct Log {
 }
 
 /// Reads the journal of a volume, and replays it if the volume needs that.
-pub(super) fn read(source: &dyn Source, superblock: &Superblock) -> Result<Log, Doubt> {
+pub(super) fn read(source: &dyn ByteSource, superblock: &Superblock) -> Result<Log, Doubt> {
     let recover = superblock.incompat(incompat::RECOVER);
     let mut log = Log {
         overlay: Overlay { block: superblock.block, copies: HashMap::new() },
@@ -201,7 +201,7 @@ struct Run {
 }
 
 /// Returns the runs of the journal's blocks, by its inode.
-fn blocks(source: &dyn Source, superblock: &Superblock) -> Result<Vec<Run>, Doubt> {
+fn blocks(source: &dyn ByteSource, superblock: &Superblock) -> Result<Vec<Run>, Doubt> {
     // The inode table of group 0 by its descriptor: the checksum is proven later, and the map here by its copy.
     let number = superblock.journal_inode();
     if u64::from(number) > superblock.inodes_per_group() {
@@ -241,7 +241,7 @@ fn blocks(source: &dyn Source, superblock: &Superblock) -> Result<Vec<Run>, Doub
 }
 
 struct Journal<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     block: u64,
     map: Vec<Run>,
     incompat: u32,
@@ -273,7 +273,7 @@ struct Tag {
 }
 
 impl<'a> Journal<'a> {
-    fn read(source: &'a dyn Source, superblock: &Superblock, map: Vec<Run>) -> Result<Self, Doubt> {
+    fn read(source: &'a dyn ByteSource, superblock: &Superblock, map: Vec<Run>) -> Result<Self, Doubt> {
         let block = superblock.block;
         let Some(run) = map.first() else { return Err(wrong("has no blocks")) };
         let bytes: [u8; field::END] = source.array(run.physical * block)?;

@@ -26,19 +26,19 @@ mod superblock;
 use std::ops::Range;
 
 use crate::map::Ranges;
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Volume, VolumeIdentity, count_free};
 use groups::Groups;
 use journal::{Overlay, Replayed};
 use superblock::Superblock;
 
 /// Returns `true` if a superblock of ext lies at byte 1024.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     Superblock::recognised(source)
 }
 
 /// Examines the volume.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let superblock = Superblock::read(source)?;
     let identity = VolumeIdentity {
         kind: superblock.kind(),
@@ -62,7 +62,7 @@ struct Map {
     free: u64,
 }
 
-fn prove(source: &dyn Source, superblock: &Superblock, notes: &mut Vec<String>) -> Result<Map, Doubt> {
+fn prove(source: &dyn ByteSource, superblock: &Superblock, notes: &mut Vec<String>) -> Result<Map, Doubt> {
     superblock.known()?;
     if superblock.size() > source.len() {
         return Err(Doubt::new(format!(
@@ -121,7 +121,7 @@ impl Volume for Map {
 
     fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {

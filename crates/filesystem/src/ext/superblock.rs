@@ -3,7 +3,7 @@
 use super::FSCK;
 use super::checksum::{START, crc32c};
 use crate::fields::{label, le16, le32, uuid};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Mounted};
 
 /// Offset of the superblock, and its length.
@@ -137,12 +137,12 @@ pub(super) struct Superblock {
 impl Superblock {
     /// Returns `true` if the magic is there, with fields that a superblock can have: two bytes are little for a
     /// signature.
-    pub(super) fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+    pub(super) fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
         Ok(source.has(AT, LEN as u64) && Self::parse(source.array(AT)?).is_some())
     }
 
     /// Reads the superblock.
-    pub(super) fn read(source: &dyn Source) -> Result<Self, Doubt> {
+    pub(super) fn read(source: &dyn ByteSource) -> Result<Self, Doubt> {
         Self::parse(source.array(AT)?)
             .ok_or_else(|| Doubt::new("the superblock is not one of ext").helped_by(FSCK))
     }
@@ -363,7 +363,7 @@ impl Superblock {
     }
 
     /// Checks that nobody was writing, or that the log has told everything: asked of the superblock as it is after it.
-    pub(super) fn settled(&self, source: &dyn Source, replayed: bool) -> Result<(), Doubt> {
+    pub(super) fn settled(&self, source: &dyn ByteSource, replayed: bool) -> Result<(), Doubt> {
         let state = self.le16(field::STATE);
         // The count outlives the flag until e2fsck has mended the volume.
         if state & state::ERRORS != 0 || self.le32(field::ERROR_COUNT) != 0 {

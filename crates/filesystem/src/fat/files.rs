@@ -4,7 +4,7 @@
 
 use super::{DIRECTORY_MAX, ENTRY, Geometry, Width, damaged};
 use crate::fields::le16;
-use crate::source::{LARGEST, Source};
+use crate::source::{LARGEST, ByteSource};
 use crate::volume::Doubt;
 use std::ops::Range;
 
@@ -50,7 +50,7 @@ impl FreeClusters {
 
 /// Checks all links of all tables, and all directories from the root on: `root` is its first cluster on FAT32.
 pub(super) fn check(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     geometry: &Geometry,
     free: &FreeClusters,
     root: Option<u64>,
@@ -72,7 +72,7 @@ pub(super) fn check(
 }
 
 /// Checks that every link of one table leads to a cluster in use.
-fn links(source: &dyn Source, geometry: &Geometry, free: &FreeClusters, table: u64) -> Result<(), Doubt> {
+fn links(source: &dyn ByteSource, geometry: &Geometry, free: &FreeClusters, table: u64) -> Result<(), Doubt> {
     // Entries that fill at most LARGEST bytes in any width, and an even number of them.
     const STEP: u64 = LARGEST as u64 / 4;
     let end = geometry.clusters + 2;
@@ -103,7 +103,7 @@ fn links(source: &dyn Source, geometry: &Geometry, free: &FreeClusters, table: u
 }
 
 struct Walk<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     geometry: &'a Geometry,
     free: &'a FreeClusters,
     /// Clusters that no directory has had yet: directories are disjoint, so that one that leads back ends the walk.

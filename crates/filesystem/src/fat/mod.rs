@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::fields::{label, le16, le32};
 use crate::map::{Joiner, Ranges};
-use crate::source::{LARGEST, Source, Unreadable};
+use crate::source::{LARGEST, ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 use files::FreeClusters;
 
@@ -212,7 +212,7 @@ impl Geometry {
     }
 
     /// Returns an entry of the active table.
-    fn entry(&self, source: &dyn Source, entry: u64) -> Result<u32, Doubt> {
+    fn entry(&self, source: &dyn ByteSource, entry: u64) -> Result<u32, Doubt> {
         let table = self.tables.get(self.active);
         let table =
             *table.ok_or_else(|| Doubt::new("its active file allocation table is one that it has not"))?;
@@ -225,7 +225,7 @@ impl Geometry {
     /// same of it.
     fn scan(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         range: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<bool, Doubt> {
@@ -269,7 +269,7 @@ impl Geometry {
     }
 
     /// Follows the root directory of FAT32: all its clusters must be in use.
-    fn check_root(&self, source: &dyn Source, root: u64) -> Result<(), Doubt> {
+    fn check_root(&self, source: &dyn ByteSource, root: u64) -> Result<(), Doubt> {
         let mut at = root;
         for _ in 0..=DIRECTORY_MAX / self.cluster {
             if !(2..self.clusters + 2).contains(&at) {
@@ -312,7 +312,7 @@ impl Volume for FatMap {
 
     fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {
@@ -328,12 +328,12 @@ impl Volume for FatMap {
 
 /// Returns `true` if the volume begins with a FAT boot sector whose geometry makes sense. BitLocker To Go has one as
 /// well, and is therefore checked first ([`probe`](crate::probe)).
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     Ok(source.has(0, 512) && Geometry::read(&source.array(0)?).is_some())
 }
 
 /// Reads the tables. See the module.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let boot = source.array::<512>(0)?;
     let geometry = Geometry::read(&boot).ok_or_else(|| Doubt::new("its boot sector is not that of a FAT"))?;
     let extended = match geometry.width {
@@ -356,7 +356,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
 }
 
 fn prove(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     boot: &[u8; 512],
     geometry: Geometry,
     state: u8,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::wrong;
 use crate::fields::{le32, le64};
 use crate::map::Ranges;
-use crate::source::{LARGEST, Source, Unreadable};
+use crate::source::{LARGEST, ByteSource, Unreadable};
 use crate::volume::Doubt;
 
 const SECTOR: u64 = super::SECTOR;
@@ -60,7 +60,7 @@ pub(super) struct Label {
 }
 
 /// The sector of the label, and its number.
-pub(super) fn find(source: &dyn Source) -> Result<Option<(u64, [u8; SECTOR as usize])>, Unreadable> {
+pub(super) fn find(source: &dyn ByteSource) -> Result<Option<(u64, [u8; SECTOR as usize])>, Unreadable> {
     for number in (0..SECTORS).filter(|number| source.has(number * SECTOR, SECTOR)) {
         let sector: [u8; SECTOR as usize] = source.array(number * SECTOR)?;
         let right = sector.starts_with(b"LABELONE")
@@ -75,7 +75,7 @@ pub(super) fn find(source: &dyn Source) -> Result<Option<(u64, [u8; SECTOR as us
 }
 
 impl Label {
-    pub(super) fn read(source: &dyn Source) -> Result<Self, Doubt> {
+    pub(super) fn read(source: &dyn ByteSource) -> Result<Self, Doubt> {
         let (_, sector) = find(source)?.ok_or_else(|| Doubt::new("it has no label of LVM2"))?;
         let header = sector.get(le32(&sector, field::HEADER) as usize..).unwrap_or_default();
         let uuid = header.get(..UUID).filter(|uuid| uuid.is_ascii()).ok_or_else(|| wrong("have no UUID"))?;
@@ -102,7 +102,7 @@ impl Label {
     }
 
     /// The text that all metadata areas have.
-    pub(super) fn text(&self, source: &dyn Source) -> Result<Option<Vec<u8>>, Doubt> {
+    pub(super) fn text(&self, source: &dyn ByteSource) -> Result<Option<Vec<u8>>, Doubt> {
         let mut found: Option<Vec<u8>> = None;
         for place in &self.metadata {
             let Some(text) = text(source, place)? else { continue };
@@ -116,7 +116,7 @@ impl Label {
 }
 
 /// The text of one metadata area; `None` where it has none, or is not kept.
-fn text(source: &dyn Source, place: &Range<u64>) -> Result<Option<Vec<u8>>, Doubt> {
+fn text(source: &dyn ByteSource, place: &Range<u64>) -> Result<Option<Vec<u8>>, Doubt> {
     let header: [u8; area::LEN as usize] = source.array(place.start)?;
     let size = place.end - place.start;
     let right = header[4..].starts_with(area::MAGIC)

@@ -11,7 +11,7 @@ mod text;
 use std::ops::Range;
 
 use crate::map::Ranges;
-use crate::source::{Segment, Source, Unreadable};
+use crate::source::{Segment, ByteSource, Unreadable};
 use crate::volume::Doubt;
 use label::Label;
 use text::{Item, Section};
@@ -46,7 +46,7 @@ pub struct LogicalVolume {
 }
 
 /// Returns `true` if a label of LVM2 lies in the first sectors.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     Ok(label::find(source)?.is_some())
 }
 
@@ -57,7 +57,7 @@ fn wrong(what: &str) -> Doubt {
 }
 
 /// Reads a volume that has a label.
-pub fn read(source: &dyn Source) -> Result<PhysicalVolume, Doubt> {
+pub fn read(source: &dyn ByteSource) -> Result<PhysicalVolume, Doubt> {
     let label = Label::read(source)?;
     let Some(text) = label.text(source)? else {
         return Err(Doubt::new("the physical volume is in no volume group"));
@@ -86,7 +86,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn new(name: &'a str, text: &'a Section, label: Label, source: &dyn Source) -> Result<Self, Doubt> {
+    fn new(name: &'a str, text: &'a Section, label: Label, source: &dyn ByteSource) -> Result<Self, Doubt> {
         if !text.only("status", &["RESIZEABLE", "READ", "WRITE"]) || !text.only("flags", &[]) {
             return Err(Doubt::new("its volume group is exported, locked, shared, or about to change"));
         }

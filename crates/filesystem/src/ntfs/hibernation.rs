@@ -6,7 +6,7 @@
 //! little, and needs no case table. Blocks that are not in use keep what was in them, and may be torn.
 
 use crate::fields::{le16, le32, le64};
-use crate::source::{Source, View};
+use crate::source::{ByteSource, View};
 use crate::volume::Doubt;
 
 use super::record::{
@@ -28,7 +28,7 @@ const NAME_LEN: usize = 16 + 64;
 const NAME: usize = 16 + 66;
 
 /// An error where the root directory has a hiberfil.sys with an image in it.
-pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
+pub(super) fn check(source: &dyn ByteSource, mft: &Mft) -> Result<(), Doubt> {
     let damaged = || Doubt::new("its root directory is damaged").helped_by(CHKDSK);
     let Some(Stream::Resident(root)) = mft.stream(source, ROOT, INDEX_ROOT, INDEX)? else {
         return Err(damaged());
@@ -49,7 +49,7 @@ pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
             stream => {
                 let view = View::new(source, stream.segments(mft.cluster)?)?;
                 let needed = (INDEX_MAX / u64::from(block_len)).div_ceil(8);
-                (&view as &dyn Source).bytes(0, view.len().min(needed) as usize)?
+                (&view as &dyn ByteSource).bytes(0, view.len().min(needed) as usize)?
             }
         };
         for number in 0..view.len() / u64::from(block_len) {
@@ -58,7 +58,7 @@ pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
                 continue;
             }
             let mut block =
-                (&view as &dyn Source).bytes(number * u64::from(block_len), block_len as usize)?;
+                (&view as &dyn ByteSource).bytes(number * u64::from(block_len), block_len as usize)?;
             // One that was never used.
             if !block.starts_with(b"INDX") {
                 continue;
@@ -102,7 +102,7 @@ fn node(bytes: Option<&[u8]>, found: &mut Vec<u64>) -> Option<()> {
 }
 
 /// Returns `true` if the file of this reference is still that file, and begins as an image does.
-fn has_image(source: &dyn Source, mft: &Mft, reference: u64) -> Result<bool, Doubt> {
+fn has_image(source: &dyn ByteSource, mft: &Mft, reference: u64) -> Result<bool, Doubt> {
     let number = reference & RECORD_NUMBER;
     let record = mft.record(source, number)?;
     // A block of the index that is no longer in use names files that are gone.
@@ -114,7 +114,7 @@ fn has_image(source: &dyn Source, mft: &Mft, reference: u64) -> Result<bool, Dou
         Some(Stream::Resident(bytes)) => bytes,
         Some(stream) => {
             let view = View::new(source, stream.segments(mft.cluster)?)?;
-            (&view as &dyn Source).bytes(0, view.len().min(4) as usize)?
+            (&view as &dyn ByteSource).bytes(0, view.len().min(4) as usize)?
         }
     };
     // In small letters until Windows 7.

@@ -4,7 +4,7 @@
 //! client in them, and a Windows that keeps the volume as it is over a shutdown (Fast Startup) leaves version 2.0.
 
 use crate::fields::{le16, le32, le64};
-use crate::source::{Source, View};
+use crate::source::{ByteSource, View};
 use crate::volume::Doubt;
 
 use super::record::{DATA, Mft, fix_up};
@@ -34,12 +34,12 @@ struct Restart {
 }
 
 /// An error where the log is not clean.
-pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
+pub(super) fn check(source: &dyn ByteSource, mft: &Mft) -> Result<(), Doubt> {
     let unclear = |what: &str| Doubt::new(format!("$LogFile {what}")).helped_by(REMEDY);
     let open = |what: &str| Doubt { mounted: true, ..unclear(what) };
     let stream = mft.stream(source, LOG_FILE, DATA, "")?.ok_or_else(|| unclear("has no data"))?;
     let view = View::new(source, stream.segments(mft.cluster)?)?;
-    let head = (&view as &dyn Source).bytes(0, view.len().min(HEAD) as usize)?;
+    let head = (&view as &dyn ByteSource).bytes(0, view.len().min(HEAD) as usize)?;
     if !head.is_empty() && head.iter().all(|byte| *byte == 0xFF) {
         return Ok(());
     }

@@ -26,7 +26,7 @@ mod record;
 use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap, ClusterMap};
 use crate::fields::{label, le16, le64};
 use crate::map::Ranges;
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 use record::{CHKDSK, DATA, Mft, Record, SYSTEM_RECORDS, Stream, VOLUME_INFORMATION, VOLUME_NAME};
 
@@ -109,7 +109,7 @@ impl Geometry {
 }
 
 /// Returns `true` if the volume begins with an NTFS boot sector.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     if !source.has(0, 512) {
         return Ok(false);
     }
@@ -120,7 +120,7 @@ pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
 }
 
 /// Reads the system files. See the module.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let boot = source.array::<512>(0)?;
     let geometry = Geometry::read(&boot)?;
     let mft = Mft::open(source, geometry.mft, geometry.record, geometry.cluster, geometry.clusters);
@@ -147,7 +147,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
 }
 
 fn prove(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     geometry: &Geometry,
     mft: &Mft,
     notes: &mut Vec<String>,
@@ -221,7 +221,7 @@ fn prove(
 }
 
 /// An error where $Volume says that someone has to see to the volume.
-fn check_flags(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
+fn check_flags(source: &dyn ByteSource, mft: &Mft) -> Result<(), Doubt> {
     let information = mft.stream(source, VOLUME, VOLUME_INFORMATION, "")?;
     let Some(Stream::Resident(information)) = information.filter(|information| match information {
         Stream::Resident(bytes) => bytes.len() >= 12,

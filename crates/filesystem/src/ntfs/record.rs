@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::fields::{le16, le32, le64};
-use crate::source::{LARGEST, Segment, Source, View};
+use crate::source::{LARGEST, Segment, ByteSource, View};
 use crate::volume::Doubt;
 
 /// Types of attributes.
@@ -272,7 +272,7 @@ pub(super) struct Mft {
 impl Mft {
     /// The table whose first record begins at cluster `lcn`.
     pub(super) fn open(
-        source: &dyn Source,
+        source: &dyn ByteSource,
         lcn: u64,
         record: u64,
         cluster: u64,
@@ -318,16 +318,16 @@ impl Mft {
     }
 
     /// A record of this number, in use or not.
-    pub(super) fn record(&self, source: &dyn Source, number: u64) -> Result<Record, Doubt> {
+    pub(super) fn record(&self, source: &dyn ByteSource, number: u64) -> Result<Record, Doubt> {
         let damaged = || Self::damaged(number);
         let at = number.checked_mul(self.record).ok_or_else(damaged)?;
         let view = View::new(source, self.segments.iter().copied())?;
-        let bytes = (&view as &dyn Source).bytes(at, self.record as usize).map_err(|_| damaged())?;
+        let bytes = (&view as &dyn ByteSource).bytes(at, self.record as usize).map_err(|_| damaged())?;
         Record::new(bytes).ok_or_else(damaged)
     }
 
     /// Returns the number of records that were ever written.
-    pub(super) fn written(&self, source: &dyn Source) -> Result<u64, Doubt> {
+    pub(super) fn written(&self, source: &dyn ByteSource) -> Result<u64, Doubt> {
         match self.stream(source, MFT, DATA, "")? {
             Some(Stream::Clusters { size, initialised, .. }) => Ok(size.min(initialised) / self.record),
             _ => Err(Self::damaged(MFT)),
@@ -342,7 +342,7 @@ impl Mft {
     /// Gives every record that is in use, with its number; `count` is how many were ever written.
     pub(super) fn for_each(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         count: u64,
         see: &mut dyn FnMut(u64, &Record) -> Result<(), Doubt>,
     ) -> Result<(), Doubt> {
@@ -351,7 +351,7 @@ impl Mft {
         while number < count.min(self.len() / self.record) {
             let records = (count - number).min(at_once).min(self.len() / self.record - number);
             let bytes =
-                (&view as &dyn Source).bytes(number * self.record, (records * self.record) as usize)?;
+                (&view as &dyn ByteSource).bytes(number * self.record, (records * self.record) as usize)?;
             for bytes in bytes.chunks_exact(self.record as usize) {
                 // One that was never used has no magic; whether another is in use is said outside of what fix-ups
                 // protect.
@@ -371,7 +371,7 @@ impl Mft {
     }
 
     /// The attribute list of a record, if it has one.
-    fn list(&self, source: &dyn Source, base: &Record) -> Result<Vec<ListEntry>, Doubt> {
+    fn list(&self, source: &dyn ByteSource, base: &Record) -> Result<Vec<ListEntry>, Doubt> {
         let Some(list) = base.attributes().find(|attribute| attribute.kind() == ATTRIBUTE_LIST) else {
             return Ok(Vec::new());
         };
@@ -384,7 +384,7 @@ impl Mft {
                 if view.len() > ATTRIBUTE_LIST_MAX {
                     return Err(broken());
                 }
-                (&view as &dyn Source).bytes(0, view.len() as usize)?
+                (&view as &dyn ByteSource).bytes(0, view.len() as usize)?
             }
         };
         let (mut entries, mut rest) = (Vec::new(), bytes.as_slice());
@@ -402,7 +402,7 @@ impl Mft {
     }
 
     /// All records of a file: its first, and those that its attribute list names.
-    pub(super) fn file(&self, source: &dyn Source, number: u64) -> Result<Vec<Record>, Doubt> {
+    pub(super) fn file(&self, source: &dyn ByteSource, number: u64) -> Result<Vec<Record>, Doubt> {
         let base = self.record(source, number)?;
         let mut others: Vec<u64> = self.list(source, &base)?.iter().map(|entry| entry.record).collect();
         others.sort_unstable();
@@ -427,7 +427,7 @@ impl Mft {
     /// An attribute of a file, if it has one of that kind and name.
     pub(super) fn stream(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         number: u64,
         kind: u32,
         name: &str,

@@ -1,7 +1,7 @@
 //! Copy of a GPT (UEFI 2.10, 5.3): a header with its entries, both checked.
 
 use super::{crc32, field, u32_at, u64_at};
-use crate::source::{LARGEST, Source, Unreadable};
+use crate::source::{LARGEST, ByteSource, Unreadable};
 
 /// A valid copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) struct Copy {
 }
 
 /// A used entry (5.3.3).
-pub(super) struct Entry<'a> {
+pub(super) struct GptEntry<'a> {
     /// The type's GUID, as it lies there.
     pub(super) kind: [u8; 16],
     /// The first byte, and the one behind the last; an entry whose range is not one has none.
@@ -21,7 +21,7 @@ pub(super) struct Entry<'a> {
     name: &'a [u8],
 }
 
-impl Entry<'_> {
+impl GptEntry<'_> {
     /// The name: UTF-16, up to 36 units.
     pub(super) fn name(&self) -> Option<String> {
         let units = self.name.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
@@ -35,7 +35,7 @@ impl Entry<'_> {
 
 impl Copy {
     /// Reads the copy whose header is in sector `lba`; `None` where none is whole.
-    pub(super) fn read(source: &dyn Source, lba: u64, sector: u64) -> Result<Option<Self>, Unreadable> {
+    pub(super) fn read(source: &dyn ByteSource, lba: u64, sector: u64) -> Result<Option<Self>, Unreadable> {
         let Some(at) = lba.checked_mul(sector).filter(|at| source.has(*at, sector)) else { return Ok(None) };
         let header = source.bytes(at, sector as usize)?;
         let Some((header, count, entry, start)) = Self::header(header, lba) else { return Ok(None) };
@@ -71,7 +71,7 @@ impl Copy {
     }
 
     /// The used entries.
-    pub(super) fn partitions(&self, sector: u64) -> impl Iterator<Item = Entry<'_>> {
+    pub(super) fn partitions(&self, sector: u64) -> impl Iterator<Item = GptEntry<'_>> {
         let len = u32_at(&self.header, field::ENTRY_SIZE).map_or(128, |len| len as usize).max(128);
         self.entries.chunks_exact(len).filter_map(move |bytes| {
             let kind = *bytes.first_chunk::<16>()?;
@@ -81,7 +81,7 @@ impl Copy {
                 .zip(last.checked_add(1).and_then(|end| end.checked_mul(sector)))
                 .filter(|(start, end)| start < end)
                 .map(|(start, end)| start..end);
-            (kind != [0; 16]).then_some(Entry { kind, range, name: &bytes[56..128] })
+            (kind != [0; 16]).then_some(GptEntry { kind, range, name: &bytes[56..128] })
         })
     }
 

@@ -8,12 +8,12 @@ use super::types::{self, Declared, guid};
 use super::{MBR_ENTRIES, MBR_ENTRY, PROTECTIVE};
 use crate::fields::le32;
 use crate::map::{Ranges, clip};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::Doubt;
 
 /// Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct PartitionEntry {
     /// Its bytes; they lie inside of the disk.
     pub range: Range<u64>,
     /// Its name, where the table has names.
@@ -30,7 +30,7 @@ pub struct Layout {
     /// `GPT` or `MBR`.
     pub kind: &'static str,
     /// The partitions, sorted and disjoint.
-    pub partitions: Vec<Entry>,
+    pub partitions: Vec<PartitionEntry>,
     /// Ranges of the table itself.
     pub table: Ranges,
     /// Notes for people.
@@ -74,7 +74,7 @@ impl Slot {
 }
 
 /// The four entries of a sector, if it ends like one that has some.
-fn slots(source: &dyn Source, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> {
+fn slots(source: &dyn ByteSource, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> {
     if !source.has(at, 512) {
         return Ok(None);
     }
@@ -89,7 +89,7 @@ fn slots(source: &dyn Source, at: u64) -> Result<Option<[Slot; 4]>, Unreadable> 
 
 /// Returns `true` if the disk begins with a partition table: its entries are plausible, and at least one is used. A
 /// boot sector of a file system ends like one, and has code or text where entries would be.
-pub fn recognised(source: &dyn Source, sector: u32) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadable> {
     let Some(slots) = slots(source, 0)? else { return Ok(false) };
     let sectors = source.len() / u64::from(sector.max(1));
     let plausible = |slot: &Slot| slot.boot & 0x7F == 0 && (!slot.is_used() || slot.first != 0);
@@ -99,7 +99,7 @@ pub fn recognised(source: &dyn Source, sector: u32) -> Result<bool, Unreadable> 
 }
 
 /// Reads the table of a disk that has one.
-pub fn read(source: &dyn Source, sector: u32) -> Result<Layout, Doubt> {
+pub fn read(source: &dyn ByteSource, sector: u32) -> Result<Layout, Doubt> {
     let sector = u64::from(sector);
     let slots = slots(source, 0)?.ok_or_else(|| Doubt::new("it has no partition table"))?;
     if slots.iter().any(|slot| slot.kind == PROTECTIVE) {
@@ -109,7 +109,7 @@ pub fn read(source: &dyn Source, sector: u32) -> Result<Layout, Doubt> {
     }
 }
 
-fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
+fn gpt(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
     let primary = Copy::read(source, 1, sector)?;
     let last = (source.len() / sector).saturating_sub(1);
     // On a disk that has grown, the copy is where the end was; on one whose start is lost, at the end.
@@ -143,7 +143,7 @@ fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
         let range =
             entry.range.clone().ok_or_else(|| Doubt::new("a partition of the GPT ends before it begins"))?;
         let declared = types::of_guid(&entry.kind);
-        partitions.push(Entry { range, name: entry.name(), refused, declared });
+        partitions.push(PartitionEntry { range, name: entry.name(), refused, declared });
     }
     // A hybrid MBR names partitions of the GPT a second time.
     for slot in slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE) {
@@ -157,7 +157,7 @@ fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
     Layout { kind: "GPT", partitions, table: Ranges::default(), notes }.sorted(source, table)
 }
 
-fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
+fn mbr(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {
     let (mut partitions, mut table) = (Vec::new(), Vec::new());
     table.push(0..sector);
     let ldm = slots.iter().any(|slot| slot.kind == LDM);
@@ -170,7 +170,7 @@ fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
             extended(source, sector, slot, &mut partitions, &mut table)?;
         } else {
             let refused = ldm.then_some(OTHER_DISKS);
-            partitions.push(Entry { range, name: None, refused, declared: types::of_byte(slot.kind) });
+            partitions.push(PartitionEntry { range, name: None, refused, declared: types::of_byte(slot.kind) });
         }
     }
     Layout { kind: "MBR", partitions, table: Ranges::default(), notes: Vec::new() }.sorted(source, table)
@@ -179,10 +179,10 @@ fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
 /// Follows the chain of EBRs of an extended partition. A partition begins relative to its own EBR, the next EBR
 /// relative to the extended partition.
 fn extended(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     sector: u64,
     outer: &Slot,
-    partitions: &mut Vec<Entry>,
+    partitions: &mut Vec<PartitionEntry>,
     table: &mut Vec<Range<u64>>,
 ) -> Result<(), Doubt> {
     let end = outer.first + outer.count;
@@ -214,7 +214,7 @@ fn extended(
                 continue;
             }
             let declared = types::of_byte(slot.kind);
-            partitions.push(Entry {
+            partitions.push(PartitionEntry {
                 range: first * sector..last * sector,
                 name: None,
                 refused: None,
@@ -237,7 +237,7 @@ fn extended(
 
 impl Layout {
     /// Sorts the partitions, cuts what the disk does not have, and refuses what overlaps.
-    fn sorted(mut self, source: &dyn Source, table: Vec<Range<u64>>) -> Result<Self, Doubt> {
+    fn sorted(mut self, source: &dyn ByteSource, table: Vec<Range<u64>>) -> Result<Self, Doubt> {
         let disk = 0..source.len();
         for entry in &mut self.partitions {
             if entry.range.end > disk.end {

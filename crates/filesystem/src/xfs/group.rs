@@ -6,7 +6,7 @@ use super::REPAIR;
 use super::superblock::{Superblock, checked_sector};
 use super::tree::{Order, Root, walk};
 use crate::fields::be32;
-use crate::source::Source;
+use crate::source::ByteSource;
 use crate::volume::Doubt;
 
 /// Offsets of fields in the AGF (struct xfs_agf).
@@ -48,7 +48,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn read(source: &dyn Source, superblock: &Superblock, number: u32) -> Result<Self, Doubt> {
+    pub(super) fn read(source: &dyn ByteSource, superblock: &Superblock, number: u32) -> Result<Self, Doubt> {
         let at = superblock.start_of(number) + superblock.sector;
         let bytes = if superblock.checked {
             checked_sector(source, at, superblock.sector, field::CRC)?
@@ -83,7 +83,7 @@ impl Group {
     }
 
     /// Checks that both trees say what the header says.
-    pub(super) fn prove(&self, source: &dyn Source, superblock: &Superblock) -> Result<(), Doubt> {
+    pub(super) fn prove(&self, source: &dyn ByteSource, superblock: &Superblock) -> Result<(), Doubt> {
         let all = 0..u64::MAX;
         let group = self.number;
         let by_start =
@@ -105,7 +105,7 @@ impl Group {
     /// The free extents in `window`, blocks of the group.
     pub(super) fn free_in(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         superblock: &Superblock,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
@@ -116,7 +116,7 @@ impl Group {
     /// Adds the bytes of the group's own structures.
     pub(super) fn metadata(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         superblock: &Superblock,
         into: &mut Vec<Range<u64>>,
     ) -> Result<(), Doubt> {

@@ -7,7 +7,7 @@
 
 use super::superblock::Superblock;
 use crate::fields::{be32, le32};
-use crate::source::Source;
+use crate::source::ByteSource;
 use crate::volume::Doubt;
 
 const BASIC_BLOCK: u64 = 512;
@@ -34,13 +34,13 @@ const UNMOUNT: u8 = 0x20;
 const TORN: u64 = (8 * (256 << 10)) / BASIC_BLOCK;
 
 struct Log<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     start: u64,
     blocks: u64,
 }
 
 /// Checks that the log is clean.
-pub(super) fn clean(source: &dyn Source, superblock: &Superblock) -> Result<(), Doubt> {
+pub(super) fn clean(source: &dyn ByteSource, superblock: &Superblock) -> Result<(), Doubt> {
     let range = superblock.log();
     let log = Log { source, start: range.start, blocks: (range.end - range.start) / BASIC_BLOCK };
     let head = log.head()?;

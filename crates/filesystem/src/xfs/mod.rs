@@ -20,7 +20,7 @@ mod tree;
 use std::ops::Range;
 
 use crate::map::Ranges;
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity, count_free};
 use group::Group;
 use superblock::Superblock;
@@ -29,12 +29,12 @@ use superblock::Superblock;
 const REPAIR: &str = "run xfs_repair on it";
 
 /// Returns `true` if the volume begins with a superblock of XFS.
-pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+pub fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
     Superblock::recognised(source)
 }
 
 /// Examines the volume.
-pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
+pub fn examine(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let superblock = Superblock::read(source)?;
     let identity = VolumeIdentity {
         kind: "XFS",
@@ -53,7 +53,7 @@ struct Map {
     free: u64,
 }
 
-fn prove(source: &dyn Source, superblock: Superblock) -> Result<Map, Doubt> {
+fn prove(source: &dyn ByteSource, superblock: Superblock) -> Result<Map, Doubt> {
     superblock.known()?;
     if superblock.size() > source.len() {
         return Err(Doubt::new(format!(
@@ -107,7 +107,7 @@ impl Volume for Map {
 
     fn claimed_free(
         &self,
-        source: &dyn Source,
+        source: &dyn ByteSource,
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {

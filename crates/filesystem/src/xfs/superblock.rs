@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::REPAIR;
 use crate::fields::{be16, be32, be64, label, le32, uuid};
-use crate::source::{Source, Unreadable};
+use crate::source::{ByteSource, Unreadable};
 use crate::volume::Doubt;
 
 /// Bytes of the superblock that are looked at; its sector is never shorter.
@@ -63,11 +63,11 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    pub(super) fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
+    pub(super) fn recognised(source: &dyn ByteSource) -> Result<bool, Unreadable> {
         Ok(source.has(0, LEN as u64) && Self::parse(source.array(0)?).is_some())
     }
 
-    pub(super) fn read(source: &dyn Source) -> Result<Self, Doubt> {
+    pub(super) fn read(source: &dyn ByteSource) -> Result<Self, Doubt> {
         let found = Self::parse(source.array(0)?)
             .ok_or_else(|| Doubt::new("the superblock is not one of XFS").helped_by(REPAIR))?;
         if found.checked {
@@ -191,7 +191,7 @@ impl Superblock {
 }
 
 /// Reads `len` bytes at `at` whose CRC-32C lies, little-endian, at `crc` in them.
-pub(super) fn checked_sector(source: &dyn Source, at: u64, len: u64, crc: usize) -> Result<Vec<u8>, Doubt> {
+pub(super) fn checked_sector(source: &dyn ByteSource, at: u64, len: u64, crc: usize) -> Result<Vec<u8>, Doubt> {
     let bytes = source.bytes(at, len as usize)?;
     let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..crc]), &[0; 4]);
     if crc32c::crc32c_append(sum, &bytes[crc + 4..]) != le32(&bytes, crc) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::group::wrong;
 use super::superblock::{Superblock, checked_sector};
 use crate::fields::{be16, be32, be64};
-use crate::source::Source;
+use crate::source::ByteSource;
 use crate::volume::Doubt;
 
 /// Order of a tree: by start or by count.
@@ -50,7 +50,7 @@ const POINTER: usize = 4;
 const BASIC_BLOCK: u64 = 512;
 
 struct Walk<'a, 'b> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     superblock: &'a Superblock,
     group: u32,
     order: Order,
@@ -64,7 +64,7 @@ struct Walk<'a, 'b> {
 /// Walks a tree, of which by block number only what can lie in `window` (blocks of the group), and gives the extents.
 /// Records have to ascend over all blocks, so that no block can be visited twice, and a loop ends at once.
 pub(super) fn walk(
-    source: &dyn Source,
+    source: &dyn ByteSource,
     superblock: &Superblock,
     group: u32,
     order: Order,

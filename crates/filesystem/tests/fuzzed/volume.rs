@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use lunway_filesystem::source::Budget;
 use lunway_filesystem::tree::{Disk, Node};
 use lunway_filesystem::volume::free_in;
-use lunway_filesystem::{Doubt, Examined, Mounted, Source, Unreadable};
+use lunway_filesystem::{Doubt, Examined, Mounted, ByteSource, Unreadable};
 
 /// Patches are within pages of this size, and so are the smallest structures that have a checksum.
 const PAGE: usize = 4096;
@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 pub(crate) struct Format {
     /// How its volumes are made: MiB, the program and its options.
     volumes: &'static [(u64, &'static [&'static str])],
-    examine: fn(&dyn Source) -> Result<Examined, Doubt>,
+    examine: fn(&dyn ByteSource) -> Result<Examined, Doubt>,
     seal: fn(&mut Patched<'_>),
     bases: OnceLock<Option<Vec<Base>>>,
 }
@@ -145,7 +145,7 @@ const PHYSICAL_VOLUME: &str = "D=$(losetup -f --show $0) || exit 1; \
     mke2fs -q -F -b 1024 -E offset=1048576 $0 8192; exit $R";
 
 /// The disk as a whole: what every part says of its bytes adds up, and the ranges are all of the disk, in order.
-fn examine_disk(source: &dyn Source) -> Result<Examined, Doubt> {
+fn examine_disk(source: &dyn ByteSource) -> Result<Examined, Doubt> {
     let mut disk = Disk::examine(source, 512);
     for least in [None, Some(Mounted::Yes), Some(Mounted::Untold)] {
         if let Some(least) = least {
@@ -250,7 +250,7 @@ impl Patched<'_> {
     }
 }
 
-impl Source for Patched<'_> {
+impl ByteSource for Patched<'_> {
     fn len(&self) -> u64 {
         self.base.len
     }

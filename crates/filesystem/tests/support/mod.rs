@@ -16,7 +16,7 @@ use std::process::Command;
 use lunway_filesystem::probe::{Found, probe};
 use lunway_filesystem::source::Budget;
 use lunway_filesystem::volume::free_in;
-use lunway_filesystem::{Doubt, Examined, Source, Unreadable, Volume};
+use lunway_filesystem::{Doubt, Examined, ByteSource, Unreadable, Volume};
 pub(crate) use random::Random;
 
 /// A file as a disk.
@@ -30,7 +30,7 @@ impl Image {
     }
 }
 
-impl Source for Image {
+impl ByteSource for Image {
     fn len(&self) -> u64 {
         self.1
     }
@@ -82,7 +82,7 @@ pub fn text(path: &Path) -> &str {
 /// Examines an image with one format's reader, as the tree does: behind a cache and within a budget.
 pub fn examined(
     image: &Image,
-    examine: fn(&dyn Source) -> Result<Examined, Doubt>,
+    examine: fn(&dyn ByteSource) -> Result<Examined, Doubt>,
 ) -> Result<Examined, Doubt> {
     examine(&Budget::for_examination(image))
 }
@@ -109,7 +109,7 @@ pub fn volume(examined: &Examined) -> &dyn Volume {
 
 /// The free ranges of a volume, after what must hold of all: they are sorted, disjoint, do not touch, are as many bytes
 /// as the volume says, avoid metadata, and are the same when they are asked for by windows of odd sizes.
-pub fn free_ranges(volume: &dyn Volume, source: &dyn Source) -> Vec<Range<u64>> {
+pub fn free_ranges(volume: &dyn Volume, source: &dyn ByteSource) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
     free_in(volume, source, 0..u64::MAX, &mut |range| all.push(range)).expect("a proven map");
     for pair in all.windows(2) {

@@ -10,7 +10,7 @@ use super::BackingFormat;
 use super::format::{COMPRESSED, COMPRESSED_SECTOR, OFFSET, SUBCLUSTERS, ZERO};
 use super::header::{Parsed, parse};
 use crate::error::{OpenError, nonsense};
-use crate::layer::{Compressed, ImageKind, LayerInfo, Source};
+use crate::layer_info::{Compressed, ImageKind, LayerInfo, LayerSource};
 use crate::pages::Pages;
 
 /// A qcow2 file. Tables are read as they are needed; one that says nonsense fails what needs it.
@@ -55,14 +55,14 @@ impl<S: Storage> Qcow2<S> {
     }
 
     /// See [`Layer::locate`](crate::layer::Layer::locate).
-    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, Source)> {
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, LayerSource)> {
         let span = self.header.bytes_per_l1_entry();
         let Some(table) = self.l2_table(offset / span)? else {
             let mut found = span - offset % span;
             while found < len && self.l2_table((offset + found) / span)?.is_none() {
                 found = found.saturating_add(span);
             }
-            return Ok((found.min(len), Source::Absent));
+            return Ok((found.min(len), LayerSource::Absent));
         };
         let within = offset % self.cluster();
         let entry_at = table + offset % span / self.cluster() * self.header.entry_len();
@@ -84,9 +84,9 @@ impl<S: Storage> Qcow2<S> {
         Ok((
             len,
             match data {
-                _ if self.header.zero_flag && entry & ZERO != 0 => Source::Zero,
-                0 => Source::Absent,
-                data => Source::File(data + within),
+                _ if self.header.zero_flag && entry & ZERO != 0 => LayerSource::Zero,
+                0 => LayerSource::Absent,
+                data => LayerSource::File(data + within),
             },
         ))
     }
@@ -111,7 +111,7 @@ impl<S: Storage> Qcow2<S> {
     }
 
     /// A range of one cluster with extended L2 entries: as far as its subclusters are alike.
-    fn subcluster(&self, data: u64, bits: u64, within: u64, len: u64) -> io::Result<(u64, Source)> {
+    fn subcluster(&self, data: u64, bits: u64, within: u64, len: u64) -> io::Result<(u64, LayerSource)> {
         let size = self.cluster() / SUBCLUSTERS;
         let state = |number: u64| (bits >> number & 1 != 0, bits >> (number + SUBCLUSTERS) & 1 != 0);
         let first = within / size;
@@ -120,9 +120,9 @@ impl<S: Storage> Qcow2<S> {
             end += 1;
         }
         let source = match state(first) {
-            (true, false) if data != 0 => Source::File(data + within),
-            (false, true) => Source::Zero,
-            (false, false) => Source::Absent,
+            (true, false) if data != 0 => LayerSource::File(data + within),
+            (false, true) => LayerSource::Zero,
+            (false, false) => LayerSource::Absent,
             _ => {
                 return Err(nonsense(format!(
                     "an L2 entry whose subcluster {first} is in no possible state"
@@ -133,12 +133,12 @@ impl<S: Storage> Qcow2<S> {
     }
 
     /// The descriptor of a compressed cluster.
-    fn compressed(&self, entry: u64, within: u64) -> io::Result<Source> {
+    fn compressed(&self, entry: u64, within: u64) -> io::Result<LayerSource> {
         let offset_bits = 62 - (self.header.cluster_bits - 8);
         let offset = entry & ((1 << offset_bits) - 1);
         let sectors = (entry & (COMPRESSED - 1)) >> offset_bits;
         let len = (sectors + 1) * COMPRESSED_SECTOR - offset % COMPRESSED_SECTOR;
-        Ok(Source::Compressed(Compressed { offset, len, within }))
+        Ok(LayerSource::Compressed(Compressed { offset, len, within }))
     }
 
     /// Fills `buf` from a compressed cluster.

@@ -11,7 +11,7 @@ use super::format::{
     PLATFORM_ABSOLUTE, PLATFORM_RELATIVE, SECTOR, UNUSED, VERSION, bitmap_len, checksum,
 };
 use crate::error::OpenError;
-use crate::layer::{ImageKind, LayerInfo, Source};
+use crate::layer_info::{ImageKind, LayerInfo, LayerSource};
 use crate::pages::Pages;
 
 const FORMAT: &str = "VHD";
@@ -196,8 +196,8 @@ impl<S: Storage> Vhd<S> {
     }
 
     /// See [`Layer::locate`](crate::layer::Layer::locate).
-    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, Source)> {
-        let Some(table) = &self.table else { return Ok((len, Source::File(offset))) };
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, LayerSource)> {
+        let Some(table) = &self.table else { return Ok((len, LayerSource::File(offset))) };
         let block_size = u64::from(table.block_size);
         let (block, within) = (offset / block_size, offset % block_size);
         let entry = self.entry(table, block)?;
@@ -206,7 +206,7 @@ impl<S: Storage> Vhd<S> {
             while found < len && self.entry(table, (offset + found) / block_size)? == UNUSED {
                 found += block_size;
             }
-            return Ok((found.min(len), Source::Absent));
+            return Ok((found.min(len), LayerSource::Absent));
         }
         let start = u64::from(entry) * SECTOR;
         let len = len.min(block_size - within);
@@ -217,7 +217,7 @@ impl<S: Storage> Vhd<S> {
             end += 1;
         }
         let found = (end * SECTOR - within).min(len);
-        let source = if here { Source::File(start + table.bitmap_len + within) } else { Source::Absent };
+        let source = if here { LayerSource::File(start + table.bitmap_len + within) } else { LayerSource::Absent };
         Ok((found, source))
     }
 

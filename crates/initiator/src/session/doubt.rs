@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use lunway_block::BlockError;
 use lunway_scsi::AdditionalSense;
 
-use super::{Session, State};
-use crate::slots::{Effect, Entry, Slots, Stage};
+use super::{Session, SessionState};
+use crate::session::slots::{Effect, AwaitedCommand, Slots, Stage};
 
 /// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ pub(crate) fn tells_of_no_disk(code: AdditionalSense) -> bool {
 ///
 /// | state | commands | ends by |
 /// |---|---|---|
-/// | none | go to the target | [`State::suspect_disk`] |
+/// | none | go to the target | [`SessionState::suspect_disk`] |
 /// | suspected | wait in the queue; where another path may carry them out, at most [`HELD_MAX`] | the unit's answer |
 /// | absent | fail as not done | the unit's answer, asked for again and again |
 ///
@@ -75,7 +75,7 @@ impl Doubt {
     }
 }
 
-impl State {
+impl SessionState {
     /// Another disk may answer now: nothing but questions is sent until the unit has said which it is.
     pub(crate) fn suspect_disk(&mut self) {
         self.doubt.raised += 1;
@@ -88,7 +88,7 @@ impl State {
         let mut at = 0;
         while let Some(submission) = self.queue.get(at) {
             match self.slots.get_mut(submission.token) {
-                Some(Entry { stage: Stage::Queued, effect: Effect::Inspect, .. }) => {}
+                Some(AwaitedCommand { stage: Stage::Queued, effect: Effect::Inspect, .. }) => {}
                 _ => {
                     at += 1;
                     continue;
@@ -117,7 +117,7 @@ impl State {
     }
 
     fn fail_held(&mut self, error: &BlockError) {
-        let waits = |entry: &Entry| {
+        let waits = |entry: &AwaitedCommand| {
             matches!(entry.stage, Stage::Queued | Stage::Delayed) && entry.effect != Effect::Inspect
         };
         let held: Vec<_> = self
@@ -172,7 +172,7 @@ impl Session {
         });
     }
 
-    fn decide(&self, f: impl FnOnce(&mut State)) {
+    fn decide(&self, f: impl FnOnce(&mut SessionState)) {
         let driver = self.change(|state| {
             f(state);
             state.rouse()

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
-use super::{Life, Logout, State, portal_group_of};
-use crate::slots::{Entry, Stage};
-use crate::traffic::Pings;
+use super::{Life, Logout, SessionState, portal_group_of};
+use crate::session::slots::{AwaitedCommand, Stage};
+use crate::session::traffic::Pings;
 
 /// Added to what happened before it.
 const CONNECTED_AGAIN: &str = "; connected again";
@@ -17,7 +17,7 @@ const CONNECTED_AGAIN: &str = "; connected again";
 /// accident.
 pub(crate) const BREACHES_MAX: u32 = 5;
 
-impl State {
+impl SessionState {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
     /// where nothing waits, everything fails.
     pub(crate) fn disconnect(&mut self, why: &str) {
@@ -150,7 +150,7 @@ impl State {
 
     /// Everything that has no answer fails: what was sent with `unknown`, the rest, and what is new, with `error`.
     fn fail_waiting(&mut self, error: &BlockError, unknown: &BlockError) {
-        let told = |entry: &Entry| match &entry.stage {
+        let told = |entry: &AwaitedCommand| match &entry.stage {
             // No session has come that would have ended the one it went into.
             Stage::Expired(BlockError::Timeout { millis, .. }) => {
                 BlockError::Timeout { millis: *millis, fate: Fate::Unknown }

@@ -2,18 +2,26 @@
 //!
 //! | file | room of |
 //! |---|---|
-//! | `mod.rs` | [`Session`] and its [`State`]; how commands enter and who gets their answers |
+//! | `mod.rs` | [`Session`] and its [`SessionState`]; how commands enter and who gets their answers |
 //! | `answer.rs` | what the target says, and whether that is the last word |
 //! | `schedule.rs` | what is late, put off, or due |
 //! | `doubt.rs` | whether it is still the same disk, and what waits until that is known |
 //! | `reject.rs` | commands that the target has rejected |
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
+//! | `slots.rs` | commands whose answers are awaited |
+//! | `clock.rs` | detection of late commands: deadlines, counted in ticks |
+//! | `cache.rs` | loss of unflushed writes by a power-on of the target |
+//! | `traffic.rs` | traffic of a session, and the round trip to an idle target |
 
 mod answer;
+pub(crate) mod cache;
+pub(crate) mod clock;
 mod doubt;
 mod loss;
 mod reject;
 mod schedule;
+pub(crate) mod slots;
+pub(crate) mod traffic;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,13 +43,13 @@ pub(crate) use self::doubt::is_doubtful;
 pub(crate) use self::loss::BREACHES_MAX;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 use crate::SessionOptions;
-use crate::cache::Cache;
-use crate::clock::Clock;
+use crate::session::cache::Cache;
+use crate::session::clock::Clock;
 use crate::observer::{SessionEvent, SharedObserver};
-use crate::probe::Probe;
-use crate::silence::Watch;
-use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
-use crate::traffic::{Pings, Traffic};
+use crate::connection::probe::Probe;
+use crate::connection::silence::Watch;
+use crate::session::slots::{Command, Effect, AwaitedCommand, Outcome, Slots, Stage};
+use crate::session::traffic::{Pings, Traffic};
 
 /// Session state that the callers of a device share with its driver, behind one lock. It is held for a few hundred
 /// nanoseconds per command, and for the system calls of the driver.
@@ -53,7 +61,7 @@ use crate::traffic::{Pings, Traffic};
 /// **Invariant**: every command without an answer is in exactly one place: the queue, the delayed list, the core, or
 /// expired. Each of them ends by an answer, the end of the core, or a tick of the clock, so no caller waits for ever.
 pub(crate) struct Session {
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     /// Told that the driver shall end.
     pub(crate) closing: Notify,
     /// Told that it has.
@@ -78,7 +86,7 @@ impl Session {
         volatile: bool,
         options: &SessionOptions,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { address, ..State::new(core, lun, volatile, options) });
+        let state = Mutex::new(SessionState { address, ..SessionState::new(core, lun, volatile, options) });
         Arc::new(Self {
             state,
             closing: Notify::new(),
@@ -92,7 +100,7 @@ impl Session {
     }
 
     /// A panic elsewhere leaves the state whole: no code in here panics half way.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +230,7 @@ impl Session {
     }
 
     /// Changes the state and wakes the callers that got an answer by it.
-    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut SessionState) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.lock();
             (f(&mut state), mem::take(&mut state.wakes))
@@ -316,7 +324,7 @@ enum Logout {
 }
 
 /// See [`Session`].
-pub(crate) struct State {
+pub(crate) struct SessionState {
     /// The connection, while there is one.
     pub(crate) core: Option<InitiatorConnection>,
     pub(crate) slots: Slots,
@@ -373,7 +381,7 @@ pub(crate) struct State {
     short_transfers: bool,
 }
 
-impl State {
+impl SessionState {
     fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &SessionOptions) -> Self {
         Self {
             portal_group: portal_group_of(&core),
@@ -432,7 +440,7 @@ impl State {
         if self.driver.is_some() {
             self.clock.set(Instant::now());
         }
-        let token = self.slots.insert(Entry {
+        let token = self.slots.insert(AwaitedCommand {
             cdb: cdb.clone(),
             data_out: data_out.clone(),
             effect,
@@ -480,7 +488,7 @@ impl State {
         }
     }
 
-    fn forget(&mut self, token: u64) -> Option<Entry> {
+    fn forget(&mut self, token: u64) -> Option<AwaitedCommand> {
         let mut entry = self.slots.remove(token)?;
         // A loss that a flush was to report to a caller that is gone, the next one reports. Of a loss the listener has
         // heard, where there is one.
@@ -524,7 +532,7 @@ impl State {
         }
         while let Some(submission) = self.queue.pop_front() {
             match self.slots.get_mut(submission.token) {
-                Some(Entry { stage: Stage::Queued, .. }) => {}
+                Some(AwaitedCommand { stage: Stage::Queued, .. }) => {}
                 // Forgotten, or answered by the clock.
                 _ => continue,
             }
@@ -599,7 +607,7 @@ mod tests {
     use lunway_scsi::AdditionalSense;
 
     /// A session whose login never ends: what enters waits in the queue.
-    fn waiting(options: &SessionOptions) -> State {
+    fn waiting(options: &SessionOptions) -> SessionState {
         let login = InitiatorLoginConfig {
             initiator_name: "iqn.2026-11.com.example:test".to_owned(),
             initiator_alias: None,
@@ -616,7 +624,7 @@ mod tests {
             nop_interval: Duration::ZERO,
             nop_timeout: Duration::ZERO,
         };
-        State::new(InitiatorConnection::new(config, Instant::now()), Lun::new(0), true, options)
+        SessionState::new(InitiatorConnection::new(config, Instant::now()), Lun::new(0), true, options)
     }
 
     fn command(effect: Effect) -> Command {

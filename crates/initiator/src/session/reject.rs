@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Buf};
 use lunway_iscsi::pdu::RejectReason;
 
-use super::{End, State};
-use crate::slots::Stage;
+use super::{End, SessionState};
+use crate::session::slots::Stage;
 
 /// Most repetitions of a rejected command over the same session.
 pub(crate) const REJECTS_MAX: u32 = 5;
@@ -51,7 +51,7 @@ pub(crate) fn reject_wait(rejects: u32) -> Duration {
     REJECT_WAIT * 2u32.saturating_pow(rejects.min(16))
 }
 
-impl State {
+impl SessionState {
     /// The target has rejected a command. An error ends the connection.
     pub(crate) fn rejected(
         &mut self,

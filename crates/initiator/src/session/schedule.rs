@@ -9,8 +9,8 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 
 use lunway_scsi::operations;
 
-use super::{End, Life, Logout, State};
-use crate::slots::{Effect, Entry, Stage};
+use super::{End, Life, Logout, SessionState};
+use crate::session::slots::{Effect, AwaitedCommand, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
 fn what(cdb: &Cdb) -> String {
@@ -35,7 +35,7 @@ fn what(cdb: &Cdb) -> String {
     format!("{} of {blocks} blocks at LBA {lba}", operation.name)
 }
 
-impl State {
+impl SessionState {
     /// Puts back into the queue what has waited long enough for a busy target, and acts on commands that are overdue.
     pub(crate) fn pass_time(&mut self, now: Instant) -> Result<(), End> {
         let mut index = 0;
@@ -45,7 +45,7 @@ impl State {
                 continue;
             }
             let (_, submission) = self.delayed.swap_remove(index);
-            if let Some(entry @ Entry { stage: Stage::Delayed, .. }) = self.slots.get_mut(submission.token) {
+            if let Some(entry @ AwaitedCommand { stage: Stage::Delayed, .. }) = self.slots.get_mut(submission.token) {
                 entry.stage = Stage::Queued;
                 self.queue.push_back(submission);
             }

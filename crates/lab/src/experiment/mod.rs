@@ -10,43 +10,21 @@
 //! **Invariant:** nothing here knows an experiment by name. What distinguishes `control` from `cable-pull` stands in
 //! their files: the network, the runs, the figures and the sentences that are said of them.
 
-mod check;
-mod comparing;
-mod conclude;
-mod disturbed;
-mod error;
-mod expression;
-mod figures;
-mod file;
-mod incidents;
-mod json;
-mod pace;
-mod page;
-mod results;
-mod run;
-mod run_error;
-mod runner;
-mod sampler;
-mod shipped;
-mod silence;
-mod stolen;
-mod storage;
-mod target;
-mod team;
-mod text;
-mod values;
-mod wire;
+mod measure;
+mod plan;
+mod result;
 
-pub use error::{ExperimentError, Problem};
-pub use expression::{Condition, Expression, ExpressionError, Others};
-pub use figures::{Figure, Template, Verdict};
-pub use pace::{Progress, Watcher};
-pub use results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
-pub use run::{Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire};
-pub use run_error::RunError;
-pub use runner::{Options, run};
-pub use sampler::{Label, SAMPLING, Sampler, Seen};
-pub use shipped::{SHIPPED, Shipped};
+pub use plan::error::{ExperimentError, Problem};
+pub use plan::expression::{Condition, Expression, ExpressionError, Others};
+pub use plan::figures::{Figure, Template, Verdict};
+pub use measure::pace::{Progress, Watcher};
+pub use result::results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
+pub use plan::run::{Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire};
+pub use measure::run_error::RunError;
+pub use measure::options::Options;
+pub use measure::runner::run;
+pub use measure::sampler::{Label, SAMPLING, Sampler, Seen};
+pub use plan::shipped::{SHIPPED, Shipped};
 
 use crate::topology::Topology;
 

@@ -8,7 +8,7 @@ const SAMPLE: f64 = 20.0;
 const GAP: f64 = 16.0;
 
 /// An entry: what the sample looks like, and the name.
-pub(super) struct Entry<'a> {
+pub(super) struct LegendEntry<'a> {
     /// CSS classes of a line, or of a box.
     pub(super) class: String,
     /// The sample is a box.
@@ -18,13 +18,13 @@ pub(super) struct Entry<'a> {
 
 /// A legend laid out for a width.
 pub(super) struct Legend<'a> {
-    places: Vec<(f64, f64, String, &'a Entry<'a>)>,
+    places: Vec<(f64, f64, String, &'a LegendEntry<'a>)>,
     height: f64,
 }
 
 impl<'a> Legend<'a> {
     /// Entries from left to right from `left` on, in as many rows as they need until `right`.
-    pub(super) fn new(entries: &'a [Entry<'a>], left: f64, right: f64) -> Self {
+    pub(super) fn new(entries: &'a [LegendEntry<'a>], left: f64, right: f64) -> Self {
         let (mut x, mut row) = (left, 0.0);
         let mut places = Vec::with_capacity(entries.len());
         for entry in entries {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::axis::{linear_ticks, short};
-use super::legend::{Entry, Legend};
+use super::legend::{LegendEntry, Legend};
 use super::svg::{Svg, TEXT};
 use super::{BROAD, COLUMN, both};
 
@@ -33,11 +33,11 @@ fn draw(rounds: &Rounds<'_>, width: f64) -> Svg {
     let values = rounds.values;
     let window =
         rounds.window.clone().filter(|window| window.start < window.end && window.end <= values.len());
-    let mut entries = vec![Entry { class: "curve s0".into(), area: false, label: "round" }];
+    let mut entries = vec![LegendEntry { class: "curve s0".into(), area: false, label: "round" }];
     if window.is_some() {
-        entries.push(Entry { class: "warm".into(), area: true, label: "steady window" });
-        entries.push(Entry { class: "level".into(), area: false, label: "its mean ± 10 %" });
-        entries.push(Entry { class: "curve s1".into(), area: false, label: "best fit" });
+        entries.push(LegendEntry { class: "warm".into(), area: true, label: "steady window" });
+        entries.push(LegendEntry { class: "level".into(), area: false, label: "its mean ± 10 %" });
+        entries.push(LegendEntry { class: "curve s1".into(), area: false, label: "best fit" });
     }
     let right = width - 14.0;
     let legend = Legend::new(&entries, 2.0, right);

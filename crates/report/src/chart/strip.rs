@@ -1,7 +1,7 @@
 //! Strip chart of the use of a device's addresses.
 
 use super::axis::{linear_ticks, short};
-use super::legend::{Entry, Legend};
+use super::legend::{LegendEntry, Legend};
 use super::svg::Svg;
 use super::{BROAD, both};
 
@@ -27,10 +27,10 @@ pub fn strip(strip: &Strip<'_>) -> String {
 }
 
 fn draw(strip: &Strip<'_>, width: f64) -> Svg {
-    let entries: Vec<Entry<'_>> = strip
+    let entries: Vec<LegendEntry<'_>> = strip
         .uses
         .iter()
-        .map(|(label, class)| Entry { class: (*class).to_owned(), area: true, label })
+        .map(|(label, class)| LegendEntry { class: (*class).to_owned(), area: true, label })
         .collect();
     let right = width - 14.0;
     let legend = Legend::new(&entries, 2.0, right);

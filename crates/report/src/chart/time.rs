@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::axis::{linear_ticks, short};
-use super::legend::{Entry, Legend};
+use super::legend::{LegendEntry, Legend};
 use super::series::thin;
 use super::svg::{Svg, TEXT, fit, width_of};
 use super::{BROAD, COLUMN, SERIES_MAX, Tone, both};
@@ -75,17 +75,17 @@ fn draw(timeline: &Timeline<'_>, width: f64) -> Svg {
 
     let mut entries = Vec::new();
     if lines.len() > 1 {
-        entries.extend(lines.iter().enumerate().map(|(index, line)| Entry {
+        entries.extend(lines.iter().enumerate().map(|(index, line)| LegendEntry {
             class: format!("curve {}", class(index, line)),
             area: false,
             label: line.label,
         }));
     }
     if let Some((_, label)) = timeline.level {
-        entries.push(Entry { class: "level".into(), area: false, label });
+        entries.push(LegendEntry { class: "level".into(), area: false, label });
     }
     if warm_up > 0.0 {
-        entries.push(Entry { class: "warm".into(), area: true, label: "warm-up, not counted" });
+        entries.push(LegendEntry { class: "warm".into(), area: true, label: "warm-up, not counted" });
     }
     let legend = Legend::new(&entries, 2.0, right);
     let positions = label_positions(timeline.events, &x, right);

@@ -62,7 +62,7 @@ pub struct Cable {
     /// Rate, MTU, delay, loss, and how much of it was used, as text; may be empty.
     pub detail: String,
     /// Its state.
-    pub state: State,
+    pub state: CableState,
 }
 
 /// An end of a [`Cable`]; indices into [`Topology`].
@@ -76,7 +76,7 @@ pub enum End {
 
 /// State of a [`Cable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum CableState {
     /// Good.
     Up,
     /// It was changed while measuring: slowed, or pulled and plugged again.
@@ -85,7 +85,7 @@ pub enum State {
     Down,
 }
 
-impl State {
+impl CableState {
     fn class(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -212,10 +212,10 @@ impl<'a> Plan<'a> {
     /// The lines of the list that describe a cable.
     fn listed(&self, cable: &Cable) -> Vec<String> {
         let state = match cable.state {
-            State::Up => "",
-            State::Disturbed if !cable.detail.is_empty() => "",
-            State::Disturbed => "disturbed",
-            State::Down => "down",
+            CableState::Up => "",
+            CableState::Disturbed if !cable.detail.is_empty() => "",
+            CableState::Disturbed => "disturbed",
+            CableState::Down => "down",
         };
         let parts = [cable.name.as_str(), cable.detail.as_str(), state];
         let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -339,7 +339,7 @@ impl Topology {
     }
 }
 
-fn badge(svg: &mut Svg, (x, y): (f64, f64), index: usize, state: State) {
+fn badge(svg: &mut Svg, (x, y): (f64, f64), index: usize, state: CableState) {
     svg.rect((x - BADGE, y - BADGE), (2.0 * BADGE, 2.0 * BADGE), &format!("badge {}", state.class()), "");
     svg.text(x, y + 4.0, "number mid", &fit(&(index + 1).to_string(), 3.0 * CHARACTER));
 }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     fn cable(a: End, b: End) -> Cable {
-        Cable { name: "lane".into(), ends: [a, b], detail: "1 Gb/s · MTU 9000".into(), state: State::Up }
+        Cable { name: "lane".into(), ends: [a, b], detail: "1 Gb/s · MTU 9000".into(), state: CableState::Up }
     }
 
     #[test]

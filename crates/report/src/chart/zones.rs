@@ -1,7 +1,7 @@
 //! Something over the addresses of a device.
 
 use super::axis::{linear_ticks, short};
-use super::legend::{Entry, Legend};
+use super::legend::{LegendEntry, Legend};
 use super::series::thin;
 use super::svg::{Svg, TEXT};
 use super::{BROAD, COLUMN, both};
@@ -31,9 +31,9 @@ pub fn zones(zones: &Zones<'_>) -> String {
 fn draw(zones: &Zones<'_>, width: f64) -> Svg {
     let curves = [("read", zones.read), ("write", zones.write)];
     let curves: Vec<_> = curves.into_iter().filter(|(_, points)| !points.is_empty()).collect();
-    let entries: Vec<Entry<'_>> = curves
+    let entries: Vec<LegendEntry<'_>> = curves
         .iter()
-        .map(|&(label, _)| Entry { class: format!("curve {label}"), area: false, label })
+        .map(|&(label, _)| LegendEntry { class: format!("curve {label}"), area: false, label })
         .collect();
     let right = width - 14.0;
     let legend = Legend::new(&entries, 2.0, right);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunway_report::chart::{
-    Cable, End, Event, Host, Line, Port, Side, State, Switch, Timeline, Topology, over_time, topology,
+    Cable, End, Event, Host, Line, Port, Side, CableState, Switch, Timeline, Topology, over_time, topology,
 };
 use lunway_report::{
     Better, Block, Column, Document, Grid, Measure, Row, Section, Tile, Verdict, VerdictTone,
@@ -188,9 +188,9 @@ fn drawing() -> Section {
                 End::Port(0, 0),
                 End::Port(1, 0),
                 "1 Gbit/s · MTU 9000 · pulled at 3 s, plugged at 12 s",
-                State::Disturbed,
+                CableState::Disturbed,
             ),
-            cable("lane2", End::Port(0, 1), End::Port(1, 1), "1 Gbit/s · MTU 9000", State::Up),
+            cable("lane2", End::Port(0, 1), End::Port(1, 1), "1 Gbit/s · MTU 9000", CableState::Up),
         ],
     };
     let switched = Topology {
@@ -201,20 +201,20 @@ fn drawing() -> Section {
         ],
         switches: ["fabric-a", "fabric-b"].map(|name| Switch { name: name.into() }).to_vec(),
         cables: vec![
-            cable("a0", End::Port(0, 0), End::Switch(0), "1 Gbit/s · MTU 9000", State::Up),
-            cable("a1", End::Port(0, 1), End::Switch(0), "1 Gbit/s · MTU 9000", State::Up),
+            cable("a0", End::Port(0, 0), End::Switch(0), "1 Gbit/s · MTU 9000", CableState::Up),
+            cable("a1", End::Port(0, 1), End::Switch(0), "1 Gbit/s · MTU 9000", CableState::Up),
             cable(
                 "b0",
                 End::Port(0, 2),
                 End::Switch(1),
                 "1 Gbit/s · MTU 9000 · delay 1 ms · loss 0.1 %",
-                State::Up,
+                CableState::Up,
             ),
-            cable("b1", End::Port(0, 3), End::Switch(1), "1 Gbit/s · MTU 9000", State::Down),
-            cable("s0", End::Switch(0), End::Port(1, 0), "1 Gbit/s · MTU 9000", State::Up),
-            cable("s1", End::Switch(1), End::Port(1, 1), "1 Gbit/s · MTU 9000", State::Up),
-            cable("s2", End::Switch(1), End::Port(2, 0), "100 Mbit/s · MTU 1500", State::Up),
-            cable("trunk", End::Switch(0), End::Switch(1), "10 Gbit/s · MTU 9000", State::Up),
+            cable("b1", End::Port(0, 3), End::Switch(1), "1 Gbit/s · MTU 9000", CableState::Down),
+            cable("s0", End::Switch(0), End::Port(1, 0), "1 Gbit/s · MTU 9000", CableState::Up),
+            cable("s1", End::Switch(1), End::Port(1, 1), "1 Gbit/s · MTU 9000", CableState::Up),
+            cable("s2", End::Switch(1), End::Port(2, 0), "100 Mbit/s · MTU 1500", CableState::Up),
+            cable("trunk", End::Switch(0), End::Switch(1), "10 Gbit/s · MTU 9000", CableState::Up),
         ],
     };
     let blocks = vec![

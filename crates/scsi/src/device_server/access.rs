@@ -3,16 +3,16 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data, stepwise};
-use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
-use crate::gate;
-use crate::nexus::PortPair;
-use crate::opcode::service_action as sa;
-use crate::reservation::{Move, Outcome, Persistent, Preempt, Refusal, Register, ReservationType};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
-use crate::status::Status;
-use crate::transport_id::{self, TransportId};
-use crate::unit_attention::UnitAttention;
+use crate::data::field::{put, u8_at, u16_at, u32_at, u64_at};
+use crate::model::gate;
+use crate::model::nexus::PortPair;
+use crate::data::opcode::service_action as sa;
+use crate::model::reservation::{Move, Outcome, Persistent, Preempt, Refusal, Register, ReservationType};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
+use crate::data::status::Status;
+use crate::data::transport_id::{self, TransportId};
+use crate::model::unit_attention::UnitAttention;
 
 impl From<Refusal> for Response {
     fn from(refusal: Refusal) -> Self {

@@ -6,13 +6,10 @@ use super::transfer::{Blocks, whole_blocks};
 use super::verify::{first_difference, miscompare};
 use super::{Answer, Command, PaddedCdb, failure, stepwise};
 use crate::block_error::Step;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 
 const FUA: u8 = 0x08;
-
-/// Most blocks of one COMPARE AND WRITE: what its one-byte field can say.
-pub(crate) const COMPARE_AND_WRITE_MAX: u8 = 255;
 
 pub(crate) fn blocks_of_compare_and_write(cdb: &PaddedCdb) -> Blocks {
     Blocks { lba: cdb.u64(2), count: cdb.u8(13).into() }

@@ -3,13 +3,13 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data};
-use crate::copy_record::{
+use crate::model::copy_record::{
     COPIES_MAX, CopyRecord, CopyState, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX,
+    descriptor,
 };
-use crate::device_server::extended_copy::descriptor;
-use crate::field::put;
-use crate::response::Response;
-use crate::sense::Sense;
+use crate::data::field::put;
+use crate::data::response::Response;
+use crate::data::sense::Sense;
 
 fn allocation(command: &Command) -> usize {
     command.cdb.u32(10) as usize
@@ -87,7 +87,7 @@ pub(crate) fn failed_segment_details(command: Command) -> Answer {
     let mut bytes = vec![0; FIXED];
     put(&mut bytes, 0, ((FIXED + sense.len() - 4) as u32).to_be_bytes());
     // EXTENDED COPY COMMAND STATUS: the status that the command ended with.
-    bytes[56] = crate::status::Status::CHECK_CONDITION.0;
+    bytes[56] = crate::data::status::Status::CHECK_CONDITION.0;
     put(&mut bytes, 58, (sense.len() as u16).to_be_bytes());
     bytes.extend(sense.iter());
     command.itl.copies().forget(command.cdb.u8(2));

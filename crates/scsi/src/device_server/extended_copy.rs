@@ -9,29 +9,18 @@ use std::sync::Arc;
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Geometry, SharedBuf, TimeSlices, Zeroing};
 
 use super::{Answer, Command, refusal_of, settle};
-use crate::copy_record::{
+use crate::model::copy_record::{
     Copying, DESCRIPTORS_LEN_MAX, Refused, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGET_DESCRIPTOR, TARGETS_MAX,
+    descriptor,
 };
-use crate::field::{u8_at, u16_at, u32_at, u64_at};
-use crate::gate::{self, Claim};
-use crate::nexus::ItlNexus;
-use crate::opcode;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::status::Status;
-use crate::vpd::{Association, DesignatorType, DeviceIdentification};
-
-/// Descriptor type codes (SPC-4 table 125).
-pub(crate) mod descriptor {
-    /// Block device to block device.
-    pub(crate) const BLOCK_TO_BLOCK: u8 = 0x02;
-    /// Block device to block device with offsets.
-    pub(crate) const BLOCK_TO_BLOCK_WITH_OFFSETS: u8 = 0x0A;
-    /// Identification descriptor target descriptor.
-    pub(crate) const IDENTIFICATION: u8 = 0xE4;
-    /// All that are understood, in ascending order.
-    pub(crate) const ALL: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_WITH_OFFSETS, IDENTIFICATION];
-}
+use crate::data::field::{u8_at, u16_at, u32_at, u64_at};
+use crate::model::gate::{self, Claim};
+use crate::model::nexus::ItlNexus;
+use crate::data::opcode;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::status::Status;
+use crate::data::vpd::{Association, DesignatorType, DeviceIdentification};
 
 /// Bytes copied at a time: bounds the memory of a copy, whatever its length.
 pub(crate) const CHUNK: u64 = 1 << 20;

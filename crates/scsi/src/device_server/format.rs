@@ -8,12 +8,12 @@ use std::sync::Arc;
 use lunway_block::{BlockError, TimeSlices, Zeroing};
 
 use super::{Answer, Command, settle};
-use crate::field::{u16_at, u32_at};
-use crate::gate;
-use crate::logical_unit::LogicalUnit;
-use crate::medium_operation::{MediumWork, Phase, Waited};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::data::field::{u16_at, u32_at};
+use crate::model::gate;
+use crate::model::logical_unit::LogicalUnit;
+use crate::model::medium_operation::{MediumWork, Phase, Waited};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 
 /// Bytes zeroed at a time, so that PROGRESS INDICATION moves.
 const WINDOW: u64 = 1 << 30;

@@ -2,14 +2,14 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, PaddedCdb, parameter_data};
-use crate::capacity::ReadCapacity;
-use crate::inquiry::{Inquiry, PeripheralType};
-use crate::lun::{Lun, LunList};
-use crate::nexus::Nexus;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::vpd::{self, page};
+use super::{Answer, Command, PaddedCdb, parameter_data, product_data};
+use crate::data::capacity::ReadCapacity;
+use crate::data::inquiry::{Inquiry, PeripheralType};
+use crate::data::lun::{Lun, LunList};
+use crate::model::nexus::Nexus;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::vpd::{self, page};
 
 const EVPD: u8 = 0x01;
 
@@ -27,7 +27,7 @@ pub(crate) fn inquiry(command: Command) -> Answer {
     let (page, allocation) = inquiry_request(&command.cdb)?;
     let data = match page {
         None => Inquiry::of(&command.itl).build().to_vec(),
-        Some(page) => vpd::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
+        Some(page) => product_data::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
     };
     Ok(Io::Ready(parameter_data(&data, allocation)))
 }

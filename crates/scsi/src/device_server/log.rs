@@ -3,9 +3,9 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data};
-use crate::field::put;
-use crate::logical_unit::LogicalUnit;
-use crate::sense::{AdditionalSense, Sense};
+use crate::data::field::put;
+use crate::model::logical_unit::LogicalUnit;
+use crate::data::sense::{AdditionalSense, Sense};
 
 /// Log pages.
 mod page {

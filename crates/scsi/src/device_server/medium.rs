@@ -4,10 +4,10 @@ use lunway_block::Io;
 
 use super::{Answer, Command, failure, stepwise};
 use crate::block_error::Step;
-use crate::logical_unit::obstacle;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
-use crate::unit_attention::UnitAttention;
+use crate::model::logical_unit::obstacle;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
+use crate::model::unit_attention::UnitAttention;
 
 /// Everything that could be in the way has been asked before.
 pub(crate) fn test_unit_ready(_: Command) -> Answer {

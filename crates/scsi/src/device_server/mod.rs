@@ -15,9 +15,11 @@ pub(crate) mod log;
 pub(crate) mod medium;
 pub(crate) mod mode;
 pub(crate) mod ports;
+mod product_data;
 pub(crate) mod report;
 pub(crate) mod sanitize;
 pub(crate) mod thin;
+mod third_party_copy;
 pub(crate) mod transfer;
 pub(crate) mod verify;
 
@@ -27,18 +29,75 @@ use std::task::{Context, Poll, Waker};
 
 use lunway_block::{BlockError, Buf, Io, SharedBuf};
 
-use crate::authority::Authority;
+use crate::model::authority::Authority;
 use crate::block_error::{Step, response_of};
-use crate::field::{u16_at, u32_at, u64_at};
-use crate::gate;
-use crate::logical_unit::{LogicalUnit, obstacle};
-use crate::nexus::{ItlNexus, Nexus, TaskOptions};
-use crate::opcode;
+use crate::data::field::{u16_at, u32_at, u64_at};
+use crate::model::gate;
+use crate::model::logical_unit::{LogicalUnit, obstacle};
+use crate::data::lun::{Lun, LunAddress};
+use crate::model::nexus::{ItlNexus, Nexus};
+use crate::data::opcode;
 use crate::operations::{self, NotFound, Operation, Passage};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::status::Status;
-use crate::unit_attention::UnitAttention;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::status::Status;
+use crate::model::unit_attention::UnitAttention;
+
+/// Options of a command that the transport gives beside its CDB and data.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskOptions {
+    /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5
+    /// §8.6.3).
+    pub ordered: bool,
+    /// Bytes of data-in that the transport can deliver. READ reads no more than the blocks that these are in;
+    /// [`Response::wanted_in`] still says what the CDB asks for.
+    pub data_in_max: usize,
+    /// Its place in the order in which the initiator sent its commands, modulo 2³², where the transport knows it. A
+    /// command may be carried out later than that, as a write whose data had to be asked for.
+    pub number: Option<u32>,
+}
+
+impl Default for TaskOptions {
+    /// Simple, and all of its data.
+    fn default() -> Self {
+        Self { ordered: false, data_in_max: usize::MAX, number: None }
+    }
+}
+
+impl Nexus {
+    /// Executes one command to its end.
+    ///
+    /// `cdb` and `data_out` are taken as they come: any length, any content. Of a `data_out` longer than the CDB asks
+    /// for, the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual
+    /// count that the transport makes of [`Response::wanted_out`] tells the initiator.
+    pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+        self.execute_task(lun, cdb, data_out, TaskOptions::default())
+    }
+
+    /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all
+    /// that it is given later: a command with the attribute ORDERED (SAM-5 §8.6.3).
+    pub fn execute_ordered(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+        self.execute_task(lun, cdb, data_out, TaskOptions { ordered: true, ..TaskOptions::default() })
+    }
+
+    /// Executes one command as the transport has it.
+    pub fn execute_task(
+        &self,
+        lun: [u8; 8],
+        cdb: &[u8],
+        data_out: SharedBuf,
+        options: TaskOptions,
+    ) -> Io<Response> {
+        match Lun(lun).address() {
+            LunAddress::Unit(number) => match self.find(number) {
+                Some(itl) => execute(self, itl, cdb, data_out, options),
+                None => Io::Ready(execute_without_unit(self, cdb, false)),
+            },
+            LunAddress::ReportLuns => Io::Ready(execute_without_unit(self, cdb, true)),
+            LunAddress::Other => Io::Ready(execute_without_unit(self, cdb, false)),
+        }
+    }
+}
 
 /// Result of a handler: an answer now or later, or a refusal.
 pub(crate) type Answer = Result<Io<Response>, Response>;

@@ -3,11 +3,11 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data, stepwise};
-use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
-use crate::logical_unit::{LogicalUnit, obstacle};
-use crate::mode::{ModeSense, PageControl, SelectError};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::field::{put, u8_at, u16_at, u32_at, u64_at};
+use crate::model::logical_unit::{LogicalUnit, obstacle};
+use crate::data::mode::{ModeSense, PageControl, SelectError};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 
 /// Form of CDB and header: which of the two lengths.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data};
-use crate::field::put;
-use crate::logical_unit::LogicalUnit;
+use crate::data::field::put;
+use crate::model::logical_unit::LogicalUnit;
 use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
-use crate::sense::Sense;
-use crate::task_management::{FUNCTIONS, TaskManagementFunction};
+use crate::data::sense::Sense;
+use crate::model::task_management::{FUNCTIONS, TaskManagementFunction};
 
 /// REPORTING OPTIONS (SPC-4 §6.35.1).
 mod option {

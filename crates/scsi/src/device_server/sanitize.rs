@@ -13,12 +13,12 @@ use std::sync::Arc;
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Io, SharedBuf, TimeSlices, Zeroing};
 
 use super::{Answer, Command, settle, stepwise};
-use crate::gate;
-use crate::logical_unit::LogicalUnit;
-use crate::medium_operation::{MediumWork, Phase, Waited};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
-use crate::state_store::{StateError, StateStore, item};
+use crate::model::gate;
+use crate::model::logical_unit::LogicalUnit;
+use crate::model::medium_operation::{self, MediumWork, Phase, Waited};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::model::state_store::item;
 
 /// Bytes written at a time: long enough for the device, short enough for PROGRESS INDICATION to move.
 const CHUNK: usize = 1 << 20;
@@ -91,27 +91,10 @@ enum Method {
     BlockErase(Overwrite),
 }
 
-/// The kept form: a version, and AUSE.
-const KEPT_VERSION: u8 = 1;
-
-/// Loads the AUSE of a sanitize operation that was not over when the process ended; `None`: there was none.
-pub(crate) fn load(state: Option<(&Arc<dyn StateStore>, &str)>) -> Result<Option<bool>, StateError> {
-    let Some((store, owner)) = state else { return Ok(None) };
-    match store.load(owner, item::SANITIZE)?.as_deref() {
-        None => Ok(None),
-        Some(&[KEPT_VERSION, unrestricted @ (0 | 1)]) => Ok(Some(unrestricted == 1)),
-        Some(_) => Err(StateError::Damaged {
-            owner: owner.to_owned(),
-            item: item::SANITIZE.to_owned(),
-            why: "it is not of a version that is known".to_owned(),
-        }),
-    }
-}
-
 /// Keeps that an operation is not over, with its AUSE; `None`: that it is.
 async fn keep(unit: &LogicalUnit, unrestricted: Option<bool>) -> Result<(), Response> {
     let Some((store, owner)) = unit.state() else { return Ok(()) };
-    let bytes = unrestricted.map_or(Vec::new(), |unrestricted| vec![KEPT_VERSION, u8::from(unrestricted)]);
+    let bytes = medium_operation::kept_sanitize(unrestricted);
     store
         .save(owner, item::SANITIZE, bytes)
         .await

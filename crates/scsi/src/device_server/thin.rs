@@ -5,20 +5,14 @@ use lunway_block::{Buf, Caching, Durability, Io, TimeSlices, Zeroing};
 use super::transfer::Blocks;
 use super::{Answer, Command, failure, parameter_data, stepwise};
 use crate::block_error::Step;
-use crate::field::{u16_at, u32_at, u64_at};
-use crate::gate::Claim;
-use crate::lba_status::{LbaStatus, Provisioning};
-use crate::logical_unit::LogicalUnit;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::data::field::{u16_at, u32_at, u64_at};
+use crate::model::gate::Claim;
+use crate::data::lba_status::{LbaStatus, Provisioning};
+use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
+use crate::model::logical_unit::LogicalUnit;
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 
-/// MAXIMUM UNMAP LBA COUNT: bounds the work of one command.
-pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
-/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
-pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
-/// MAXIMUM WRITE SAME LENGTH, blocks: what WRITE SAME (10) can say. Bounds what one command writes where the block is
-/// not zero: 32 MiB, or 256 MiB on a disk of 4 KiB sectors.
-pub(crate) const WRITE_SAME_BLOCKS_MAX: u64 = 65_535;
 /// Bytes of pattern written at a time.
 pub(crate) const PATTERN_CHUNK: usize = 1 << 20;
 /// Bytes whose extents are asked for first, and the factor by which that grows: where a map is in many pieces, one

@@ -4,8 +4,8 @@ use lunway_block::{BlockDevice, Buf, Geometry, Io, SharedBuf};
 
 use super::{Answer, Command, PaddedCdb, failure};
 use crate::block_error::{Step, response_of};
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 
 const FUA: u8 = 0x08;
 

@@ -5,8 +5,8 @@ use lunway_block::{Buf, Durability, TimeSlices};
 use super::transfer::{Blocks, whole_blocks};
 use super::{Answer, Command, failure, stepwise};
 use crate::block_error::Step;
-use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense, SenseKey};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 
 /// Bytes read in a time slice: a verification needs the data only for a moment, whatever its length.
 pub(crate) const CHUNK: usize = 512 << 10;

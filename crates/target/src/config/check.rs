@@ -234,9 +234,8 @@ impl Config {
         }
         if let Some(mutual) = mutual {
             if chap.is_empty() {
-                let why = format!(
-                    "mutual CHAP needs a CHAP user that initiators log in as: add a {section} (--chap)"
-                );
+                let why =
+                    format!("mutual CHAP needs a CHAP user that initiators log in as: add a {section}");
                 return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
             }
             // RFC 7143 [9.2.1-8]
@@ -292,7 +291,7 @@ impl Config {
         }
         if let Some(policy) = lun.compact.first().filter(|_| !lun.device.spec().is_vhdx()) {
             let why = format!(
-                "only a VHDX file is compacted, and {} is none: leave it out (--compact never); initiators free space of \
+                "only a VHDX file is compacted, and {} is none: leave it out; initiators free space of \
                  other devices by UNMAP (`fstrim`), and `lunway disk compact FILE` frees that of a raw file which is not served",
                 lun.device
             );

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ChapUser;
+use crate::portal::Advertise;
 
 /// Discovery sessions (RFC 7143 §4.3): who may ask which targets there are, and which portals SendTargets names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,18 +26,4 @@ impl Discovery {
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// Portals that SendTargets names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Advertise {
-    /// Portals that `listen` names by address, interface or network. Of the addresses behind `0.0.0.0` and `[::]`:
-    /// those in the network of the initiator, or of the portal at which it asks.
-    #[default]
-    Reachable,
-    /// Only portals in the network of the initiator, or of the portal at which it asks.
-    SameNetwork,
-    /// All portals.
-    All,
 }

@@ -27,7 +27,7 @@ use crate::portal::PortalSpec;
 
 pub use change::{Change, ChangeKind};
 pub use device::DeviceName;
-pub use discovery::{Advertise, Discovery};
+pub use discovery::Discovery;
 pub use limits::{Limits, RenamedKey};
 pub use overrides::Overrides;
 pub use target::{

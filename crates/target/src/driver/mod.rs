@@ -40,14 +40,13 @@ use tokio::time::Sleep;
 
 use crate::metrics::{Addressed, SessionCounters};
 use crate::polling::Polling;
+use crate::portal::Ends;
 use crate::registry::{Handle, Joinable, Order, Ticket};
-use crate::shared::{Admission, Ends, Shared};
+use crate::shared::{Admission, SessionContext, Shared};
 use end::End;
 use task_management::AbortWaiter;
 use turn::Turn;
 use work::{Done, Work};
-
-pub(crate) use session::SessionContext;
 
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice
 /// that. The kernel takes 1024.

@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 
 use lunway_iscsi::pdu::LogoutResult;
 use lunway_iscsi::target::LogoutId;
-use lunway_scsi::Nexus;
 
 use super::Connection;
 use super::end::End;
 use super::task_management::SessionTasks;
 use super::work::{Done, Work};
-use crate::metrics::SessionCounters;
 use crate::registry::{self, Cause, Handle, Order};
-use crate::server::SessionSummary;
+use crate::shared::SessionContext;
+use crate::summary::SessionSummary;
 
 /// Maximum time that a new session waits until the one whose place it takes begins no command any more, which no device
 /// can delay; and that a logout of another connection waits for devices.
@@ -30,19 +29,6 @@ pub(super) fn predecessors_change(predecessors: Vec<Arc<Handle>>, held: BTreeSet
     Work::Elsewhere(Box::pin(async move {
         Done::Stopped(Some(registry::busy_after(&predecessors, Some(held)).await))
     }))
-}
-
-/// State of a session that each of its connections has.
-pub(crate) struct SessionContext {
-    /// `None`: discovery, or not open yet.
-    pub(crate) nexus: Option<Arc<Nexus>>,
-    /// `None`: discovery.
-    pub(crate) counters: Option<SessionCounters>,
-    /// Name of its initiator, for the log.
-    pub(crate) initiator: String,
-    /// Principal that owns it, from login to end: see [`principal`](crate::principal).
-    pub(crate) principal: String,
-    pub(crate) target: Option<String>,
 }
 
 impl Connection {

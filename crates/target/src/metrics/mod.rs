@@ -20,11 +20,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use lunway_block::Space;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::server::{SessionSummary, WarningKind};
+use crate::summary::{SessionSummary, SpaceReading};
+use crate::warning::WarningKind;
 
 pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
 use failure::Cause;
@@ -112,23 +112,6 @@ pub struct DeviceReading {
     pub size: u64,
     /// Its backing store; null: unknown.
     pub space: Option<SpaceReading>,
-}
-
-/// Space of a backing store, bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SpaceReading {
-    /// Space that the logical unit takes.
-    pub allocated: u64,
-    /// Space in use, by everything in it.
-    pub used: u64,
-    /// Space that is left for the logical unit.
-    pub available: u64,
-}
-
-impl From<Space> for SpaceReading {
-    fn from(Space { allocated, used, available }: Space) -> Self {
-        Self { allocated, used, available }
-    }
 }
 
 /// Number of warnings of one kind.

@@ -9,7 +9,7 @@ use lunway_scsi::{AdditionalSense, Nexus, Response, SenseKey, Status, TaskManage
 use super::counters::{Counters, Ending, Kind, LunMetrics};
 use super::failure::{Cause, Unlogged};
 use super::{Metrics, TaskManagementReading};
-use crate::server::SessionSummary;
+use crate::summary::SessionSummary;
 
 /// Sense keys of a failed device, rather than a failed command.
 const FAILURES: [SenseKey; 4] =

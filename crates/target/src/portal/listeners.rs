@@ -1,11 +1,12 @@
 //! The sockets that listen, kept as they ought to be while the machine and the configuration change.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fmt, io};
 
 use lunway_machine::{Machine, MachineAddress};
 use schemars::JsonSchema;
@@ -15,7 +16,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
-use super::acceptor::Acceptor;
 use super::plan::{Plan, PortalGroup, Portals, SocketKey, assumed, meant, plan};
 use super::socket::{self, BindError};
 use super::spec::{PortalScope, PortalSpec};
@@ -23,6 +23,12 @@ use super::spec::{PortalScope, PortalSpec};
 /// The pause before something that failed is tried again: first, and then twice the last up to the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
+
+/// Takes connections from sockets that listen.
+pub(crate) trait Accept: fmt::Debug + Send + Sync {
+    /// Accepts from one socket, until this future is dropped or the server lets nobody in.
+    fn accept(self: Arc<Self>, listener: Arc<TcpListener>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
 
 /// The portals as connections see them: exchanged as a whole when they change.
 #[derive(Debug, Default)]
@@ -80,7 +86,7 @@ struct State {
     addresses: Option<Vec<MachineAddress>>,
     open: BTreeMap<SocketKey, Open>,
     failed: BTreeMap<SocketKey, BindError>,
-    acceptor: Option<Arc<Acceptor>>,
+    acceptor: Option<Arc<dyn Accept>>,
 }
 
 #[derive(Debug)]
@@ -229,9 +235,9 @@ impl Listeners {
     }
 
     /// Begins to accept.
-    pub(crate) fn serve(&self, acceptor: Acceptor) {
+    pub(crate) fn serve(&self, acceptor: Arc<dyn Accept>) {
         let mut state = self.sockets.lock();
-        state.acceptor = Some(Arc::new(acceptor));
+        state.acceptor = Some(acceptor);
         self.sockets.accept(&mut state);
     }
 
@@ -342,7 +348,7 @@ impl Sockets {
     fn accept(&self, state: &mut State) {
         let Some(acceptor) = &state.acceptor else { return };
         for open in state.open.values_mut().filter(|open| open.accepts.is_none()) {
-            let accepting = Arc::clone(acceptor).run(Arc::clone(&open.listener));
+            let accepting = Arc::clone(acceptor).accept(Arc::clone(&open.listener));
             open.accepts = Some(self.runtime.spawn(accepting).abort_handle());
         }
     }

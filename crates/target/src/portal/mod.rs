@@ -3,7 +3,7 @@
 //! ```text
 //!   listen (spec) ──┐
 //!                   ├──► plan ──► listeners ──► PortalTable: SendTargets, the group of a connection
-//!   the machine ────┘                 └───────► acceptor: connections to cores
+//!   the machine ────┘                 └───────► Accept: who takes connections from one
 //! ```
 //!
 //! | file | room of |
@@ -13,21 +13,19 @@
 //! | `listeners.rs` | [`Listeners`]: the sockets, kept as planned while both change |
 //! | `socket.rs` | binding one |
 //! | `inherited.rs` | sockets that systemd passed |
-//! | `acceptor.rs` | the loop that takes connections from one |
 
-mod acceptor;
 mod inherited;
 mod listeners;
 mod plan;
 mod socket;
 mod spec;
 
-pub(crate) use acceptor::Acceptor;
 pub(crate) use inherited::close_unwanted;
-pub(crate) use listeners::{Listeners, PortalTable, PreparedListeners};
-pub(crate) use plan::{PortalGroup, Portals};
+pub(crate) use listeners::{Accept, Listeners, PortalTable, PreparedListeners};
+pub(crate) use plan::{Ends, PortalGroup, Portals};
 
 pub use listeners::PortalSummary;
+pub use plan::Advertise;
 pub use socket::BindError;
 pub use spec::{PortalScope, PortalSpec, PortalSpecError};
 

@@ -4,10 +4,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use lunway_machine::MachineAddress;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::spec::{PortalScope, PortalSpec};
-use crate::config::Advertise;
-use crate::shared::Ends;
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// The portal that the initiator came to.
+    pub(crate) local: SocketAddr,
+    /// The initiator's own address.
+    pub(crate) peer: SocketAddr,
+}
+
+/// Portals that SendTargets names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advertise {
+    /// Portals that `listen` names by address, interface or network. Of the addresses behind `0.0.0.0` and `[::]`:
+    /// those in the network of the initiator, or of the portal at which it asks.
+    #[default]
+    Reachable,
+    /// Only portals in the network of the initiator, or of the portal at which it asks.
+    SameNetwork,
+    /// All portals.
+    All,
+}
 
 /// A portal group as configured: the portals of one SCSI target port (RFC 7143 §4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]

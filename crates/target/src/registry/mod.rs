@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::Limits;
 use crate::principal;
-use crate::server::SessionSummary;
-use crate::source::Source;
+use crate::source::SourceHost;
 use crate::source_quota::SourceQuota;
+use crate::summary::SessionSummary;
 
 mod order;
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub(crate) struct Handle {
     pub(crate) id: u64,
     /// Source of the connection.
     from: IpAddr,
-    source: Source,
+    source: SourceHost,
     orders: mpsc::UnboundedSender<Order>,
     /// The logical units whose devices still have commands of the connection, once it begins no more of them.
     stopped: watch::Receiver<Option<BTreeSet<u16>>>,
@@ -366,7 +366,7 @@ impl Registry {
         let (to_connection, orders) = mpsc::unbounded_channel();
         let (sender, stopped) = watch::channel(None);
         let session = OnceLock::new();
-        let source = Source::from(from);
+        let source = SourceHost::from(from);
         let handle = Arc::new(Handle {
             id: inner.last_id,
             from,

@@ -16,12 +16,12 @@ use super::claim::{Claim, Claimed};
 use super::error::{ChangeError, StartError, UnansweredDevice};
 use super::lun::{Lun, Resize, Serials, Succession};
 use super::own::none_is_own;
-use super::warnings::Warning;
 use super::{Luns, Server, all_ended, effects, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, LunConfig, TargetConfig};
 use crate::portal::{Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
 use crate::shared::{Serving, Target};
+use crate::warning::Warning;
 
 /// Time to log out for the initiators of a target that goes.
 const DRAIN_TIME: Duration = Duration::from_secs(5);

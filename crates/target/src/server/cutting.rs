@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, Buf};
 use lunway_filesystem::cut::{Cut, cut};
-use lunway_filesystem::{Source, Unreadable};
+use lunway_filesystem::{ByteSource, Unreadable};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
@@ -42,7 +42,7 @@ impl Served {
     }
 }
 
-impl Source for Served {
+impl ByteSource for Served {
     fn len(&self) -> u64 {
         self.device.geometry().size
     }

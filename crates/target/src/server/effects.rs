@@ -6,13 +6,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use lunway_block::spec::DeviceSpec;
 
-use super::summary::SessionSummary;
-use super::warnings::{Warning, WarningKind};
 use crate::access::AccessDecision;
 use crate::config::{AccessRule, Config, LunConfig, TargetConfig};
 use crate::name::IscsiName;
 use crate::portal::Portals;
 use crate::shared::Target;
+use crate::summary::SessionSummary;
+use crate::warning::{Warning, WarningKind};
 
 /// Initiators that one sentence names; more are only counted.
 const NAMED_MAX: usize = 8;

@@ -34,7 +34,6 @@ mod reservations;
 mod settings;
 mod snapshots;
 mod stopping;
-mod summary;
 mod tracking;
 mod warnings;
 mod work;
@@ -52,16 +51,19 @@ use lunway_scsi::StateStore;
 use lunway_track::Tracking;
 use tokio::runtime::Handle as Runtime;
 
+use crate::acceptor::Acceptor;
 use crate::chap_failures::ChapFailures;
 use crate::config::Config;
 use crate::isns::IsnsRegistrar;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{MetricsSnapshot, WarningCount};
-use crate::portal::{self, Acceptor, Listeners, PortalSummary};
+use crate::portal::{self, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Shared, Target};
 use crate::source::{Denials, LoginThrottle};
 use crate::state::FileStore;
+use crate::summary::{LunSummary, SessionSummary, TargetSummary};
+use crate::warning::{Warning, WarningKind};
 use crate::worker::{self, Worker};
 use change::Transaction;
 use claim::Claims;
@@ -78,8 +80,6 @@ pub use offline::KeepFormats;
 pub use opening::{Closing, LunOpenOptions, OpenDevice, OpenError, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
-pub use summary::{LunSummary, SessionKeys, SessionSummary, TargetSummary};
-pub use warnings::{Warning, WarningKind};
 
 /// Maximum time for connections to end when the server stops, after the devices have: a peer has a second to close its
 /// side.
@@ -220,7 +220,7 @@ impl Server {
         }
         listeners.commit(sockets);
         let acceptor = Acceptor { shared: Arc::clone(&shared), workers: Arc::clone(&workers) };
-        listeners.serve(acceptor);
+        listeners.serve(Arc::new(acceptor));
         let registrar =
             config.isns.as_ref().map(|isns| IsnsRegistrar::start(isns.server, Arc::clone(&shared)));
         let registrar = registrar.transpose().map_err(StartError::Thread)?;

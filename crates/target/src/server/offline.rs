@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use super::change::{self, Transaction};
 use super::error::StartError;
 use super::lun::{Lun, Maker, Serials};
-use super::summary::LunSummary;
-use super::warnings::Warning;
 use super::{Current, Luns};
 use crate::config::{Config, LunConfig, TargetConfig};
 use crate::shared::Shared;
+use crate::summary::LunSummary;
+use crate::warning::Warning;
 
 /// Maximum time that the start waits for one device before it goes on with the next: 100 that hang take no longer than
 /// one.

@@ -9,7 +9,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::ChangeError;
-use super::warnings::Warning;
+use crate::warning::Warning;
 
 /// How long a change of size is waited for: a file system frees terabytes in less. A snapshot, which waits for the
 /// commands under way, is waited for as long: no longer than initiators wait for a command.

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::{CLOSED, LogState, SHUT, Tracker, lock};
 use crate::changes::{ChangeState, ChangedRange, Changes, EpochId};
-use crate::format::{EPOCHS_MAX, Entry, RECORD_HEADER, RECORD_MAX};
+use crate::format::{EPOCHS_MAX, RecordEntry, RECORD_HEADER, RECORD_MAX};
 use crate::grain::{GRAIN, PAGE_GRAINS, PAGE_WORDS, UNMAPPED, UNTOUCHED, WRITTEN};
 use crate::live::Live;
 use crate::map::{Map, Page, Runs, overlay};
-use crate::state::{Released, State};
+use crate::state::{Released, TrackState};
 
 /// A closed epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,20 +81,20 @@ impl Tracker {
         if let Some(why) = &begins_anew {
             let size = self.size.load(SeqCst);
             let lasting = std::mem::take(&mut log.state.lasting);
-            log.state = State { lasting, ..State::new(size, self.live.region_grains(), why.clone()) };
+            log.state = TrackState { lasting, ..TrackState::new(size, self.live.region_grains(), why.clone()) };
         }
         let mut entries = Vec::new();
         let settles = std::mem::take(&mut lock(&self.queue).settles);
         settles.into_iter().for_each(|regions| self.settle(regions, &mut entries));
         for &region in &log.hot {
             self.live.cool(region);
-            entries.push(Entry::Region { region, cold: true, states: self.live.states_of(region) });
+            entries.push(RecordEntry::Region { region, cold: true, states: self.live.states_of(region) });
         }
         let oldest = log.state.epochs.first().map(|epoch| epoch.id);
         let oldest = oldest.filter(|_| log.state.epochs.len() >= EPOCHS_MAX);
-        entries.extend(oldest.map(Entry::Release));
-        entries.push(Entry::Close(id));
-        let again = |&(first, last): &(u64, u64)| Entry::Range { first, count: last - first, state: WRITTEN };
+        entries.extend(oldest.map(RecordEntry::Release));
+        entries.push(RecordEntry::Close(id));
+        let again = |&(first, last): &(u64, u64)| RecordEntry::Range { first, count: last - first, state: WRITTEN };
         entries.extend(abandoned.iter().map(again));
         let mut bytes = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut bytes));
@@ -132,7 +132,7 @@ impl Tracker {
         if log.lost.is_some() || !log.state.epochs.iter().any(|epoch| epoch.id == id) {
             return Err(EpochError::NotFound(id));
         }
-        let entries = [Entry::Release(id)];
+        let entries = [RecordEntry::Release(id)];
         let mut bytes = Vec::new();
         entries[0].encode(&mut bytes);
         let one_record = log.journal.has_room(bytes.len());

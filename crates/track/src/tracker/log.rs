@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{LOST, LogState, Queue, TRACKING, Tracker, lock, shortened};
-use crate::format::{Entry, RECORD_HEADER, RECORD_MAX};
+use crate::format::{RecordEntry, RECORD_HEADER, RECORD_MAX};
 use crate::grain::{UNMAPPED, WORD_GRAINS, WRITTEN, all_of};
 use crate::state::grains;
 
@@ -35,7 +35,7 @@ impl Tracker {
     fn log_queue(&self, log: &mut LogState, queue: &Queue) -> io::Result<()> {
         let mut entries = Vec::new();
         for &(first, last) in &queue.ranges {
-            entries.push(Entry::Range { first, count: last - first, state: WRITTEN });
+            entries.push(RecordEntry::Range { first, count: last - first, state: WRITTEN });
         }
         queue.settles.iter().for_each(|regions| self.settle(regions.clone(), &mut entries));
 
@@ -81,16 +81,16 @@ impl Tracker {
     }
 
     /// Logs `entries`, and that regions are hot; others become cold for it.
-    fn log_hot(&self, log: &mut LogState, chunk: &[(u64, bool)], mut entries: Vec<Entry>) -> io::Result<()> {
+    fn log_hot(&self, log: &mut LogState, chunk: &[(u64, bool)], mut entries: Vec<RecordEntry>) -> io::Result<()> {
         let mut cold = Vec::new();
         while log.order.len() + chunk.len() > self.tuning.hot_max + cold.len() {
             let region = self.victim(log, &cold);
             self.live.cool(region);
             let states = self.live.states_of(region);
-            entries.push(Entry::Region { region, cold: true, states: states.clone() });
+            entries.push(RecordEntry::Region { region, cold: true, states: states.clone() });
             cold.push((region, states));
         }
-        entries.extend(chunk.iter().map(|&(region, _)| Entry::Hot(region)));
+        entries.extend(chunk.iter().map(|&(region, _)| RecordEntry::Hot(region)));
         let is_cold = |region: &u64| cold.iter().any(|(cold, _)| cold == region);
         let hot: Vec<u64> =
             log.hot.iter().copied().filter(|r| !is_cold(r)).chain(chunk.iter().map(|c| c.0)).collect();
@@ -124,26 +124,26 @@ impl Tracker {
     }
 
     /// Adds entries for what is certainly unmapped in regions.
-    pub(super) fn settle(&self, regions: Range<u64>, entries: &mut Vec<Entry>) {
+    pub(super) fn settle(&self, regions: Range<u64>, entries: &mut Vec<RecordEntry>) {
         let per_region = self.live.region_grains();
         for region in regions {
             let states = self.live.states_of(region);
             let first = region * per_region;
             if states.iter().any(|&word| word != all_of(UNMAPPED)) {
-                entries.push(Entry::Region { region, cold: false, states });
+                entries.push(RecordEntry::Region { region, cold: false, states });
                 continue;
             }
             match entries.last_mut() {
-                Some(Entry::Range { first: start, count, state: UNMAPPED }) if *start + *count == first => {
+                Some(RecordEntry::Range { first: start, count, state: UNMAPPED }) if *start + *count == first => {
                     *count += per_region;
                 }
-                _ => entries.push(Entry::Range { first, count: per_region, state: UNMAPPED }),
+                _ => entries.push(RecordEntry::Range { first, count: per_region, state: UNMAPPED }),
             }
         }
     }
 
     /// Logs entries, durably; in as many records as they need, or as a new base, in which `hot` are hot.
-    pub(super) fn log(&self, log: &mut LogState, entries: &[Entry], hot: &[u64]) -> io::Result<()> {
+    pub(super) fn log(&self, log: &mut LogState, entries: &[RecordEntry], hot: &[u64]) -> io::Result<()> {
         let mut records = vec![Vec::new()];
         for entry in entries {
             let mut bytes = Vec::new();

@@ -12,11 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunway_vhdx::Storage;
 
-use crate::format::{Entry, TEXT_MAX};
+use crate::format::{RecordEntry, TEXT_MAX};
 use crate::grain::{DISK_MAX, GRAIN, HOT_MAX, region_grains};
 use crate::journal::{Journal, Loaded};
 use crate::live::Live;
-use crate::state::State;
+use crate::state::TrackState;
 pub use epochs::{ClosedEpoch, EpochError};
 pub use operation::{Begun, Change, Ended, Operation};
 
@@ -98,7 +98,7 @@ struct Queue {
 struct LogState {
     journal: Journal,
     /// Without the map of the open epoch, which is [`Live`], and the hot regions, which are `order`.
-    state: State,
+    state: TrackState,
     hot: BTreeSet<u64>,
     /// Hot regions, oldest first, and how many operations had begun in them when they were looked at.
     order: VecDeque<(u64, u64)>,
@@ -133,7 +133,7 @@ impl Tracker {
         }
         let tuning = Tuning { hot_max: tuning.hot_max.clamp(1, HOT_MAX), ..tuning };
         let regions = region_grains(size);
-        let anew = |why: &str| State::new(size, regions, shortened(why.to_owned()));
+        let anew = |why: &str| TrackState::new(size, regions, shortened(why.to_owned()));
         let (mut journal, mut state) = match Journal::load(storage)? {
             (Loaded::Whole(journal, state), _) => match doubt(&state, size, backing) {
                 Some(why) => (*journal, anew(why)),
@@ -285,7 +285,7 @@ impl Tracker {
             return Ok(());
         }
         let hot: Vec<u64> = log.hot.iter().copied().collect();
-        let logged = self.log(&mut log, &[Entry::Size(size)], &hot);
+        let logged = self.log(&mut log, &[RecordEntry::Size(size)], &hot);
         self.survive(&mut log, logged)
     }
 
@@ -364,7 +364,7 @@ impl Tracker {
 }
 
 /// Why a track file is not this disk's as it is now.
-fn doubt(state: &State, size: u64, backing: &Backing) -> Option<&'static str> {
+fn doubt(state: &TrackState, size: u64, backing: &Backing) -> Option<&'static str> {
     if backing.lasting.is_empty() {
         return Some("nothing shows whether the disk was changed while it was not served");
     }

@@ -23,7 +23,6 @@ use super::{Committer, Disk, Unapplied};
 use crate::error::DiskError;
 use crate::format::{MIB, PAGE, PAGE_U64};
 use crate::log::write::{EntryContent, LogWriter, Page};
-use crate::open::ring_of;
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -128,7 +127,7 @@ impl<S: Storage> Disk<S> {
         }
         // The first entry is there before the header names its GUID: a header that does so without an entry is a
         // corrupt file (2.3.3). It overwrites nothing that counts, since LogGuid is zero until then in both headers.
-        let mut writer = LogWriter::new(ring_of(&committer.headers), log, LogWriter::first_sequence(log));
+        let mut writer = LogWriter::new(committer.headers.ring(), log, LogWriter::first_sequence(log));
         let content = EntryContent {
             zeroes: &[],
             pages: &[],

@@ -1,7 +1,7 @@
 //! Blocks that have been emptied part by part: they give their space up as one that is unmapped at once does.
 
 use super::write::{Change, Claimed};
-use super::{Disk, State, Stop, WritePlan};
+use super::{Disk, DiskState, Stop, WritePlan};
 use crate::bitmap;
 use crate::format::{BatEntry, BlockState};
 use crate::metadata::DiskKind;
@@ -79,7 +79,7 @@ impl<S: Storage> Disk<S> {
 
     fn emptied_state(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         block: u64,
         entry: BatEntry,
     ) -> Result<Option<BlockState>, Stop> {
@@ -92,7 +92,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// Returns `true` if a partially present block has every sector of the disk in this file.
-    fn has_all_sectors(&self, state: &mut State, block: u64) -> Result<bool, Stop> {
+    fn has_all_sectors(&self, state: &mut DiskState, block: u64) -> Result<bool, Stop> {
         let bitmap = state.entry(self.bitmap_place(self.geometry.chunk_of(block)))?;
         let first = self.geometry.first_bit(block);
         let bits = first..first + self.geometry.block_len(block) / self.geometry.sector;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use emptied::Emptied;
-pub use read::{ReadPlan, ReadSegment, Source};
+pub use read::{ReadPlan, ReadSegment, SegmentSource};
 pub use relocate::{Placed, Relocation};
 pub use write::{Fill, WritePlan, WriteSegment};
 
@@ -73,7 +73,7 @@ pub struct Disk<S> {
     data_write_at_open: Guid,
     next_data_write: Option<Guid>,
     counts: Counts,
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     /// Told when a claim ends.
     claim_ended: Condvar,
     /// Told when an operation waits for a claim.
@@ -117,7 +117,7 @@ impl From<DiskError> for Stop {
     }
 }
 
-pub(crate) struct State {
+pub(crate) struct DiskState {
     pages: Pages,
     space: Space,
     /// Blocks that a write under way allocates.
@@ -189,7 +189,7 @@ impl<S: Storage> Disk<S> {
             data_write_at_open: parts.headers.current.data_write,
             next_data_write: parts.next_data_write,
             counts: parts.counts,
-            state: Mutex::new(State {
+            state: Mutex::new(DiskState {
                 pages: Pages::new(parts.cached_pages),
                 space: parts.space,
                 claims: HashSet::new(),
@@ -302,7 +302,7 @@ impl<S: Storage> Disk<S> {
         View { storage: &self.storage, overlay: self.overlay.as_ref() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -371,7 +371,7 @@ impl<S: Storage> Disk<S> {
     }
 }
 
-impl State {
+impl DiskState {
     fn is_fresh(&self, page: u64) -> bool {
         self.fresh_bitmaps.range(..=page).next_back().is_some_and(|block| page < block + MIB)
     }

@@ -1,6 +1,6 @@
 //! Reads: where the bytes of a range are.
 
-use super::{Disk, State, Stop};
+use super::{Disk, DiskState, Stop};
 use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState};
@@ -10,7 +10,7 @@ use crate::storage::Storage;
 
 /// Source of the bytes of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SegmentSource {
     /// From this offset of the file.
     File(u64),
     /// Zeroes that were written.
@@ -29,7 +29,7 @@ pub struct ReadSegment {
     /// Length, bytes.
     pub len: u64,
     /// Source of its bytes.
-    pub source: Source,
+    pub source: SegmentSource,
 }
 
 /// A read under way. Reuse it for the next one: it keeps its memory.
@@ -45,10 +45,10 @@ impl ReadPlan {
         &self.segments
     }
 
-    fn push(&mut self, len: u64, source: Source) {
+    fn push(&mut self, len: u64, source: SegmentSource) {
         if let Some(last) = self.segments.last_mut() {
             let continues = match (last.source, source) {
-                (Source::File(before), Source::File(offset)) => before + last.len == offset,
+                (SegmentSource::File(before), SegmentSource::File(offset)) => before + last.len == offset,
                 (before, after) => before == after,
             };
             if continues {
@@ -93,7 +93,7 @@ impl<S: Storage> Disk<S> {
             self.resolve_in_block(&mut state, block, within, piece, entry, plan)?;
             at += piece;
         }
-        if plan.segments.iter().any(|segment| matches!(segment.source, Source::File(_))) {
+        if plan.segments.iter().any(|segment| matches!(segment.source, SegmentSource::File(_))) {
             plan.pin = Some(state.pins.enter());
         }
         Ok(())
@@ -108,7 +108,7 @@ impl<S: Storage> Disk<S> {
 
     fn resolve_in_block(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         block: u64,
         within: u64,
         len: u64,
@@ -117,13 +117,13 @@ impl<S: Storage> Disk<S> {
     ) -> Result<(), Stop> {
         let differencing = self.geometry.kind == DiskKind::Differencing;
         let source = match entry.state() {
-            Some(BlockState::NotPresent) if differencing => Source::Parent,
+            Some(BlockState::NotPresent) if differencing => SegmentSource::Parent,
             Some(BlockState::PartiallyPresent) if differencing => {
                 return self.resolve_partial(state, block, within, len, entry.offset(), plan);
             }
-            Some(BlockState::NotPresent | BlockState::Undefined) => Source::NeverWritten,
-            Some(BlockState::Zero) => Source::Zero,
-            Some(BlockState::Unmapped) => Source::Unmapped,
+            Some(BlockState::NotPresent | BlockState::Undefined) => SegmentSource::NeverWritten,
+            Some(BlockState::Zero) => SegmentSource::Zero,
+            Some(BlockState::Unmapped) => SegmentSource::Unmapped,
             Some(BlockState::FullyPresent | BlockState::PartiallyPresent) => {
                 self.push_file(entry.offset() + within, len, plan);
                 return Ok(());
@@ -136,7 +136,7 @@ impl<S: Storage> Disk<S> {
 
     fn resolve_partial(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         block: u64,
         within: u64,
         len: u64,
@@ -156,7 +156,7 @@ impl<S: Storage> Disk<S> {
                 let (present, count) = bitmap::run(bytes, bits.clone());
                 match present {
                     true => self.push_file(at, count * sector, plan),
-                    false => plan.push(count * sector, Source::Parent),
+                    false => plan.push(count * sector, SegmentSource::Parent),
                 }
                 bits.start += count;
                 at += count * sector;
@@ -171,7 +171,7 @@ impl<S: Storage> Disk<S> {
         let end = offset + len;
         let (from, to) = (self.added.start.clamp(offset, end), self.added.end.clamp(offset, end));
         for (start, stop, source) in
-            [(offset, from, Source::File(offset)), (from, to, Source::Zero), (to, end, Source::File(to))]
+            [(offset, from, SegmentSource::File(offset)), (from, to, SegmentSource::Zero), (to, end, SegmentSource::File(to))]
         {
             if start < stop {
                 plan.push(stop - start, source);

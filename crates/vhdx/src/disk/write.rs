@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Disk, Need, State, Stop};
+use super::{Disk, Need, DiskState, Stop};
 use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState, MIB, PAGE, PAGE_U64};
@@ -176,7 +176,7 @@ impl<S: Storage> Disk<S> {
         offset: u64,
         len: u64,
         plan: &mut WritePlan,
-        mut each: impl FnMut(&Self, &mut State, Part, &mut WritePlan) -> Result<(), Stop>,
+        mut each: impl FnMut(&Self, &mut DiskState, Part, &mut WritePlan) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
         if self.read_only {
             return Err(DiskError::ReadOnly.into());
@@ -196,7 +196,7 @@ impl<S: Storage> Disk<S> {
         Ok(())
     }
 
-    fn write_part(&self, state: &mut State, part: Part, plan: &mut WritePlan) -> Result<(), Stop> {
+    fn write_part(&self, state: &mut DiskState, part: Part, plan: &mut WritePlan) -> Result<(), Stop> {
         let entry = self.unclaimed(state, part.block)?;
         let old =
             entry.state().ok_or_else(|| DiskError::Failed(format!("block {} has no state", part.block)))?;
@@ -225,7 +225,7 @@ impl<S: Storage> Disk<S> {
 
     fn discard_part(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         part: Part,
         mode: DiscardMode,
         plan: &mut WritePlan,
@@ -257,7 +257,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// The block's entry, once no other write allocates it.
-    pub(super) fn unclaimed(&self, state: &mut State, block: u64) -> Result<BatEntry, Stop> {
+    pub(super) fn unclaimed(&self, state: &mut DiskState, block: u64) -> Result<BatEntry, Stop> {
         if state.claims.contains(&block) {
             return Err(Stop::Needs(Need::Block(block)));
         }
@@ -270,7 +270,7 @@ impl<S: Storage> Disk<S> {
 
     fn mark(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         part: Part,
         entry: BatEntry,
         fill: Fill,
@@ -296,7 +296,7 @@ impl<S: Storage> Disk<S> {
     /// Takes space for a block. `data` is what is written to the part; without it, zeroes are.
     fn allocate(
         &self,
-        state: &mut State,
+        state: &mut DiskState,
         part: Part,
         entry: BatEntry,
         to: BlockState,
@@ -352,7 +352,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// The sector bitmap block of a part's chunk, allocated if there is none yet.
-    fn bitmap_for(&self, state: &mut State, part: Part) -> Result<Mark, Stop> {
+    fn bitmap_for(&self, state: &mut DiskState, part: Part) -> Result<Mark, Stop> {
         let place = self.bitmap_place(self.geometry.chunk_of(part.block));
         let entry = state.entry(place)?;
         let bitmap = match entry.state() {
@@ -382,7 +382,7 @@ impl<S: Storage> Disk<S> {
         first..first + part.len / self.geometry.sector
     }
 
-    pub(super) fn hold(&self, state: &mut State, plan: &mut WritePlan, change: Change) -> Result<(), Stop> {
+    pub(super) fn hold(&self, state: &mut DiskState, plan: &mut WritePlan, change: Change) -> Result<(), Stop> {
         self.hold_pages(state, &change)?;
         plan.changes.push(change);
         Ok(())
@@ -393,7 +393,7 @@ impl<S: Storage> Disk<S> {
         change.mark.as_ref().map(Mark::pages).into_iter().flatten().chain([entry])
     }
 
-    fn hold_pages(&self, state: &mut State, change: &Change) -> Result<(), Stop> {
+    fn hold_pages(&self, state: &mut DiskState, change: &Change) -> Result<(), Stop> {
         for (held, page) in self.changed_pages(change).enumerate() {
             if let Err(miss) = state.pages.hold(page) {
                 self.changed_pages(change).take(held).for_each(|page| state.pages.unhold(page));
@@ -404,14 +404,14 @@ impl<S: Storage> Disk<S> {
     }
 
     /// Gives the pages and the claim of a change back.
-    fn finish(&self, state: &mut State, change: &Change) {
+    fn finish(&self, state: &mut DiskState, change: &Change) {
         self.changed_pages(change).for_each(|page| state.pages.unhold(page));
         if change.claimed.is_some() {
             state.claims.remove(&change.block);
         }
     }
 
-    fn undo(&self, state: &mut State, plan: &mut WritePlan) {
+    fn undo(&self, state: &mut DiskState, plan: &mut WritePlan) {
         for change in plan.changes.drain(..) {
             self.finish(state, &change);
             if let Some(Claimed { span, anchored: false }) = change.claimed {
@@ -421,7 +421,7 @@ impl<S: Storage> Disk<S> {
         self.end(state, plan);
     }
 
-    fn end(&self, state: &mut State, plan: &mut WritePlan) {
+    fn end(&self, state: &mut DiskState, plan: &mut WritePlan) {
         plan.segments.clear();
         if let Some(pin) = plan.pin.take() {
             state.pins.leave(pin);

@@ -126,7 +126,7 @@ impl<'a, S: Storage> Edit<'a, S> {
         if pages.is_empty() {
             return Ok(());
         }
-        let ring = open::ring_of(&opened.headers);
+        let ring = opened.headers.ring();
         let length = LogWriter::length(0, pages.len());
         // As every entry, with room for an empty one behind it.
         if length + PAGE_U64 > ring.len() {

@@ -5,7 +5,6 @@ use crate::error::{DiskError, EditError};
 use crate::format::{BatEntry, BlockState, GuidSource, MIB, PAGE_U64, region_id};
 use crate::geometry::Slot;
 use crate::measured::Measured;
-use crate::open;
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -43,7 +42,7 @@ impl<S: Storage> Edit<'_, S> {
         let (bat, geometry) = (self.opened.regions.bat, self.opened.geometry);
         let end = self.opened.space.taken();
         // Half of the log, as commits of an open disk.
-        let pages_max = (open::ring_of(&self.opened.headers).len() / 2 / PAGE_U64) as usize;
+        let pages_max = (self.opened.headers.ring().len() / 2 / PAGE_U64) as usize;
         let mut moved = 0;
         for chunk in (0..geometry.chunks()).rev() {
             let at = bat.offset + geometry.bitmap_index(chunk) * 8;

@@ -16,7 +16,7 @@ use crate::measured::Measured;
 use crate::metadata::DiskKind;
 use crate::open;
 use crate::region::Span;
-use crate::scan::{Severity, scan};
+use crate::scan::{AnomalySeverity, scan};
 use crate::storage::Storage;
 use zerocopy::FromBytes;
 
@@ -56,7 +56,7 @@ impl Repairs {
 pub fn repaired_parts(storage: &impl Storage) -> Result<Vec<Span>, EditError> {
     let opened = open::read(&completed(storage)?)?;
     let sections = Span { offset: 0, len: HEADER_SECTION };
-    Ok(vec![sections, open::ring_of(&opened.headers).span, opened.regions.bat, opened.regions.metadata])
+    Ok(vec![sections, opened.headers.ring().span, opened.regions.bat, opened.regions.metadata])
 }
 
 /// Repairs a file: replays the log, renews a damaged header and a stale copy of the region table, and corrects entries
@@ -163,7 +163,7 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         OpenError::lost(place, offset, problem)
     };
     let structures = [
-        (Structure::Log, open::ring_of(&opened.headers).span),
+        (Structure::Log, opened.headers.ring().span),
         (Structure::Bat, opened.regions.bat),
         (Structure::Metadata, opened.regions.metadata),
     ];
@@ -181,9 +181,9 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         overlay,
         &mut opened.space,
         |finding| match (finding.severity, finding.place) {
-            (Severity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
-            (Severity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
-            (Severity::Loss | Severity::Note, _) => Ok(()),
+            (AnomalySeverity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
+            (AnomalySeverity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
+            (AnomalySeverity::Loss | AnomalySeverity::Note, _) => Ok(()),
         },
         |_| Ok(()),
     )?;
@@ -201,7 +201,7 @@ impl<S: Storage> Edit<'_, S> {
     /// Puts corrected entries, as many as a log entry holds, and says whether there are more.
     fn correct_entries(&mut self) -> Result<(u64, bool), EditError> {
         let (bat, geometry) = (self.opened.regions.bat, self.opened.geometry);
-        let log = open::ring_of(&self.opened.headers).len();
+        let log = self.opened.headers.ring().len();
         // Half of the log, as commits of an open disk; the region tables have room beside that.
         let pages_max = (log / 2 / PAGE_U64) as usize;
         debug_assert!(LogWriter::length(0, pages_max) <= log, "it fits");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::ring::Ring;
-use super::sequence::{Entry, Scanner, Update, check_length};
+use super::sequence::{LogEntry, Scanner, Update, check_length};
 use crate::error::{OpenError, Structure};
 use crate::format::{Guid, PAGE, PAGE_U64};
 use crate::region::Span;
@@ -112,14 +112,14 @@ impl<S: Storage> Storage for View<'_, S> {
 }
 
 /// Finds the active sequence without carrying it out.
-pub(crate) fn find(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Vec<Entry>, OpenError> {
+pub(crate) fn find(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Vec<LogEntry>, OpenError> {
     let (entries, file) = find_in_cut(storage, ring, log)?;
     check_length(&entries, ring.span, file)?;
     Ok(entries)
 }
 
 /// The same in a file that may be shorter than its log says: the sequence, and the length of the file.
-fn find_in_cut(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(Vec<Entry>, u64), OpenError> {
+fn find_in_cut(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(Vec<LogEntry>, u64), OpenError> {
     let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
     if ring.span.end() > file {
         let problem = format!("it ends at byte {}, the file at {file}", ring.span.end());
@@ -216,7 +216,7 @@ fn each_update<S: Storage>(
     storage: &S,
     ring: Ring,
     log: Guid,
-    entries: &[Entry],
+    entries: &[LogEntry],
     mut apply: impl FnMut(u64, Change<'_>) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
     let scanner = Scanner::new(storage, ring, log);

@@ -20,7 +20,7 @@ const CHECKED_PER_BYTE: u64 = 8;
 
 /// A valid entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     pub(crate) position: u64,
     pub(crate) length: u64,
     pub(crate) sequence: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Scanner<'a, S> {
     storage: &'a S,
     ring: Ring,
     log: Guid,
-    known: HashMap<u64, Option<Entry>>,
+    known: HashMap<u64, Option<LogEntry>>,
     /// Bytes that may still be checked.
     budget: u64,
 }
@@ -54,8 +54,8 @@ impl<'a, S: Storage> Scanner<'a, S> {
 
     /// The active sequence **from its tail on**: entries before the tail are in their places already, and space that
     /// they describe may serve another purpose by now.
-    pub(crate) fn active(&mut self) -> Result<Vec<Entry>, OpenError> {
-        let mut best: Option<Vec<Entry>> = None;
+    pub(crate) fn active(&mut self) -> Result<Vec<LogEntry>, OpenError> {
+        let mut best: Option<Vec<LogEntry>> = None;
         // Entries of runs that were looked at: a run that begins at one of them is the end of one that did, and no
         // better.
         let mut seen = HashSet::new();
@@ -85,8 +85,8 @@ impl<'a, S: Storage> Scanner<'a, S> {
     }
 
     /// The entries that follow one another from `start`, at most once around.
-    fn run(&mut self, start: u64) -> Result<Vec<Entry>, OpenError> {
-        let mut run: Vec<Entry> = Vec::new();
+    fn run(&mut self, start: u64) -> Result<Vec<LogEntry>, OpenError> {
+        let mut run: Vec<LogEntry> = Vec::new();
         let (mut position, mut length) = (start, 0);
         while let Some(entry) = self.entry(position)? {
             let follows = run.last().is_none_or(|last| last.sequence.checked_add(1) == Some(entry.sequence));
@@ -114,7 +114,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         self.ring.read(self.storage, position, buf).map_err(OpenError::storage("reading the log", at))
     }
 
-    fn entry(&mut self, position: u64) -> Result<Option<Entry>, OpenError> {
+    fn entry(&mut self, position: u64) -> Result<Option<LogEntry>, OpenError> {
         if let Some(known) = self.known.get(&position) {
             return Ok(*known);
         }
@@ -124,7 +124,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     }
 
     /// The entry at `position` if everything about it is right.
-    fn check(&mut self, position: u64) -> Result<Option<Entry>, OpenError> {
+    fn check(&mut self, position: u64) -> Result<Option<LogEntry>, OpenError> {
         let mut page = [0; PAGE];
         self.read(position, &mut page)?;
         let Ok((header, _)) = LogEntryHeader::read_from_prefix(&page) else { return Ok(None) };
@@ -144,7 +144,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
             return Ok(None);
         }
         self.spend(length)?;
-        let entry = Entry {
+        let entry = LogEntry {
             position,
             length,
             sequence: header.sequence.get(),
@@ -189,7 +189,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     /// `false`.
     pub(crate) fn updates(
         &self,
-        entry: &Entry,
+        entry: &LogEntry,
         mut each: impl FnMut(&Self, Option<Update>) -> Result<bool, OpenError>,
     ) -> Result<(), OpenError> {
         let sectors = LogEntryHeader::descriptor_sectors(entry.descriptors) as u64;
@@ -212,7 +212,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Ok(())
     }
 
-    fn update(&self, entry: &Entry, bytes: &[u8], position: u64) -> Option<Update> {
+    fn update(&self, entry: &LogEntry, bytes: &[u8], position: u64) -> Option<Update> {
         let data = DataDescriptor::read_from_bytes(bytes).ok()?;
         let zero = ZeroDescriptor::read_from_bytes(bytes).ok()?;
         let (offset, len, update) = match data.signature {
@@ -237,7 +237,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     }
 
     /// The data sector at `position` of the ring as it was written there, if it belongs to the entry.
-    pub(crate) fn data_sector(&self, entry: &Entry, position: u64) -> Result<Option<[u8; PAGE]>, OpenError> {
+    pub(crate) fn data_sector(&self, entry: &LogEntry, position: u64) -> Result<Option<[u8; PAGE]>, OpenError> {
         let mut page = [0; PAGE];
         self.read(position, &mut page)?;
         let high = ((entry.sequence >> 32) as u32).to_le_bytes();
@@ -254,7 +254,7 @@ fn header_checksum_cleared(page: &mut [u8; PAGE]) {
 
 /// Refuses a file that is shorter than the head of the sequence knew it to be, and sizes that no file has. Only the
 /// head counts: earlier entries may know of a size from before the file was shrunk.
-pub(crate) fn check_length(entries: &[Entry], log: Span, file: u64) -> Result<u64, OpenError> {
+pub(crate) fn check_length(entries: &[LogEntry], log: Span, file: u64) -> Result<u64, OpenError> {
     let Some(head) = entries.last() else { return Ok(file) };
     let at = log.offset + head.position;
     if file < head.flushed_file_offset {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use lunway_block::Geometry;
 use serde_json::{Value, json};
 
-use crate::job::Region;
-use crate::latency::Latency;
-use crate::random::Random;
+use crate::load::job::Region;
+use crate::measure::latency::Latency;
+use crate::load::random::Random;
 
 use super::super::probe::{Incompressible, Probe, Stop};
 use super::super::runner::{Done, Runner};

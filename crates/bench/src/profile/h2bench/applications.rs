@@ -6,8 +6,8 @@ use lunway_block::size::HumanSize;
 use lunway_stats::geometric_mean;
 use serde_json::{Value, json};
 
-use crate::job::Region;
-use crate::random::Random;
+use crate::load::job::Region;
+use crate::load::random::Random;
 
 use super::super::probe::{Incompressible, Probe, Stop};
 use super::super::runner::{Done, Runner};

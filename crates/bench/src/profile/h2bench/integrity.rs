@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use lunway_block::Buf;
 use serde_json::{Value, json};
 
-use crate::job::Region;
-use crate::random::Random;
-use crate::stamp::{Filling, Stamp};
+use crate::run::cost::Cost;
+use crate::load::job::Region;
+use crate::load::random::Random;
+use crate::load::stamp::{Filling, Stamp};
 use crate::verify::{Fault, judge};
 
-use super::super::Cost;
 use super::super::probe::{Probe, Stop};
 use super::super::runner::{Done, Meter, Runner};
 

@@ -15,14 +15,15 @@ use lunway_report::{figure, response_time};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::access::{Mix, Pattern};
-use crate::job::{Job, Region};
-use crate::outcome::{End, Outcome};
+use crate::load::access::{Mix, Pattern};
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::job::{Job, Region};
+use crate::measure::outcome::{End, Outcome};
 
 use super::crystal::Figures;
 use super::probe::Probe;
 use super::runner::Runner;
-use super::{ASSUMED_RATE, Cost, Options, READS_ONLY, job, preparation, total};
+use super::{Options, READS_ONLY, job, preparation};
 use access::Target;
 use integrity::Check;
 

@@ -6,9 +6,9 @@ use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, ExtentKind};
 use serde_json::{Value, json};
 
-use crate::job::Region;
+use crate::run::cost::Cost;
+use crate::load::job::Region;
 
-use super::super::Cost;
 use super::super::probe::{Incompressible, Probe, Stop};
 use super::super::runner::{Done, Runner};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use lunway_bench::profile::{self, Kind, Profile, ProfileResult};
 use lunway_bench::{
-    BenchError, Cancel, End, Entry, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data_anywhere,
+    BenchError, Cancel, End, ScheduledJob, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data_anywhere,
 };
 use lunway_block::{BlockDevice, BlockError, Finding, Geometry};
 use lunway_report::Fact;
@@ -42,7 +42,7 @@ pub(super) struct Measured {
 impl Plan {
     /// Makes a plan of one job.
     pub(super) fn job(job: Job) -> Self {
-        let entry = Entry { job, delay: Duration::ZERO };
+        let entry = ScheduledJob { job, delay: Duration::ZERO };
         Self::Jobs(Schedule { stages: vec![vec![entry]], notes: Vec::new() })
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_vhdx::check::{Report, check};
-use lunway_vhdx::{Chain, Repairs, Severity, Span, VhdxOpenOptions, open_file, repair, repaired_parts};
+use lunway_vhdx::{Chain, Repairs, AnomalySeverity, Span, VhdxOpenOptions, open_file, repair, repaired_parts};
 use serde_json::{Value, json};
 
 use super::named::vhdx;
@@ -76,11 +76,11 @@ impl Check {
 /// What there is to say of a raw image.
 const RAW: &str = "a raw image has nothing to check or repair";
 
-fn severity_name(severity: Severity) -> &'static str {
+fn severity_name(severity: AnomalySeverity) -> &'static str {
     match severity {
-        Severity::Note => "note",
-        Severity::Damage => "damage",
-        Severity::Loss => "loss",
+        AnomalySeverity::Note => "note",
+        AnomalySeverity::Damage => "damage",
+        AnomalySeverity::Loss => "loss",
     }
 }
 
@@ -110,10 +110,10 @@ fn file_json(path: &Path, report: &Report) -> Value {
 fn file_text(path: &Path, report: &Report) -> String {
     let summary = match (report.worst(), report.counts.lost) {
         (None, _) => "no errors".to_owned(),
-        (Some(Severity::Note), _) => "no errors, with notes".to_owned(),
-        (Some(Severity::Damage), _) => "damaged".to_owned(),
-        (Some(Severity::Loss), 0) => "damaged: the file was cut".to_owned(),
-        (Some(Severity::Loss), lost) => format!("{lost} bytes of data are lost: the file was cut"),
+        (Some(AnomalySeverity::Note), _) => "no errors, with notes".to_owned(),
+        (Some(AnomalySeverity::Damage), _) => "damaged".to_owned(),
+        (Some(AnomalySeverity::Loss), 0) => "damaged: the file was cut".to_owned(),
+        (Some(AnomalySeverity::Loss), lost) => format!("{lost} bytes of data are lost: the file was cut"),
     };
     let mut lines = vec![format!("{}: {summary}", path.display())];
     for finding in &report.findings {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lunway_block::size::HumanSize;
-use lunway_image::{Format, Image, ImageKind, LayerInfo, Source};
+use lunway_image::{Format, Image, ImageKind, LayerInfo, LayerSource};
 use serde_json::{Value, json};
 
 use super::names;
@@ -78,10 +78,10 @@ pub(super) fn map(path: &Path, format: Format, mut each: impl FnMut(Row<'_>)) ->
     let files: Vec<String> = image.paths().iter().map(|path| names(std::slice::from_ref(path))).collect();
     let mapped = image.map(0, image.size(), |segment| {
         let (what, at) = match segment.source {
-            Source::File(at) => ("data", Some(at)),
-            Source::Compressed(compressed) => ("compressed", Some(compressed.offset)),
-            Source::Zero => ("zero", None),
-            Source::Absent => ("never written", None),
+            LayerSource::File(at) => ("data", Some(at)),
+            LayerSource::Compressed(compressed) => ("compressed", Some(compressed.offset)),
+            LayerSource::Zero => ("zero", None),
+            LayerSource::Absent => ("never written", None),
         };
         let file = files.get(segment.level).map_or("", String::as_str);
         each(Row { offset: segment.offset, len: segment.len, what, at, file });

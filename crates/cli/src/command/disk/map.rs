@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use lunway_vhdx::{MapSegment, Source};
+use lunway_vhdx::{MapSegment, SegmentSource};
 
 use super::image::{self, Row};
 use super::named::{self, Named};
@@ -53,7 +53,7 @@ fn map(path: &Path, mut each: impl FnMut(Row<'_>)) -> anyhow::Result<()> {
     let files: Vec<String> = chain.paths().iter().map(|path| names(std::slice::from_ref(path))).collect();
     let mapped = chain.map(0, chain.size(), |segment| {
         let MapSegment { offset, len, source, level } = segment;
-        let at = if let Source::File(at) = source { Some(at) } else { None };
+        let at = if let SegmentSource::File(at) = source { Some(at) } else { None };
         let file = files.get(level).map_or("", String::as_str);
         each(Row { offset, len, what: source_name(source), at, file });
     });

@@ -8,7 +8,7 @@ use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_compact::Bytes;
 use lunway_filesystem::cut::cut;
-use lunway_filesystem::{Source, Unreadable};
+use lunway_filesystem::{ByteSource, Unreadable};
 use lunway_vhdx::Chain;
 use lunway_vhdx::merge::{Go, Outcome, children, merge_files};
 use serde_json::json;
@@ -57,7 +57,7 @@ struct Longer<'a> {
     len: u64,
 }
 
-impl Source for Longer<'_> {
+impl ByteSource for Longer<'_> {
     fn len(&self) -> u64 {
         self.len
     }

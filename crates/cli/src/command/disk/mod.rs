@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_vhdx::format::{Guid, GuidSource};
-use lunway_vhdx::{Chain, DiskKind, Source, VhdxOpenOptions, merge::children, open_file};
+use lunway_vhdx::{Chain, DiskKind, SegmentSource, VhdxOpenOptions, merge::children, open_file};
 use lunway_vhdx_device::random_guids;
 
 use crate::failure::Failure;
@@ -158,12 +158,12 @@ fn kind_name(kind: DiskKind) -> &'static str {
 }
 
 /// How people and JSON call what lies behind a range.
-fn source_name(source: Source) -> &'static str {
+fn source_name(source: SegmentSource) -> &'static str {
     match source {
-        Source::File(_) => "data",
-        Source::Zero => "zero",
-        Source::Unmapped => "unmapped",
-        Source::NeverWritten => "never written",
-        Source::Parent => "parent",
+        SegmentSource::File(_) => "data",
+        SegmentSource::Zero => "zero",
+        SegmentSource::Unmapped => "unmapped",
+        SegmentSource::NeverWritten => "never written",
+        SegmentSource::Parent => "parent",
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use lunway_block::{BlockDevice, Buf, Extent};
-use lunway_filesystem::{Source, Unreadable};
+use lunway_filesystem::{ByteSource, Unreadable};
 
 use crate::device::BlockingRuntime;
 use crate::failure::Failure;
@@ -40,7 +40,7 @@ impl<'a> DeviceSource<'a> {
     }
 }
 
-impl Source for DeviceSource<'_> {
+impl ByteSource for DeviceSource<'_> {
     fn len(&self) -> u64 {
         self.device.geometry().size
     }

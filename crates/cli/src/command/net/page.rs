@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lunway_net::{Cell, Direction, Mtu, RoundTrips, Throughput, Tone as FindingTone, Window};
+use lunway_net::{Cell, Direction, Mtu, RemarkTone, RoundTrips, Throughput, Window};
 use lunway_report::chart::{
     Bar, Curve, Line, Matrix as HeatMatrix, Timeline, Tone, bars, heat, over_time, percentile_curves,
 };
@@ -26,14 +26,14 @@ pub(super) fn document(measured: &Measured) -> Document {
     let matrix = &measured.matrix;
     let mut document = Document::new("net", "lunway net", measured.subject.clone());
     document.verdicts = matrix
-        .findings(measured.link)
+        .remarks(measured.link)
         .into_iter()
-        .map(|finding| Verdict {
-            text: finding.text,
-            tone: match finding.tone {
-                FindingTone::Good => VerdictTone::Good,
-                FindingTone::Bad => VerdictTone::Bad,
-                FindingTone::Plain => VerdictTone::Even,
+        .map(|remark| Verdict {
+            text: remark.text,
+            tone: match remark.tone {
+                RemarkTone::Good => VerdictTone::Good,
+                RemarkTone::Bad => VerdictTone::Bad,
+                RemarkTone::Plain => VerdictTone::Even,
             },
         })
         .collect();

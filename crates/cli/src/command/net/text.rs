@@ -29,7 +29,7 @@ pub(super) fn text(measured: &Measured) -> String {
         parts.push(aligned(&headings, &rows));
         parts.push("Round trips: MB/s without the 48 bytes of each header.".to_owned());
     }
-    let sentences: Vec<_> = matrix.findings(measured.link).into_iter().map(|finding| finding.text).collect();
+    let sentences: Vec<_> = matrix.remarks(measured.link).into_iter().map(|remark| remark.text).collect();
     parts.push([sentences, cautions(measured)].concat().join("\n"));
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_block::size::HumanSize;
-use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, Source};
+use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, ConfigSource};
 use lunway_target::{
     ApiConfig, Config, ConfigError, DeviceName, OpenDevice, OpenedDevice, OpeningDevice, Server, StartError,
     TargetSummary, Warning,
@@ -110,8 +110,8 @@ impl Serve {
         };
         let overrides = flags.overrides().map_err(config_failure)?;
         let read = match &self.save {
-            Some(file) => Source::saving_to(file, overrides, self.force),
-            None => Source::read(self.config.as_deref(), overrides),
+            Some(file) => ConfigSource::saving_to(file, overrides, self.force),
+            None => ConfigSource::read(self.config.as_deref(), overrides),
         };
         let (source, config) = read.map_err(config_failure)?;
         if self.check {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use lunway_block::ExtentKind;
 use lunway_filesystem::tree::{Disk, Node};
-use lunway_filesystem::{Source, Use};
+use lunway_filesystem::{ByteSource, Use};
 
 use crate::command::disk::free::changed;
 use crate::command::disk::source::DeviceSource;

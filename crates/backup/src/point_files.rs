@@ -1,0 +1,177 @@
+//! Files of a point: their names, how they are opened, and what protects them.
+
+use std::io;
+
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Disk, VhdxOpenOptions};
+
+use crate::access::failed_access;
+use crate::error::{BackupError, Result, is_of_the_file};
+use crate::folder::{Folder, INCOMPLETE, Open};
+use crate::journal::Plan;
+use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, parse_stem, root, stem};
+use crate::point_id::PointId;
+use crate::sidecar::{Sidecar, SidecarError};
+
+/// Pages of metadata that are kept for each file of a chain that is read: 1 MiB, so that 64 files take 64 MiB.
+const CACHED_PAGES: usize = 256;
+
+/// Names of a draft's files.
+pub(crate) struct Names {
+    pub(crate) stem: String,
+    pub(crate) pass: u32,
+}
+
+impl Names {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self { stem: stem(plan.generation, plan.point), pass: plan.pass }
+    }
+
+    pub(crate) fn disk(&self) -> String {
+        format!("{}{INCOMPLETE}", disk_name(&self.stem))
+    }
+
+    pub(crate) fn leaves(&self) -> String {
+        format!("{}.leaves-{}{INCOMPLETE}", self.stem, self.pass)
+    }
+
+    pub(crate) fn have(&self) -> String {
+        format!("{}.have-{}{INCOMPLETE}", self.stem, self.pass)
+    }
+
+    pub(crate) fn journal(&self) -> String {
+        journal_name(&self.stem)
+    }
+}
+
+/// Name of the journal of an incomplete point.
+pub(crate) fn journal_name(stem: &str) -> String {
+    format!("{stem}.journal{INCOMPLETE}")
+}
+
+/// Tells whether a file is the journal of an incomplete point.
+pub(crate) fn is_journal(name: &str) -> bool {
+    let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".journal"));
+    stem.is_some_and(|stem| parse_stem(stem).is_some())
+}
+
+/// Names of the new files of a point until they have its own.
+pub(crate) fn merged_names(stem: &str) -> [String; 2] {
+    [format!("{stem}.merged.vhdx{INCOMPLETE}"), format!("{stem}.merged.leaves{INCOMPLETE}")]
+}
+
+/// Checks a point's files in the folder by name and length, and describes the first one that is missing or wrong.
+pub(crate) fn lacks(folder: &dyn Folder, manifest: &Manifest) -> Result<Option<String>> {
+    let merged = merged_names(&manifest.stem());
+    let files = [
+        (manifest.disk_name(), &merged[0], manifest.file_bytes),
+        (manifest.leaves_name(), &merged[1], manifest.leaves_bytes),
+    ];
+    for (file, merged, bytes) in files {
+        let storage = match open_file(folder, manifest.merging.then_some(merged), &file, manifest.point) {
+            Err(BackupError::Damaged { what, .. }) => return Ok(Some(what)),
+            storage => storage?,
+        };
+        let len = storage.len().map_err(BackupError::folder("reading", &folder.show(&file)))?;
+        if len != bytes {
+            return Ok(Some(format!("{} has {len} bytes instead of {bytes}", folder.show(&file))));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens a file of a point, under the name that it has until a merge is finished, or under its own. One that is not
+/// there, or is none, is the point's damage.
+pub(crate) fn open_file(
+    folder: &dyn Folder,
+    before: Option<&String>,
+    file: &str,
+    point: PointId,
+) -> Result<Open> {
+    let name = folder.show(file);
+    if let Some(before) = before {
+        match folder.open(before, false) {
+            // The merge has given it its name already.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            open => return open.map_err(BackupError::folder("opening", &folder.show(before))),
+        }
+    }
+    let what = match folder.open(file, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => format!("{name} is missing"),
+        // A link, a folder, a pipe in its place.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => format!("{name}: {error}"),
+        storage => return storage.map_err(BackupError::folder("opening", &name)),
+    };
+    Err(BackupError::Damaged { point, what })
+}
+
+/// Opens the VHDX file of one point for reading.
+pub(crate) fn open_disk(folder: &dyn Folder, manifest: &Manifest) -> Result<Disk<Open>> {
+    let file = manifest.disk_name();
+    let name = folder.show(&file);
+    let [merged, _] = merged_names(&manifest.stem());
+    let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
+    let options = VhdxOpenOptions { cached_pages: CACHED_PAGES, ..VhdxOpenOptions::read_only() };
+    let refused = |error| match failed_access(error) {
+        Ok(source) => BackupError::folder("reading", &name)(source),
+        Err(error) => BackupError::Damaged { point: manifest.point, what: format!("{name}: {error}") },
+    };
+    let disk = Disk::open(storage, &options, Box::new(|| Guid::ZERO)).map_err(refused)?;
+    let parameters = disk.parameters();
+    if (parameters.disk_size, parameters.logical_sector) != (manifest.virtual_bytes, manifest.sector_bytes) {
+        let what = format!("{name} is a disk of another size than its manifest says");
+        return Err(BackupError::Damaged { point: manifest.point, what });
+    }
+    Ok(disk)
+}
+
+/// Opens the sidecar of one point.
+pub(crate) fn open_sidecar(folder: &dyn Folder, manifest: &Manifest) -> Result<Sidecar> {
+    let file = manifest.leaves_name();
+    let wrong = |what: String| BackupError::Damaged { point: manifest.point, what };
+    let [_, merged] = merged_names(&manifest.stem());
+    let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
+    let sidecar = Sidecar::open(storage, manifest.point).map_err(|error| damaged(manifest.point, error))?;
+    match root(sidecar.sum(), manifest.virtual_bytes) == manifest.root {
+        true => Ok(sidecar),
+        false => Err(wrong("its leaf hashes are not those that its manifest names".into())),
+    }
+}
+
+/// A sidecar's error as a point's, or the folder's where the sidecar could not be reached.
+pub(crate) fn damaged(point: PointId, error: SidecarError) -> BackupError {
+    match error {
+        SidecarError::Io(source) if !is_of_the_file(source.kind()) => {
+            BackupError::Folder { what: "reading the leaf hashes of point", name: point.to_string(), source }
+        }
+        error => BackupError::Damaged { point, what: error.to_string() },
+    }
+}
+
+/// Does the work that remains once a point is sealed. May be repeated.
+pub(crate) fn clean_up(folder: &dyn Folder, names: &Names) -> Result<()> {
+    let cleaning = || BackupError::folder("cleaning up", &folder.show(&names.stem));
+    protect(folder, &names.stem)?;
+    for name in folder.names().map_err(cleaning())? {
+        if name.starts_with(&names.stem) && name.ends_with(INCOMPLETE) && name != names.journal() {
+            folder.remove(&name).map_err(cleaning())?;
+        }
+    }
+    folder.remove(&names.journal()).map_err(cleaning())?;
+    folder.sync().map_err(cleaning())
+}
+
+/// Takes the right to write from a point's files. Shares that cannot do it are as they are.
+pub(crate) fn protect(folder: &dyn Folder, stem: &str) -> Result<()> {
+    let [copy, first] = manifest_names(stem);
+    for name in [disk_name(stem), leaves_name(stem), copy, first] {
+        let _ = folder.set_read_only(&name, true);
+    }
+    Ok(())
+}
+
+/// Gives the right to write to a file back before it is replaced or removed: SMB servers refuse both on one that is
+/// read-only. A file that is not there has nothing to give back.
+pub(crate) fn release(folder: &dyn Folder, name: &str) {
+    let _ = folder.set_read_only(name, false);
+}

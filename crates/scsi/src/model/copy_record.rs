@@ -1,0 +1,183 @@
+//! Records of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::model::nexus::ItlNexus;
+use crate::data::sense::Sense;
+
+/// MAXIMUM TARGET DESCRIPTOR COUNT: a source and a destination are what everyone sends.
+pub(crate) const TARGETS_MAX: usize = 8;
+/// MAXIMUM SEGMENT DESCRIPTOR COUNT.
+pub(crate) const SEGMENTS_MAX: usize = 32;
+/// Bytes of a target descriptor, and of the longest segment descriptor.
+pub(crate) const TARGET_DESCRIPTOR: usize = 32;
+pub(crate) const SEGMENT_DESCRIPTOR_MAX: usize = 32;
+/// MAXIMUM DESCRIPTOR LIST LENGTH.
+pub(crate) const DESCRIPTORS_LEN_MAX: usize =
+    TARGETS_MAX * TARGET_DESCRIPTOR + SEGMENTS_MAX * SEGMENT_DESCRIPTOR_MAX;
+/// MAXIMUM SEGMENT LENGTH, bytes. With the number of segments it bounds the work of one command, for whose end an ABORT
+/// TASK waits; 65,535 blocks of 4 KiB, the most that a segment without offsets can say, fit in.
+pub(crate) const SEGMENT_LEN_MAX: u64 = 256 << 20;
+/// MAXIMUM CONCURRENT COPIES of one nexus: each takes up to three pieces of data at a time, which no session's budget
+/// counts.
+pub(crate) const COPIES_MAX: usize = 4;
+/// Maximum number of recorded copies of one nexus, including those in progress.
+const RECORDS_MAX: usize = 16;
+
+/// Descriptor type codes (SPC-4 table 125).
+pub(crate) mod descriptor {
+    /// Block device to block device.
+    pub(crate) const BLOCK_TO_BLOCK: u8 = 0x02;
+    /// Block device to block device with offsets.
+    pub(crate) const BLOCK_TO_BLOCK_WITH_OFFSETS: u8 = 0x0A;
+    /// Identification descriptor target descriptor.
+    pub(crate) const IDENTIFICATION: u8 = 0xE4;
+    /// All that are understood, in ascending order.
+    pub(crate) const ALL: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_WITH_OFFSETS, IDENTIFICATION];
+}
+
+/// State of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CopyState {
+    /// Under way.
+    InProgress,
+    /// Everything was copied.
+    Done,
+    /// It ended early, and this is why.
+    Failed(Box<Sense>),
+}
+
+/// Record of one copy.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyRecord {
+    /// LIST IDENTIFIER; `None`: the initiator did not name it.
+    list: Option<u8>,
+    pub(crate) state: CopyState,
+    /// Segments that were processed, one that failed not counted.
+    pub(crate) segments: u16,
+    /// Bytes written.
+    pub(crate) bytes: u64,
+    /// Forget it at its end.
+    discard: bool,
+}
+
+/// Why a copy cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its list identifier belongs to one that is under way.
+    InUse,
+    /// Too many are under way.
+    Full,
+}
+
+/// The copies of one I_T_L nexus; they go with it.
+#[derive(Debug, Default)]
+pub(crate) struct CopyRecords {
+    records: Mutex<Vec<CopyRecord>>,
+    cancellations: AtomicU64,
+}
+
+impl CopyRecords {
+    fn records(&self) -> MutexGuard<'_, Vec<CopyRecord>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record of a list identifier.
+    pub(crate) fn of(&self, list: u8) -> Option<CopyRecord> {
+        self.records().iter().find(|record| record.list == Some(list)).cloned()
+    }
+
+    /// Forgets a copy that is over.
+    pub(crate) fn forget(&self, list: u8) {
+        self.records().retain(|record| record.list != Some(list) || record.state == CopyState::InProgress);
+    }
+
+    /// All copies under way are aborted: they end at their next step, and nothing is remembered (SAM-5 §5.6).
+    pub(crate) fn cancel(&self) {
+        self.cancellations.fetch_add(1, Ordering::AcqRel);
+        self.records().retain(|record| record.state == CopyState::InProgress);
+    }
+}
+
+/// A copy under way. Dropped before its end it leaves no record.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    itl: Arc<ItlNexus>,
+    list: Option<u8>,
+    cancellations: u64,
+}
+
+impl Copying {
+    /// Begins one. An older one of the same name that is over is forgotten; so is the oldest, where too many are kept.
+    pub(crate) fn begin(itl: &Arc<ItlNexus>, list: Option<u8>, discard: bool) -> Result<Self, Refused> {
+        let copies = itl.copies();
+        let mut records = copies.records();
+        if list.is_some()
+            && let Some(index) = records.iter().position(|record| record.list == list)
+        {
+            if records[index].state == CopyState::InProgress {
+                return Err(Refused::InUse);
+            }
+            records.remove(index);
+        }
+        if records.iter().filter(|record| record.state == CopyState::InProgress).count() >= COPIES_MAX {
+            return Err(Refused::Full);
+        }
+        if records.len() >= RECORDS_MAX {
+            let over = records.iter().position(|record| record.state != CopyState::InProgress);
+            records.remove(over.ok_or(Refused::Full)?);
+        }
+        let state = CopyState::InProgress;
+        records.push(CopyRecord { list, state, segments: 0, bytes: 0, discard });
+        drop(records);
+        let cancellations = copies.cancellations.load(Ordering::Acquire);
+        Ok(Self { itl: itl.clone(), list, cancellations })
+    }
+
+    /// A task management function wants it to end.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.itl.copies().cancellations.load(Ordering::Acquire) != self.cancellations
+    }
+
+    fn update(&self, change: impl FnOnce(&mut CopyRecord)) {
+        let mut records = self.itl.copies().records();
+        let own =
+            |record: &&mut CopyRecord| record.list == self.list && record.state == CopyState::InProgress;
+        if let Some(record) = records.iter_mut().find(own) {
+            change(record);
+        }
+    }
+
+    /// More was written.
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.update(|record| record.bytes += bytes);
+    }
+
+    /// A segment is done.
+    pub(crate) fn segment_done(&self) {
+        self.update(|record| record.segments += 1);
+    }
+
+    /// It is over.
+    pub(crate) fn end(self, failure: Option<&Sense>) {
+        let cancelled = self.is_cancelled();
+        self.update(|record| {
+            if !record.discard && !cancelled && record.list.is_some() {
+                record.state =
+                    failure.map_or(CopyState::Done, |sense| CopyState::Failed(Box::new(sense.clone())));
+            }
+        });
+        // What was not to be kept is still in progress, and goes with `self`.
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        let mut records = self.itl.copies().records();
+        let own = |record: &CopyRecord| record.list == self.list && record.state == CopyState::InProgress;
+        if let Some(index) = records.iter().position(own) {
+            records.remove(index);
+        }
+    }
+}
