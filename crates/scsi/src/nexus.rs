@@ -10,7 +10,7 @@ use lunway_block::{Io, Owner, SharedBuf};
 
 use crate::authority::Authority;
 use crate::copy_record::CopyRecords;
-use crate::device_server;
+use crate::device_server::{self, Absence};
 use crate::logical_unit::{LogicalUnit, obstacle};
 use crate::lun::{Lun, LunAddress};
 use crate::lun_view::LunView;
@@ -324,10 +324,16 @@ impl Nexus {
         match Lun(lun).address() {
             LunAddress::Unit(number) => match self.find(number) {
                 Some(itl) => device_server::execute(self, itl, cdb, data_out, options),
-                None => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
+                None => {
+                    let awaited = self.target().expects(number) && self.seen().view.shows(number);
+                    let absence = if awaited { Absence::BecomingReady } else { Absence::NoUnit };
+                    Io::Ready(device_server::execute_without_unit(self, cdb, absence))
+                }
             },
-            LunAddress::ReportLuns => Io::Ready(device_server::execute_without_unit(self, cdb, true)),
-            LunAddress::Other => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
+            LunAddress::ReportLuns => {
+                Io::Ready(device_server::execute_without_unit(self, cdb, Absence::WellKnown))
+            }
+            LunAddress::Other => Io::Ready(device_server::execute_without_unit(self, cdb, Absence::NoUnit)),
         }
     }
 
