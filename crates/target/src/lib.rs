@@ -67,8 +67,8 @@ pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
-    ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
-    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError,
+    ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FileDiffers,
+    FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError,
     OpenedDevice, OpeningDevice, Persist, Served, Server, SessionKeys, SessionSummary, ShutdownError,
     SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning,
     WarningKind,

@@ -35,11 +35,17 @@ pub enum WarningKind {
     OfflineLun,
     /// A resize or snapshot of a logical unit has not ended, and nobody waits for it any longer.
     UnsettledLun,
+    /// A change of the configuration was given up, and its files do not answer, or hold it.
+    UnsettledConfig,
+    /// The changes of a logical unit are not recorded, although it has `track`.
+    UntrackedLun,
+    /// The name of a served file leads elsewhere, or the file was made shorter by another program.
+    LostFile,
 }
 
 impl WarningKind {
     /// All.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::OpenTarget,
         Self::ClosedTarget,
         Self::OddName,
@@ -48,6 +54,9 @@ impl WarningKind {
         Self::IdlePortal,
         Self::OfflineLun,
         Self::UnsettledLun,
+        Self::UnsettledConfig,
+        Self::UntrackedLun,
+        Self::LostFile,
     ];
 
     /// Its name in metrics, as in JSON.
@@ -61,6 +70,9 @@ impl WarningKind {
             Self::IdlePortal => "idle_portal",
             Self::OfflineLun => "offline_lun",
             Self::UnsettledLun => "unsettled_lun",
+            Self::UnsettledConfig => "unsettled_config",
+            Self::UntrackedLun => "untracked_lun",
+            Self::LostFile => "lost_file",
         }
     }
 }
@@ -96,6 +108,34 @@ impl Warning {
         let text =
             format!("lun {lun} of target {target} is unsettled: {why}; resizes and snapshots are refused");
         Self { kind: WarningKind::UnsettledLun, text }
+    }
+
+    /// A change that was given up, whose files have not answered.
+    pub(super) fn unsettled_config(why: &str) -> Self {
+        let text = format!(
+            "a change of the configuration was given up and will not be made: {why}; changes are refused until it has, so \
+             check that file system"
+        );
+        Self { kind: WarningKind::UnsettledConfig, text }
+    }
+
+    /// A configuration file that is not what is served.
+    pub(super) fn differing_config(why: &str) -> Self {
+        Self { kind: WarningKind::UnsettledConfig, text: why.to_owned() }
+    }
+
+    /// A logical unit with `track` whose changes are not recorded.
+    pub(super) fn untracked_lun(target: &str, lun: u16, why: &str) -> Self {
+        let text = format!(
+            "the changes of lun {lun} of target {target} are not tracked, so everything counts as changed: {why}; tracking begins \
+             again with the next closed epoch (`lunway lun epoch close`, a backup)"
+        );
+        Self { kind: WarningKind::UntrackedLun, text }
+    }
+
+    /// A served file that is not where or as long as it was.
+    pub(super) fn lost_file(target: &str, lun: u16, why: &str) -> Self {
+        Self { kind: WarningKind::LostFile, text: format!("lun {lun} of target {target}: {why}") }
     }
 
     /// Returns the warning that a target lets in everybody or nobody; `None`: neither.
