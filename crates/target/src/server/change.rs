@@ -380,7 +380,8 @@ impl Changer {
         let (changer, mut opened) = (self.clone(), std::mem::take(openings));
         let job = move |turn: &Turn| {
             // What is begun here belongs to the runtime that carries the devices.
-            let _context = changer.maker.runtime.clone().enter();
+            let runtime = changer.maker.runtime.clone();
+            let _context = runtime.enter();
             let made = changer.make(turn, draft, &mut opened);
             (made, opened)
         };

@@ -125,7 +125,11 @@ impl Turns {
                     return Ok(done);
                 }
                 let late = self.late(false);
-                tracing::warn!("{late}");
+                if let ChangeError::Late { what, seconds, .. } = &late {
+                    tracing::warn!(
+                        "{what} has not ended within {seconds} s: changes of the configuration are refused until it has"
+                    );
+                }
                 return Err(late);
             }
             Err(_) => result.await,
@@ -147,7 +151,7 @@ impl Turns {
     pub(super) fn warnings(&self) -> Vec<Warning> {
         let now = self.0.now();
         let late = now.step.as_ref().filter(|_| now.late);
-        let late = late.map(|step| Warning::unsettled_config(&format!("{step} has not ended")));
+        let late = late.map(|step| Warning::unsettled_config(step));
         let differs = now.differs.iter().map(|why| Warning::differing_config(why));
         late.into_iter().chain(differs).collect()
     }
@@ -166,7 +170,7 @@ impl Drop for Turn {
         let step = now.step.take();
         if std::mem::take(&mut now.late) {
             let step = step.unwrap_or_default();
-            tracing::warn!("{step} has ended: the change was not made, and others are made again");
+            tracing::warn!("{step} has ended: changes of the configuration are made again");
         }
     }
 }
@@ -188,7 +192,7 @@ mod tests {
 
     /// Lost was: the data of a `ram:` LUN, removed when the folder of the configuration answered 40 s after the command
     /// had been given up.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_job_that_hangs_is_given_up_and_others_are_refused_until_it_ends() {
         let turns = Turns::default();
         let (go_on, hangs) = mpsc::channel::<()>();
@@ -213,7 +217,7 @@ mod tests {
         assert!(turns.warnings().is_empty());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_caller_that_goes_away_takes_the_permit_with_it() {
         let turns = Turns::default();
         let (go_on, hangs) = mpsc::channel::<()>();

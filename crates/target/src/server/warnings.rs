@@ -110,11 +110,11 @@ impl Warning {
         Self { kind: WarningKind::UnsettledLun, text }
     }
 
-    /// A change that was given up, whose files have not answered.
-    pub(super) fn unsettled_config(why: &str) -> Self {
+    /// What a change does with files, and has not ended although nobody waits for it any longer.
+    pub(super) fn unsettled_config(step: &str) -> Self {
         let text = format!(
-            "a change of the configuration was given up and will not be made: {why}; changes are refused until it has, so \
-             check that file system"
+            "{step} has not ended: changes of the configuration are refused until it has, and those that were given up are never \
+             made; check that file system"
         );
         Self { kind: WarningKind::UnsettledConfig, text }
     }
