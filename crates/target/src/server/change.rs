@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lunway_block::Permit;
@@ -36,6 +37,11 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const RETIRE_TIME: Duration = Duration::from_secs(10);
 /// Additional time for the connections that did not log out.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
+/// How long a removal waits for sessions that are just ending: a host has logged out before the daemon has ended its
+/// connection.
+const ENDING_TIME: Duration = Duration::from_millis(500);
+/// Interval at which it looks.
+const ENDING_POLL: Duration = Duration::from_millis(20);
 /// Looks at a configuration that is served, while no other change can be made. Blocks, where it is said that it may.
 pub type Served = Arc<dyn Fn(&Config) + Send + Sync>;
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage, and the permit
@@ -477,10 +483,10 @@ impl Changer {
             if let Some(refused) = end_of_snapshots(luns, &prepared, &new).filter(|_| !draft.end_snapshots) {
                 return Err(refused);
             }
-            if draft.only_unused {
-                self.none_is_used(luns, &old, &new, &sessions)?;
-            }
             one_serial_each(luns, &prepared, openings, &new)?;
+        }
+        if draft.only_unused {
+            self.none_is_used(&old, &new)?;
         }
         changes.extend(prepared.secrets.iter().cloned());
         let made = !draft.dry_run;
@@ -561,15 +567,21 @@ impl Changer {
         })
     }
 
-    /// Refuses to remove what initiators use, and memory that holds data.
-    fn none_is_used(
-        &self,
-        luns: &Luns,
-        old: &Config,
-        new: &Config,
-        sessions: &[SessionSummary],
-    ) -> Result<(), ChangeError> {
-        let serving = self.shared.serving();
+    /// Refuses to remove what initiators use, and memory that holds data. Waits for sessions that are just ending.
+    fn none_is_used(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+        let by = Instant::now() + ENDING_TIME;
+        loop {
+            match self.none_is_used_now(old, new) {
+                Err(ChangeError::InUse { .. }) if Instant::now() < by => thread::sleep(ENDING_POLL),
+                used => return used,
+            }
+        }
+    }
+
+    fn none_is_used_now(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+        let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
+        let transaction = self.transaction();
+        let luns = &transaction.luns;
         for target in &old.targets {
             let name = target.name.as_str();
             let of_target = || sessions.iter().filter(|session| session.target.eq_ignore_ascii_case(name));
