@@ -342,6 +342,9 @@ impl Changer {
                 Err(error) => break Err(error),
             }
         };
+        if let Err(ChangeError::GivenUp) = &result {
+            tracing::info!("a change was given up by whoever asked for it, and was not made");
+        }
         openings.close().await;
         result
     }

@@ -1,5 +1,6 @@
 //! Turns of changes: one change at a time, on a thread that may wait for files, and for no longer than is said.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -32,6 +33,8 @@ struct State {
 
 #[derive(Default)]
 struct Now {
+    /// Number of turns so far.
+    turns: u64,
     /// What the change whose turn it is does with files: `saving the configuration file F`.
     step: Option<String>,
     /// Nobody waits for that any longer.
@@ -70,16 +73,27 @@ impl Turns {
     /// Waits for a turn as long as it takes.
     pub(super) async fn wait(&self) -> Turn {
         let guard = Arc::clone(&self.0.turn).lock_owned().await;
+        self.0.now().turns += 1;
         Turn { state: Arc::clone(&self.0), _guard: guard }
     }
 
-    /// Waits for a turn.
+    /// Waits for a turn, as long as others have theirs.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Late`] after [`TURN_TIME`].
+    /// [`ChangeError::Late`] when one has not ended within [`TURN_TIME`].
     pub(super) async fn take(&self) -> Result<Turn, ChangeError> {
-        timeout_at(Instant::now() + TURN_TIME, self.wait()).await.map_err(|_| self.late(true))
+        let mut wait = pin!(self.wait());
+        let mut seen = self.0.now().turns;
+        loop {
+            if let Ok(turn) = timeout_at(Instant::now() + TURN_TIME, &mut wait).await {
+                return Ok(turn);
+            }
+            let turns = self.0.now().turns;
+            if std::mem::replace(&mut seen, turns) == turns {
+                return Err(self.late(true));
+            }
+        }
     }
 
     fn late(&self, behind: bool) -> ChangeError {
