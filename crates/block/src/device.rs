@@ -185,9 +185,16 @@ pub trait BlockDevice: Send + Sync + 'static {
     }
 
     /// Used and available space of the backing store; `None` where it is not known. Never waits for the store: returns
-    /// the last known values, which are refreshed elsewhere. They are up to 5 seconds old, or 1 under repeated queries,
-    /// and as old as the store's last answer if the store has stopped answering.
+    /// the last known values, which are refreshed elsewhere. They are up to 5 seconds old, or 1 under repeated queries.
+    /// Those of a store that has stopped answering are not known any more after half a minute.
     fn space(&self) -> Option<Space> {
+        None
+    }
+
+    /// What is wrong with the file behind the device, a sentence for people: its name leads elsewhere, or another
+    /// program has cut it. `None`: nothing is known to be. Never waits for a file system: this is what is known, and has
+    /// that looked at again elsewhere. Some seconds old.
+    fn backing(&self) -> Option<String> {
         None
     }
 

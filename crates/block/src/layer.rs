@@ -114,6 +114,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().space()
     }
 
+    /// As [`BlockDevice::backing`].
+    fn backing(&self) -> Option<String> {
+        self.inner().backing()
+    }
+
     /// As [`BlockDevice::paths`].
     fn paths(&self) -> Vec<PathSample> {
         self.inner().paths()
@@ -198,6 +203,10 @@ impl<L: Layer> BlockDevice for L {
 
     fn space(&self) -> Option<Space> {
         Layer::space(self)
+    }
+
+    fn backing(&self) -> Option<String> {
+        Layer::backing(self)
     }
 
     fn paths(&self) -> Vec<PathSample> {

@@ -36,6 +36,12 @@ impl Permit {
         let was = self.0.compare_exchange(OPEN, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire);
         was != Err(BEGUN)
     }
+
+    /// Returns `true` once it was taken back: for work that can still be undone after it has begun, and is then better
+    /// not begun.
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.load(Ordering::Acquire) == WITHDRAWN
+    }
 }
 
 #[cfg(test)]
@@ -47,12 +53,13 @@ mod tests {
         let permit = Permit::default();
         let device = permit.clone();
         assert_eq!([device.begin(), device.begin()], [Ok(()), Ok(())]);
-        assert!(!permit.withdraw() && !permit.withdraw());
+        assert!(!permit.withdraw() && !permit.withdraw() && !permit.is_withdrawn());
         assert_eq!(device.begin(), Ok(()), "it goes on");
 
         let permit = Permit::default();
         let device = permit.clone();
-        assert!(permit.withdraw() && permit.withdraw());
+        assert!(!permit.is_withdrawn());
+        assert!(permit.withdraw() && permit.withdraw() && permit.is_withdrawn());
         assert_eq!(device.begin().map_err(|error| error.fate()), Err(Fate::NotDone));
     }
 }

@@ -83,7 +83,7 @@ fn next_request(random: &mut Random, config: &Config) -> (Method, String, Value,
         }
         1 if target.lun(lun).is_some() => {
             target.luns.retain(|old| old.id != lun);
-            (Method::DELETE, format!("{path}/luns/{lun}"), Value::Null, next)
+            (Method::DELETE, format!("{path}/luns/{lun}?force=true"), Value::Null, next)
         }
         1 => {
             target.luns.push(lunway_target::LunConfig::new(lun, "ram:1M".parse().unwrap()));

@@ -193,3 +193,60 @@ fn what_is_not_tracked_is_refused_in_a_sentence() {
     succeed(lun(folder, "add", &[IQN, "1", "other.img", "--track"]));
     succeed(lun(folder, "epoch", &["close", IQN, "1"]));
 }
+
+/// A LUN was offline after a start because the file system of its track file was full.
+#[test]
+fn a_state_directory_that_is_full_costs_tracking_and_not_the_disk() {
+    if !rustix::process::geteuid().is_root() {
+        return lunway_foreign::machine_lacks("root, to mount a small file system");
+    }
+    let folder = folder();
+    let folder = folder.path();
+    let state = folder.join("state");
+    fs::create_dir(&state).unwrap();
+    let mut mount = std::process::Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=8M", "none"]).arg(&state);
+    succeed(mount);
+    let _unmounted = Unmounted(&state);
+    let daemon = Daemon::start(folder);
+    let first = close(folder);
+    write(&mut Initiator::ready(&daemon.address, IQN), 0);
+    daemon.kill();
+    let fill = || {
+        let mut file = fs::File::create(state.join("filler")).unwrap();
+        while std::io::Write::write(&mut file, &[1; 4096]).is_ok_and(|written| written > 0) {}
+    };
+    fill();
+
+    let daemon = Daemon::start(folder);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    write(&mut initiator, REGION);
+    let health = health(folder);
+    assert!(health.contains("untracked_lun") && health.contains("everything counts as changed"), "{health}");
+    assert_eq!(changes(folder, &first)["known"], json!(false));
+    fs::remove_file(state.join("filler")).unwrap();
+    let second = close(folder);
+    write(&mut initiator, 3 * REGION);
+    assert_eq!(changes(folder, &second)["ranges"], json!([range(3 * REGION, GRAIN, "written")]));
+    assert_eq!(changes(folder, &first)["known"], json!(false));
+    daemon.kill();
+    // And it is kept.
+    let _daemon = Daemon::start(folder);
+    assert_eq!(changes(folder, &second)["ranges"], json!([range(3 * REGION, REGION, "written")]));
+}
+
+/// A mount that goes when this is dropped.
+struct Unmounted<'a>(&'a Path);
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// What the daemon says of itself.
+fn health(folder: &Path) -> String {
+    let client = lunway_console::Client::new(lunway_console::Endpoint::Unix(folder.join("api.sock")));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(client.get("/v1/health")).unwrap().to_string()
+}

@@ -88,6 +88,8 @@ impl Console {
                 // Ends with an error, when the sender is dropped.
                 let _ = stopped.await;
             });
+            // What waits for a file system that does not answer is not waited for.
+            runtime.shutdown_background();
         });
         Ok(Self { manager, tcp, stop, thread: thread.map_err(ListenError::Thread)? })
     }

@@ -85,8 +85,13 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
         | ChangeError::Smaller { .. }
         | ChangeError::Cut { .. }
         | ChangeError::HasSnapshots { .. }
+        | ChangeError::InUse { .. }
+        | ChangeError::HoldsData { .. }
         | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
-        ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        ChangeError::ShuttingDown | ChangeError::Late { .. } | ChangeError::GivenUp => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        ChangeError::Broken(_) => StatusCode::INTERNAL_SERVER_ERROR,
         ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
             StatusCode::CONFLICT
         }
@@ -99,7 +104,9 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
     let refusal = ApiError::new(status, error.to_string());
     match error {
         ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
-        ChangeError::Cut { .. } => refusal.decided_by("force"),
+        ChangeError::Cut { .. } | ChangeError::InUse { .. } | ChangeError::HoldsData { .. } => {
+            refusal.decided_by("force")
+        }
         ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
         _ => refusal,
     }

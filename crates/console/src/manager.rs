@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockError, Compaction, CompactionPhase};
+use lunway_block::{BlockError, Compaction, CompactionPhase, Permit};
 use lunway_target::{
     ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName,
-    IscsiName, LunConfig, LunSummary, Server, StartError,
+    IscsiName, Load, LunConfig, LunSummary, Persist, Served, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 
@@ -22,7 +22,8 @@ use crate::source::ConfigSource;
 
 /// The daemon as its managers see it: the server, where its configuration is kept, and the order of changes.
 ///
-/// A change that has begun is carried to its end, whatever becomes of the connection that asked for it.
+/// A change that has begun is carried to its end, whatever becomes of the connection that asked for it. One that has not
+/// begun when that is gone is never made.
 #[derive(Clone)]
 pub(crate) struct Manager {
     pub(crate) server: Arc<Server>,
@@ -45,9 +46,47 @@ enum Ending {
     Now,
 }
 
+/// Whoever asked for a change, as the change sees it.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    /// Withdrawn when it is gone.
+    permit: Permit,
+    /// Has no sender any more when it is gone.
+    waits: watch::Receiver<()>,
+}
+
+impl Caller {
+    /// Does work that is given up with its caller.
+    async fn unless_gone<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        tokio::select! {
+            done = work => done,
+            // Nothing is ever sent.
+            _ = self.waits.changed() => Err(refused(ChangeError::GivenUp)),
+        }
+    }
+}
+
+/// A wait for a change, with which the leave to begin it ends.
+struct Waiting {
+    permit: Permit,
+    _waits: watch::Sender<()>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.permit.withdraw();
+    }
+}
+
 /// Time limit for changes under way when the daemon ends. A change that takes longer is waiting for a disk that does
 /// not answer: it has been completed by then, or is not made.
 const END_TIME: Duration = Duration::from_secs(2);
+
+/// Maximum wait for the file of a LUN that was not added to be removed again.
+const REMOVAL_TIME: Duration = Duration::from_secs(2);
 
 impl Manager {
     pub(crate) fn new(server: Arc<Server>, source: ConfigSource) -> Self {
@@ -95,6 +134,19 @@ impl Manager {
         }
     }
 
+    /// The same with what tells it whether its caller still waits.
+    async fn carried<T: Send + 'static, W: Future<Output = Result<T, ApiError>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Caller) -> W,
+    ) -> Result<T, ApiError> {
+        let (sender, waits) = watch::channel(());
+        let permit = Permit::default();
+        let waiting = Waiting { permit: permit.clone(), _waits: sender };
+        let carried = self.to_its_end(work(Caller { permit, waits })).await;
+        drop(waiting);
+        carried
+    }
+
     /// Carries a change to its end: a client that goes away takes only its answer with it.
     pub(crate) async fn to_its_end<T: Send + 'static>(
         &self,
@@ -121,7 +173,17 @@ impl Manager {
         ask: Ask,
         edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
     ) -> Result<Applied, ApiError> {
-        self.change_with(ask, None, edit).await
+        self.change_with(ask, None, ChangeOptions::default(), edit).await
+    }
+
+    /// The same, for what is removed: logical units that are used only if that was said.
+    pub(crate) async fn remove(
+        &self,
+        ask: Ask,
+        edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
+    ) -> Result<Applied, ApiError> {
+        let options = ChangeOptions { only_unused: !ask.force, ..ChangeOptions::default() };
+        self.change_with(ask, None, options, edit).await
     }
 
     /// The same with a new file, of so many bytes, behind a device: it stays only if the change is made.
@@ -129,10 +191,11 @@ impl Manager {
         &self,
         ask: Ask,
         make: Option<(PathBuf, u64)>,
+        options: ChangeOptions<'static>,
         edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
     ) -> Result<Applied, ApiError> {
         let this = self.clone();
-        self.to_its_end(async move {
+        self.carried(move |caller| async move {
             // A file system may take its time: not on the thread that answers.
             let made =
                 make.map(|(path, size)| tokio::task::spawn_blocking(move || NewFile::create(&path, size)));
@@ -140,39 +203,63 @@ impl Manager {
                 Some(made) => Some(made.await.map_err(|error| ApiError::internal(error.to_string()))??),
                 None => None,
             };
-            let write = |config: &Config| this.source.persist(config);
-            let keep_file = |_: &Config| made.iter().for_each(NewFile::keep);
-            let keep =
-                ChangeOptions { persist: Some(&write), served: Some(&keep_file), ..ChangeOptions::default() };
-            this.apply(ask, edit, keep).await
+            let made = Arc::new(made);
+            let kept = Arc::clone(&made);
+            let keep_file: Served = Arc::new(move |_| kept.iter().for_each(NewFile::keep));
+            let keep = ChangeOptions {
+                permit: caller.permit,
+                persist: Some(this.persist()),
+                served: Some(keep_file),
+                ..options
+            };
+            let applied = this.apply(ask, edit, keep).await;
+            // One that does not stay is removed, which may take its time as well.
+            let removed = tokio::task::spawn_blocking(move || drop(made));
+            let _ = tokio::time::timeout(REMOVAL_TIME, removed).await;
+            applied
         })
         .await
+    }
+
+    /// Writes to the file of the configuration.
+    fn persist(&self) -> Persist {
+        let source = Arc::clone(&self.source);
+        Arc::new(move |config, permit| source.persist(config, permit))
     }
 
     /// Serves what the file says now; without a file what is served already, with secrets read again.
     pub(crate) async fn reload(&self, ask: Ask) -> Result<Applied, ApiError> {
         let this = self.clone();
-        self.to_its_end(async move {
-            let text = Mutex::new(None);
-            // When it is this change's turn, so that no other writes to the file between.
-            let read = |present: &mut Config| {
-                // Without a file there is nothing to read but secrets: what was changed since the start stays.
-                if this.source.file().is_none() {
-                    return Ok(());
+        self.carried(move |caller| async move {
+            let text = Arc::new(Mutex::new(None));
+            // When it is this change's turn, so that no other writes to the file between. Without a file there is
+            // nothing to read but secrets: what was changed since the start stays.
+            let load = this.source.file().is_some().then(|| {
+                let (source, text) = (Arc::clone(&this.source), Arc::clone(&text));
+                let load: Load = Arc::new(move || {
+                    let (config, read) = source.load()?.into_parts();
+                    *locked(&text) = read;
+                    Ok(source.located(config))
+                });
+                load
+            });
+            let source = Arc::clone(&this.source);
+            let took: Served = Arc::new(move |_| {
+                if source.file().is_some() {
+                    source.took(locked(&text).take());
                 }
-                let loaded = this.source.load().map_err(|error| refused(ChangeError::from(error)))?;
-                (*present, *locked(&text)) = loaded.into_parts();
-                Ok(())
+            });
+            let source = Arc::clone(&this.source);
+            let after: Served = Arc::new(move |served| keep_formats(&source, served));
+            let options = ChangeOptions {
+                permit: caller.permit,
+                load,
+                served: Some(took),
+                after: Some(after),
+                fixed_later: true,
+                ..ChangeOptions::default()
             };
-            let took = |served: &Config| {
-                if this.source.file().is_some() {
-                    this.source.took(locked(&text).take());
-                }
-                this.keep_formats(served);
-            };
-            let options =
-                ChangeOptions { served: Some(&took), fixed_later: true, ..ChangeOptions::default() };
-            let mut applied = this.apply(ask, read, options).await?;
+            let mut applied = this.apply(ask, |_| Ok(()), options).await?;
             if !ask.dry_run {
                 this.server.log_warnings(None);
             }
@@ -248,7 +335,10 @@ impl Manager {
             return self.change(ask, edit).await;
         }
         let this = self.clone();
-        self.to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
+        self.carried(move |mut caller| async move {
+            caller.unless_gone(this.resize_in_place(ask, &target, lun, size)).await
+        })
+        .await
     }
 
     /// Freezes the disk of a logical unit, which goes on in the file `leaf`: the device, the configuration and its file
@@ -262,10 +352,10 @@ impl Manager {
     ) -> Result<Applied, ApiError> {
         let switch = Switch::new(self, target, lun, leaf)?;
         let this = self.clone();
-        self.to_its_end(async move {
-            let asked = switch.clone();
+        self.carried(move |caller| async move {
+            let (asked, permit) = (switch.clone(), caller.permit);
             if ask.dry_run {
-                return this.switch(ask, &asked).await;
+                return this.switch(ask, &asked, permit).await;
             }
             let (name, path) = (switch.target.to_string(), switch.leaf.clone());
             let applied = Arc::new(Mutex::new(None));
@@ -273,7 +363,7 @@ impl Manager {
             let changer = this.clone();
             // On a thread of the device, which holds its commands until then.
             let commit = move || {
-                let done = runtime.block_on(changer.switch(ask, &switch));
+                let done = runtime.block_on(changer.switch(ask, &switch, permit));
                 let refused = done.as_ref().err().map(|error| error.sentence.clone());
                 *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
                 refused.map_or(Ok(()), |why| Err(BlockError::Snapshot { why }))
@@ -346,10 +436,10 @@ impl Manager {
     }
 
     /// Says in the configuration that a logical unit is another file now.
-    async fn switch(&self, ask: Ask, switch: &Switch) -> Result<Applied, ApiError> {
-        let write = |config: &Config| self.source.persist(config);
+    async fn switch(&self, ask: Ask, switch: &Switch, permit: Permit) -> Result<Applied, ApiError> {
         let switched = Some((switch.target.as_str(), switch.lun));
-        let options = ChangeOptions { persist: Some(&write), switched, ..ChangeOptions::default() };
+        let persist = Some(self.persist());
+        let options = ChangeOptions { permit, persist, switched, ..ChangeOptions::default() };
         let source = Arc::clone(&self.source);
         let edit = |config: &mut Config| {
             let old = config.clone();
@@ -424,7 +514,9 @@ impl Manager {
                 HumanSize(size)
             ));
         }
-        if old != Some(size) {
+        if old == Some(size) {
+            self.is_whole(ask, target, lun, size).await?;
+        } else {
             if !ask.end_snapshots {
                 self.server.keeps_snapshots(target.as_str(), lun, size).await.map_err(refused)?;
             }
@@ -440,6 +532,22 @@ impl Manager {
         }
         // The device itself keeps its size.
         Ok(Applied { generation, dry_run: ask.dry_run, persisted: !ask.dry_run, changes, effects })
+    }
+
+    /// Refuses to say that there is nothing to change where the file behind a logical unit is not what it was.
+    async fn is_whole(&self, ask: Ask, target: &IscsiName, lun: u16, size: u64) -> Result<(), ApiError> {
+        let (_, config) = self.configuration();
+        let (lun_config, served) = (configured(&config, target, lun)?, self.served(target, lun));
+        let is_file = matches!(lun_config.device.spec().leaf(), DeviceSpec::File { .. });
+        let read_only = lun_config.read_only || served.is_some_and(|served| served.read_only);
+        if is_file && !read_only && !ask.dry_run {
+            // The device looks at its file, and changes nothing.
+            self.server.resize_lun(target.as_str(), lun, size, false).await.map_err(refused)?;
+        }
+        match self.served(target, lun).and_then(|served| served.lost_file) {
+            Some(why) => Err(ApiError::conflict(format!("target {target}, lun {lun}: {why}"))),
+            None => Ok(()),
+        }
     }
 
     async fn apply(

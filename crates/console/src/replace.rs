@@ -46,11 +46,25 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 /// or the new; when this returns without an error it is the new. Mode and a symbolic link in the way are
 /// kept, and the owner where this process may.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
-    let Places { path, folder, temporary } = Places::of(path)?;
-    let old = fs::metadata(&path).ok();
-    let mode = old.as_ref().map_or(MODE_NEW, |old| old.permissions().mode() & 0o7777);
-    let mut file = File::options().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-    let written = (|| {
+    Replacement::prepare(path, content)?.commit()
+}
+
+/// New content of a file, on stable storage under another name: [`commit`](Self::commit) gives it the file's. Dropped
+/// before that, nothing has changed.
+pub(crate) struct Replacement {
+    places: Places,
+    committed: bool,
+}
+
+impl Replacement {
+    /// Does all that can be undone.
+    pub(crate) fn prepare(path: &Path, content: &str) -> io::Result<Self> {
+        let places = Places::of(path)?;
+        let old = fs::metadata(&places.path).ok();
+        let mode = old.as_ref().map_or(MODE_NEW, |old| old.permissions().mode() & 0o7777);
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(mode).open(&places.temporary)?;
+        let new = Self { places, committed: false };
         file.set_permissions(Permissions::from_mode(mode))?;
         if let Some(old) = &old {
             let new = file.metadata()?;
@@ -65,14 +79,31 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
         }
         file.write_all(content.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        // The rename itself is on stable storage only with its folder.
-        File::open(&folder)?.sync_all()
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
+        Ok(new)
     }
-    written
+
+    /// Has the file hold it. After an error it holds the old content or the new.
+    pub(crate) fn commit(mut self) -> io::Result<()> {
+        let Places { path, folder, temporary } = &self.places;
+        fs::rename(temporary, path)?;
+        self.committed = true;
+        // The rename itself is on stable storage only with its folder.
+        File::open(folder)?.sync_all()
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.committed {
+            let _ = fs::remove_file(&self.places.temporary);
+        }
+    }
+}
+
+/// Removes a file, durably.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    File::open(Places::of(path)?.folder)?.sync_all()
 }
 
 #[cfg(test)]

@@ -74,6 +74,12 @@ pub(crate) const END_SNAPSHOTS: Parameter = Parameter {
     kind: "boolean",
     description: "Allow snapshots to end with a logical unit that is removed, gets another device or a smaller size. Otherwise that is refused (409).",
 };
+/// Lets a logical unit go that is used.
+pub(crate) const FORCE: Parameter = Parameter {
+    name: "force",
+    kind: "boolean",
+    description: "Remove logical units that initiators use, or that are memory and hold data, which are lost. Otherwise that is refused (409).",
+};
 /// Makes the file behind a logical unit.
 pub(crate) const CREATE: Parameter = Parameter {
     name: "create",
@@ -89,7 +95,7 @@ pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUS
 /// Parameters of all removals.
 pub(crate) const REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST];
 /// What removals of logical units take.
-pub(crate) const LUN_REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, END_SNAPSHOTS];
+pub(crate) const LUN_REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, END_SNAPSHOTS, FORCE];
 
 impl Route {
     pub(crate) fn new(

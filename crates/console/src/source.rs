@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lunway_target::{Config, ConfigError, IscsiName, Overrides, TargetConfig};
+use lunway_block::Permit;
+use lunway_target::{Config, ConfigError, FileDiffers, IscsiName, Overrides, TargetConfig};
 
 use crate::document;
-use crate::replace::{self, replace};
+use crate::replace::{self, Replacement, replace};
 
 /// File and overrides that a daemon was started with.
 ///
@@ -143,9 +144,21 @@ impl ConfigSource {
         (target, listen, self.overrides.cores.and(config.cores))
     }
 
-    /// Writes `config` to the file, if there is one: durably, and all of it or nothing.
-    pub(crate) fn persist(&self, config: &Config) -> io::Result<()> {
-        let Some(path) = &self.file else { return Ok(()) };
+    /// Writes `config` to the file, if there is one: durably, and all of it or nothing. The file is as it was where
+    /// `permit` was withdrawn, be it only while a file system took its time to replace it.
+    ///
+    /// # Errors
+    ///
+    /// The file is as it was, or the error is [`FileDiffers`].
+    pub(crate) fn persist(&self, config: &Config, permit: &Permit) -> io::Result<()> {
+        self.persist_with(config, permit, || {})
+    }
+
+    /// The same; `replaced` is called when the file has been.
+    fn persist_with(&self, config: &Config, permit: &Permit, replaced: impl FnOnce()) -> io::Result<()> {
+        let given_up = || io::Error::new(io::ErrorKind::Interrupted, "nobody waits for the change any longer");
+        let begun = || permit.begin().map_err(|_| given_up());
+        let Some(path) = &self.file else { return begun() };
         let mut known = self.known();
         let present = match fs::read_to_string(path) {
             Ok(text) => Some(text),
@@ -160,7 +173,19 @@ impl ConfigSource {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, sentence));
         }
         let text = self.text(present.as_deref().unwrap_or(""), config).map_err(io::Error::other)?;
-        replace(path, &text)?;
+        let new = Replacement::prepare(path, &text)?;
+        // From here on it can only be put back.
+        if permit.is_withdrawn() {
+            return Err(given_up());
+        }
+        let committed = new.commit();
+        replaced();
+        if let Err(error) = committed.and_then(|()| begun()) {
+            put_back(path, &text, present.as_deref()).map_err(|why| {
+                io::Error::other(FileDiffers { file: path.display().to_string(), why: why.to_string() })
+            })?;
+            return Err(error);
+        }
         *known = Some(text);
         Ok(())
     }
@@ -171,7 +196,7 @@ impl ConfigSource {
         let known = self.known().clone();
         let said = known.and_then(|text| self.parse(&text, &config.origin).ok());
         match said {
-            Some(said) if said != said.with_formats() => self.persist(config),
+            Some(said) if said != said.with_formats() => self.persist(config, &Permit::default()),
             _ => Ok(()),
         }
     }
@@ -209,6 +234,16 @@ impl Loaded {
     /// The configuration, and the text that it came from.
     pub(crate) fn into_parts(self) -> (Config, Option<String>) {
         (self.config, self.text)
+    }
+}
+
+/// Undoes a replacement of `old`, unless the file holds something else than `new` by now.
+fn put_back(path: &Path, new: &str, old: Option<&str>) -> io::Result<()> {
+    match (fs::read_to_string(path), old) {
+        (Ok(now), Some(old)) if now == new => replace(path, old),
+        (Ok(now), None) if now == new => replace::remove(path),
+        (Err(error), _) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -257,7 +292,7 @@ mod tests {
         let old = config.clone();
         config.targets[0].alias = Some("A".to_owned());
         config.targets[0].luns[0].device = "ram:2M".parse().unwrap();
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         assert!(source.keeps(&old, &config));
         assert_eq!(source.load().unwrap().config, config);
         let text = fs::read_to_string(&path).unwrap();
@@ -271,7 +306,7 @@ mod tests {
         fs::write(&path, FILE.replace("ram:1M", device)).unwrap();
         let (source, mut config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         config.targets[0].alias = Some("A".to_owned());
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         assert!(fs::read_to_string(&path).unwrap().contains(device));
     }
 
@@ -285,14 +320,14 @@ mod tests {
         };
         let (source, mut config) = ConfigSource::read(Some(&path), overrides).unwrap();
         let old = config.clone();
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), FILE);
         config.targets[1].alias = Some("flag".to_owned());
         assert!(!source.keeps(&old, &config));
         let old = config.clone();
         config.targets[0].alias = Some("file".to_owned());
         assert!(source.keeps(&old, &config));
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("alias = \"file\"") && !text.contains("example:f"), "{text}");
     }
@@ -308,7 +343,7 @@ mod tests {
         assert_eq!(config.state_dir, Some(real("state")));
         assert_eq!(config.targets[0].luns[0].device.to_string(), real("disks/a.img").display().to_string());
         config.targets[0].alias = Some("A".to_owned());
-        source.persist(&config.with_formats()).unwrap();
+        source.persist(&config.with_formats(), &Permit::default()).unwrap();
         let saved = fs::read_to_string(&path).unwrap();
         assert!(
             saved.contains("state_dir = \"state\"") && saved.contains("\"raw:disks/a.img\"  # zero"),
@@ -346,12 +381,50 @@ mod tests {
         let (source, config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         let edited = FILE.replace("# ours", "# mine");
         fs::write(&path, &edited).unwrap();
-        let error = source.persist(&config).unwrap_err();
+        let error = source.persist(&config, &Permit::default()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(fs::read_to_string(&path).unwrap(), edited);
         source.took(source.load().unwrap().into_parts().1);
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+    }
+
+    /// Lost was: the data of a `ram:` LUN, whose removal was saved and made after it had been given up.
+    #[test]
+    fn a_change_that_is_given_up_while_the_file_is_replaced_is_put_back() {
+        let (folder, path) = folder();
+        let (source, config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
+        let mut changed = config.clone();
+        changed.targets[0].luns.clear();
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        let early = Permit::default();
+        early.withdraw();
+        let error = source.persist_with(&changed, &early, || panic!("it is not replaced")).unwrap_err();
+        assert_eq!((error.kind(), names()), (io::ErrorKind::Interrupted, 1));
+        let late = Permit::default();
+        let withdraw = || {
+            assert!(!fs::read_to_string(&path).unwrap().contains("ram:1M"), "it is replaced");
+            late.withdraw();
+        };
+        assert!(source.persist_with(&changed, &late, withdraw).is_err());
+        assert_eq!((fs::read_to_string(&path).unwrap(), names()), (FILE.to_owned(), 1));
+        // Somebody edits it at that moment: that is not undone, and told with the next change.
+        let late = Permit::default();
+        let edit = || {
+            fs::write(&path, "# mine").unwrap();
+            late.withdraw();
+        };
+        assert!(source.persist_with(&changed, &late, edit).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "# mine");
+        fs::write(&path, FILE).unwrap();
+        source.persist(&changed, &Permit::default()).unwrap();
+        assert!(source.load().unwrap().config.targets[0].luns.is_empty());
+        // A file that was not there before goes again.
+        let saved = folder.path().join("saved.toml");
+        let (source, config) = ConfigSource::saving_to(&saved, overrides(&[(0, "ram:1M")]), false).unwrap();
+        let late = Permit::default();
+        assert!(source.persist_with(&config, &late, || drop(late.withdraw())).is_err());
+        assert!(!saved.exists());
     }
 
     #[test]
@@ -360,13 +433,13 @@ mod tests {
         let path = folder.path().join("saved.toml");
         let added = overrides(&[(0, "ram:1M")]);
         let (source, config) = ConfigSource::read(None, added.clone()).unwrap();
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         assert!(!source.keeps(&config, &config));
         let (source, mut config) = ConfigSource::saving_to(&path, added.clone(), false).unwrap();
         source.save(&config).unwrap();
         assert_eq!(source.load().unwrap().config.targets, config.targets);
         config.targets[0].alias = Some("A".to_owned());
-        source.persist(&config).unwrap();
+        source.persist(&config, &Permit::default()).unwrap();
         assert!(source.keeps(&config, &config));
         let (_, read) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         assert_eq!(read.targets, config.targets);

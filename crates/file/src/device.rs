@@ -18,11 +18,12 @@ use rustix::io::Errno;
 
 use crate::flush::FlushState;
 use crate::handle::{Closed, Handle, Placement};
+use crate::names::{NameWatch, NamedFile};
 use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
 use crate::pieces::{PIECE_TIME, Pieces};
 use crate::place::place;
 use crate::ring::Ring;
-use crate::size::{Loss, Size};
+use crate::size::{Loss, Size, lost};
 use crate::space;
 use crate::store::Store;
 use crate::transfer::{Now, meaning, read_fully, read_now, write_fully, write_now};
@@ -80,6 +81,7 @@ struct Inner {
     /// All but the size.
     shape: Geometry,
     store: Store,
+    names: NameWatch,
     direct: bool,
     alignment: usize,
     /// Goes to the calling thread's ring where it cannot be done inline.
@@ -130,6 +132,7 @@ impl FileDevice {
             size: Size::new(geometry.size, regular),
             shape: geometry,
             store: Store::new(&file, regular, device),
+            names: NameWatch::new(NamedFile::of(path, &*file).into_iter().collect()),
             direct: options.direct,
             alignment,
             ring,
@@ -623,6 +626,8 @@ impl BlockDevice for FileDevice {
             |workers| &workers.upkeep,
             move |inner| {
                 inner.await_disk();
+                // It is not what is known of it, from before it changes until it is asked again.
+                let _changing = inner.store.changing();
                 inner.size.change(inner.fd(), &inner.shape, size, &permit)
             },
         )
@@ -634,6 +639,18 @@ impl BlockDevice for FileDevice {
 
     fn space(&self) -> Option<Space> {
         self.inner.store.space()
+    }
+
+    fn backing(&self) -> Option<String> {
+        let inner = &self.inner;
+        let size = inner.size.get();
+        match inner.store.length().filter(|length| *length < size) {
+            Some(length) => {
+                let path = inner.path.display();
+                Some(format!("{path}: {}", lost(length, size, u64::from(inner.shape.logical_sector))))
+            }
+            None => inner.names.found(),
+        }
     }
 
     fn caching(&self) -> Caching {

@@ -19,6 +19,7 @@
 //! | `handle` | descriptors, and closing them |
 //! | `size` | how large the device is, changing it, and files that others have cut |
 //! | `store` | what the file system holds and has left |
+//! | [`NameWatch`] | whether the names of open files still lead to them |
 //! | `flush` | the memory that a flush failed |
 //! | `write_back` | bounding what a flush has to do |
 //! | [`Workers`], [`ThreadPool`], `answer` | a device's threads for blocking work, and the way back |
@@ -31,6 +32,7 @@ mod container;
 mod device;
 mod flush;
 mod handle;
+mod names;
 mod open;
 mod pieces;
 mod place;
@@ -45,6 +47,7 @@ mod write_back;
 pub use container::Container;
 pub use device::FileDevice;
 pub use handle::Closed;
+pub use names::{NameWatch, NamedFile};
 pub use open::{Engine, FileOptions, OpenError};
 pub use place::place;
 pub use workers::{ThreadPool, Workers};

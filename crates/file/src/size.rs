@@ -156,10 +156,10 @@ impl Size {
 }
 
 /// Says what a file of `actual` bytes has lost of its device's `size`, and how to go on.
-fn lost(actual: u64, size: u64, sector: u64) -> String {
+pub(crate) fn lost(actual: u64, size: u64, sector: u64) -> String {
     let way = match actual / sector * sector {
         0 => format!("give it its length again by hand, which fills it with zeroes (truncate -s {size})"),
-        left => format!("give up what is lost by shrinking the device to {left} bytes first"),
+        left => format!("give up what is lost by shrinking the device to {left} bytes"),
     };
     format!(
         "another program has truncated its file to {}, and {} bytes of its data are lost: restore the file, or {way}",

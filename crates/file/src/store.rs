@@ -18,11 +18,14 @@ const GOOD_FOR: Duration = Duration::from_secs(1);
 /// to ask gets what is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
+/// Age from which a figure is no longer told: the file system has not answered for all this time, and others fill it.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+
 /// The space of the file system behind a regular file. A block device does not say what it has.
 ///
 /// [`space`](Self::space) never asks the file system, which may not answer: it says what is known. A thread for each
 /// file system refreshes what its devices know, every [`PERIOD`] and soon after somebody has asked. If the file system
-/// does not answer, that thread is the only one that waits, and what was known last stays.
+/// does not answer, that thread is the only one that waits, and what was known last is told for [`KNOWN_FOR`].
 pub(crate) struct Store {
     entry: Option<Arc<Entry>>,
     watch: Option<Arc<Watch>>,
@@ -37,6 +40,10 @@ struct Entry {
 struct Known {
     when: Instant,
     space: Option<Space>,
+    /// Length of the file; `None`: not known, or about to be another.
+    length: Option<u64>,
+    /// Counts changes of the length by ourselves.
+    changes: u64,
     /// A refresh was asked for and has not begun.
     wanted: bool,
 }
@@ -47,7 +54,8 @@ impl Store {
         if !regular {
             return Self { entry: None, watch: None };
         }
-        let known = Known { when: Instant::now(), space: ask(file.as_fd()), wanted: false };
+        let (space, length) = ask(file.as_fd());
+        let known = Known { when: Instant::now(), space, length, changes: 0, wanted: false };
         let entry = Arc::new(Entry { file: Arc::downgrade(file), known: Mutex::new(known) });
         let watch = (file.placement() != Placement::Memory).then(|| Watch::of(device, &entry));
         Self { entry: Some(entry), watch: watch.flatten() }
@@ -55,27 +63,53 @@ impl Store {
 
     /// Space as last known. Never waits.
     pub(crate) fn space(&self) -> Option<Space> {
+        self.known(|known| known.space)
+    }
+
+    /// Length of the file as last known. Never waits.
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.known(|known| known.length)
+    }
+
+    /// The length is not known from now on, until this is dropped and the file asked again.
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        let entry = self.entry.as_deref();
+        entry.into_iter().for_each(Entry::forget_length);
+        Changing(entry)
+    }
+
+    fn known<T>(&self, of: impl Fn(&Known) -> Option<T>) -> Option<T> {
         let entry = self.entry.as_ref()?;
         let mut known = entry.lock();
         if known.when.elapsed() < GOOD_FOR {
-            return known.space;
+            return of(&known);
         }
         match &self.watch {
-            Some(watch) if !known.wanted => {
-                known.wanted = true;
-                let space = known.space;
-                drop(known);
-                watch.wake();
-                space
+            Some(watch) => {
+                let told = of(&known).filter(|_| known.when.elapsed() < KNOWN_FOR);
+                if !std::mem::replace(&mut known.wanted, true) {
+                    drop(known);
+                    watch.wake();
+                }
+                told
             }
-            Some(_) => known.space,
             None => {
                 drop(known);
-                // Memory knows at once. A disk whose thread could not be started keeps what it knew when it was opened.
+                // Memory knows at once. A disk whose thread could not be started is not known for long.
                 entry.refresh_if(|file| file.placement() == Placement::Memory);
-                entry.lock().space
+                let known = entry.lock();
+                of(&known).filter(|_| known.when.elapsed() < KNOWN_FOR)
             }
         }
+    }
+}
+
+/// A change of the length under way.
+pub(crate) struct Changing<'a>(Option<&'a Entry>);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.into_iter().for_each(Entry::forget_length);
     }
 }
 
@@ -86,15 +120,27 @@ impl Entry {
 
     fn refresh_if(&self, may: impl FnOnce(&Handle) -> bool) {
         let Some(file) = self.file.upgrade().filter(|file| may(file)) else { return };
-        self.lock().wanted = false;
-        let space = ask(file.as_fd());
+        let changes = {
+            let mut known = self.lock();
+            known.wanted = false;
+            known.changes
+        };
+        let (space, length) = ask(file.as_fd());
         let mut known = self.lock();
         (known.when, known.space) = (Instant::now(), space);
+        known.length = length.filter(|_| known.changes == changes);
+    }
+
+    fn forget_length(&self) {
+        let mut known = self.lock();
+        known.length = None;
+        known.changes += 1;
     }
 
     fn is_due(&self) -> bool {
         let known = self.lock();
-        known.wanted || known.when.elapsed() >= PERIOD
+        // At the next turn of the thread it would be too old.
+        known.wanted || known.when.elapsed() >= PERIOD / 2
     }
 }
 
@@ -175,17 +221,21 @@ impl Drop for Store {
     }
 }
 
-fn ask(file: BorrowedFd<'_>) -> Option<Space> {
-    let (stat, fs) = (fstat(file).ok()?, fstatvfs(file).ok()?);
+/// The space, and the length of the file.
+fn ask(file: BorrowedFd<'_>) -> (Option<Space>, Option<u64>) {
+    let (Ok(stat), fs) = (fstat(file), fstatvfs(file)) else { return (None, None) };
+    let length = u64::try_from(stat.st_size).ok();
     // `st_blocks` counts units of 512 bytes everywhere on Linux.
-    let allocated = u64::try_from(stat.st_blocks).ok()?.saturating_mul(512);
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let Ok(fs) = fs else { return (None, length) };
     let bytes = |blocks: u64| blocks.saturating_mul(fs.f_frsize);
-    Some(Space {
+    let space = Some(Space {
         allocated,
         used: bytes(fs.f_blocks.saturating_sub(fs.f_bfree)),
         // Not `f_bfree`: the reserve for root is nothing to count on.
         available: bytes(fs.f_bavail),
-    })
+    });
+    (space, length)
 }
 
 #[cfg(test)]
@@ -205,7 +255,7 @@ mod tests {
         let store = Store::new(&handle, true, 1);
         file.as_file().write_all_at(&[1; 1 << 20], 0).unwrap();
         assert_eq!(store.space().unwrap().allocated, 0);
-        assert_eq!(ask(file.as_file().as_fd()).unwrap().allocated, 1 << 20);
+        assert_eq!(ask(file.as_file().as_fd()).0.unwrap().allocated, 1 << 20);
         store.entry.as_ref().unwrap().lock().when -= GOOD_FOR;
         assert!(store.space().is_some_and(|space| space.allocated == 1 << 20 && space.used >= 1 << 20));
         assert_eq!(Store::new(&handle, false, 1).space(), None);
@@ -228,6 +278,11 @@ mod tests {
             })
         };
         assert!(eventually(&|| stores[0].space().unwrap().allocated == 1 << 20));
+        assert_eq!(stores[0].length(), Some(1 << 20));
+        // What is as old as that is not told any more.
+        stores[0].entry.as_ref().unwrap().lock().when -= KNOWN_FOR;
+        assert_eq!(stores[0].space(), None);
+        assert!(eventually(&|| stores[0].space().is_some()));
         drop(stores);
         assert!(eventually(&|| watch.upgrade().is_none()));
     }

@@ -72,8 +72,8 @@ pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
-    ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
-    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, OpenDevice, OpenError,
+    ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FileDiffers, FlushFailure,
+    KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations, OpenDevice, OpenError,
     OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError,
     SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
 };

@@ -129,6 +129,7 @@ impl Target {
                 read_only: unit.is_read_only(),
                 serial: unit.identity().serial().to_owned(),
                 space: unit.device().space().map(SpaceReading::from),
+                lost_file: unit.device().backing(),
                 offline: None,
             })
         })

@@ -43,8 +43,11 @@ pub struct LunSummary {
     pub read_only: bool,
     /// The unit serial number (VPD page 80h).
     pub serial: String,
-    /// Its backing store; null: unknown.
+    /// Its backing store, as it was at most 30 seconds ago; null: unknown.
     pub space: Option<SpaceReading>,
+    /// What is wrong with the file behind it: its name leads elsewhere, or another program has cut it. Null: nothing is
+    /// known to be.
+    pub lost_file: Option<String>,
     /// Why it is not served; null: it is served. The device of one that is offline cannot be opened.
     pub offline: Option<String>,
 }

@@ -23,11 +23,17 @@ pub enum WarningKind {
     OfflineLun,
     /// A resize or snapshot of a logical unit has not ended, and nobody waits for it any longer.
     UnsettledLun,
+    /// A change of the configuration was given up, and its files do not answer, or hold it.
+    UnsettledConfig,
+    /// The changes of a logical unit are not recorded, although it has `track`.
+    UntrackedLun,
+    /// The name of a served file leads elsewhere, or the file was made shorter by another program.
+    LostFile,
 }
 
 impl WarningKind {
     /// All.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::OpenTarget,
         Self::ClosedTarget,
         Self::OddName,
@@ -36,6 +42,9 @@ impl WarningKind {
         Self::IdlePortal,
         Self::OfflineLun,
         Self::UnsettledLun,
+        Self::UnsettledConfig,
+        Self::UntrackedLun,
+        Self::LostFile,
     ];
 
     /// Its name in metrics, as in JSON.
@@ -49,6 +58,9 @@ impl WarningKind {
             Self::IdlePortal => "idle_portal",
             Self::OfflineLun => "offline_lun",
             Self::UnsettledLun => "unsettled_lun",
+            Self::UnsettledConfig => "unsettled_config",
+            Self::UntrackedLun => "untracked_lun",
+            Self::LostFile => "lost_file",
         }
     }
 }

@@ -65,6 +65,12 @@ impl Journal {
         Ok(Self { storage, superblock, position: 0, sequence: 0 })
     }
 
+    /// A track file of which nothing was read, and nothing is written yet.
+    pub(crate) fn unread(storage: Box<dyn Storage>) -> Self {
+        let superblock = Superblock::new(0, (AREAS, 0), 0, (AREAS, 0));
+        Self { storage, superblock, position: 0, sequence: 0 }
+    }
+
     fn replay(&mut self) -> io::Result<Result<TrackState, Damage>> {
         let superblock = self.superblock;
         let mut base = BaseReader::new(&*self.storage, superblock.base.get(), superblock.base_length.get());

@@ -54,5 +54,6 @@ mod tracker;
 pub use changes::{ChangeState, ChangedRange, Changes, EpochId, InvalidEpochId};
 pub use format::EPOCHS_MAX;
 pub use grain::{DISK_MAX, GRAIN, HOT_MAX};
+pub use lunway_vhdx::Storage;
 pub use tracked::{Identify, InPlace, Tracked, Tracking};
 pub use tracker::{Backing, Begun, Change, ClosedEpoch, Ended, EpochError, Operation, Tracker, Tuning};

@@ -25,6 +25,8 @@ use crate::tracker::{Backing, Begun, Change, ClosedEpoch, Ended, EpochError, Ope
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Interval of checks whether they have ended: the table of a 64 TiB disk takes 15 ms to look through, once.
 const DRAIN_PERIOD: Duration = Duration::from_micros(500);
+/// Interval of attempts to make a track file say nothing that could not be written when the disk was opened.
+const STALE_PERIOD: Duration = Duration::from_secs(10);
 /// Commits that failed are told to those who waited for them; they are woken at once, and there are few at a time.
 const FAILURES_MAX: usize = 1024;
 
@@ -114,7 +116,18 @@ impl Shared {
             let (commit, command) = {
                 let mut work = lock(&self.work);
                 while !work.commit && !work.stop && work.commands.is_empty() {
-                    work = self.ordered.wait(work).unwrap_or_else(PoisonError::into_inner);
+                    if !self.tracker.is_stale() {
+                        work = self.ordered.wait(work).unwrap_or_else(PoisonError::into_inner);
+                        continue;
+                    }
+                    let waited = self.ordered.wait_timeout(work, STALE_PERIOD);
+                    let (woken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                    work = woken;
+                    if waited.timed_out() {
+                        drop(work);
+                        let _ = self.tracker.forget_stale();
+                        work = lock(&self.work);
+                    }
                 }
                 if work.stop && work.commands.is_empty() {
                     return;
@@ -302,6 +315,28 @@ impl Tracked {
         tuning: Tuning,
     ) -> io::Result<Self> {
         let tracker = Tracker::open(storage, inner.geometry().size, backing, tuning)?;
+        Self::with(inner, tracker, identify)
+    }
+
+    /// The same where the storage cannot be had or written, for the reason `why`: everything counts as changed, see
+    /// [`Tracker::lost_from_start`].
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, without a thread to be had.
+    pub fn lost(
+        inner: Arc<dyn BlockDevice>,
+        storage: Box<dyn Storage>,
+        backing: &Backing,
+        identify: Identify,
+        tuning: Tuning,
+        why: &str,
+    ) -> io::Result<Self> {
+        let tracker = Tracker::lost_from_start(storage, inner.geometry().size, backing, tuning, why);
+        Self::with(inner, tracker, identify)
+    }
+
+    fn with(inner: Arc<dyn BlockDevice>, tracker: Tracker, identify: Identify) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             tracker,
             work: Mutex::default(),
@@ -504,6 +539,11 @@ impl Tracking {
     #[must_use]
     pub fn kept_where(self, in_place: InPlace) -> Self {
         Self { in_place: Some(in_place), ..self }
+    }
+
+    /// Why nothing is tracked, as last known; `None`: it is. Waits for no storage.
+    pub fn lost_now(&self) -> Option<String> {
+        self.shared.tracker.lost_now()
     }
 
     /// Closes the open epoch, durably, and gives it a name; later changes belong to the next one. Operations under way

@@ -225,6 +225,33 @@ fn a_full_host_ends_tracking_and_no_operation() {
     assert!(matches!(since(&tracker, ONE), Changes::Unknown { .. }));
 }
 
+/// A LUN was offline because the file system of its track file was full.
+#[test]
+fn a_file_that_cannot_be_written_at_the_start_says_nothing_and_tracking_begins_with_the_next_epoch() {
+    let storage = Recorder::default();
+    let tracker = open(&storage);
+    close(&tracker, ONE);
+    drop(tracker);
+    storage.now().set_space(Some(0));
+    let opened = Tracker::open(Box::new(storage.clone()), SIZE, &backing(1), TUNING);
+    let why = opened.err().unwrap().to_string();
+    let lost = || Tracker::lost_from_start(Box::new(storage.clone()), SIZE, &backing(1), TUNING, &why);
+    let tracker = lost();
+    assert!(!tracker.is_stale() && tracker.lost_now().is_some());
+    write(&tracker, 0, 512);
+    let Changes::Unknown { why, .. } = since(&tracker, ONE) else { panic!() };
+    assert!(why.contains("tracking ended"), "{why}");
+    // What was there before is not found again, after a kill either.
+    let killed = storage.now().clone();
+    killed.set_space(None);
+    assert!(matches!(since(&open(&Recorder::new(killed)), ONE), Changes::Unknown { .. }));
+    storage.now().set_space(None);
+    close(&tracker, TWO);
+    assert_eq!(tracker.lost_now(), None);
+    write(&tracker, REGION, 512);
+    assert_eq!(ranges(&since(&tracker, TWO)), [(REGION, GRAIN)]);
+}
+
 #[test]
 fn epochs_are_bounded_and_what_was_unmapped_last_is_said() {
     let tracker = open(&Recorder::default());

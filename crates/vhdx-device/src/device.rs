@@ -13,7 +13,7 @@ use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Compaction, CompactionPhase, Durability, Extent, ExtentKind,
     FileRange, Geometry, Identity, Io, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
-use lunway_file::{ThreadPool, Workers, WriteBack};
+use lunway_file::{NameWatch, ThreadPool, Workers, WriteBack};
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, VhdxOpenOptions};
@@ -21,7 +21,7 @@ use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, 
 use crate::backing::Backing;
 use crate::compact::{self, Watch};
 use crate::chain_state::{Alone, ChainState, closed};
-use crate::{random_guids, snapshot};
+use crate::{names, random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
 /// change their state.
@@ -92,6 +92,8 @@ pub(crate) struct Inner {
     write_back: WriteBack,
     /// A flush is queued that gives the host what was unmapped.
     giving_back: AtomicBool,
+    /// Watch of the names of its files.
+    pub(crate) names: NameWatch,
     /// Reads, writes and the like so far.
     pub(crate) operations: AtomicU64,
     /// Watch for data that must not be given up.
@@ -224,6 +226,7 @@ impl Inner {
         Self {
             device,
             identity: Mutex::new(identity(&chain)),
+            names: NameWatch::new(names::named(&chain)),
             state: RwLock::new(ChainState::Open(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
@@ -322,8 +325,7 @@ impl Inner {
         let path = chain.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
         tracing::error!(
             file = path,
-            "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
-             restore it from a backup, or let lunway disk repair fill it with zeroes"
+            "{CUT}"
         );
     }
 
@@ -484,6 +486,11 @@ pub(crate) fn meaning(error: DiskError) -> BlockError {
     }
 }
 
+/// What is said of a file that another program has cut.
+const CUT: &str =
+    "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
+     restore it from a backup, or let lunway disk repair fill it with zeroes";
+
 impl BlockDevice for VhdxDevice {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
@@ -631,6 +638,14 @@ impl BlockDevice for VhdxDevice {
 
     fn identity(&self) -> Identity {
         self.inner.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn backing(&self) -> Option<String> {
+        match (&self.inner.device, self.inner.cut.load(Ordering::Relaxed)) {
+            (Some(device), _) => device.backing(),
+            (None, true) => Some(CUT.to_owned()),
+            (None, false) => self.inner.names.found(),
+        }
     }
 
     fn caching(&self) -> Caching {

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use lunway_file::NamedFile;
 use lunway_vhdx::Chain;
 
 use crate::backing::Backing;
@@ -25,6 +26,17 @@ pub(crate) fn check(chain: &Chain<Backing>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The files of a disk with their names, for a watch. Blocks.
+pub(crate) fn named(chain: &Chain<Backing>) -> Vec<NamedFile> {
+    let files = chain.disks().iter().zip(chain.paths());
+    files
+        .filter_map(|(disk, path)| match disk.storage() {
+            Backing::File(file) => NamedFile::of(path, &**file),
+            Backing::Device(_) => None,
+        })
+        .collect()
 }
 
 fn check_one(file: &File, path: &Path) -> Result<(), String> {

@@ -126,6 +126,7 @@ impl Inner {
         let now = chain.size();
         let before = self.size.swap(now, Ordering::AcqRel);
         *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
+        self.names.set(names::named(chain));
         drop(state);
         if now != before {
             for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {

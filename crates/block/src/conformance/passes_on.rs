@@ -41,6 +41,7 @@ pub(super) async fn passes_on(subject: &Subject) -> Verdict {
     let shown = device.geometry();
     expect("geometry", shown == inside);
     expect("space", device.space() == probe.space());
+    expect("what is wrong with the file behind it", device.backing() == probe.backing());
     expect("paths", device.paths() == probe.paths());
     expect("identity", device.identity() == probe.identity());
     expect("caching", device.caching() == probe.caching());

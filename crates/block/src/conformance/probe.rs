@@ -127,6 +127,10 @@ impl BlockDevice for Probe {
         Some(Space { allocated: 5, used: 7, available: 9 })
     }
 
+    fn backing(&self) -> Option<String> {
+        Some("its file is gone".to_owned())
+    }
+
     fn paths(&self) -> Vec<PathSample> {
         vec![PathSample { read_ios: 3, ..PathSample::unused("probe", PathState::Up) }]
     }

@@ -194,6 +194,10 @@ impl BlockDevice for Broken {
         if self.is(Wrong::SpaceIsNotPassedOn) { None } else { self.inner.space() }
     }
 
+    fn backing(&self) -> Option<String> {
+        self.inner.backing()
+    }
+
     fn paths(&self) -> Vec<crate::PathSample> {
         self.inner.paths()
     }

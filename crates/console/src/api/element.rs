@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use lunway_block::spec::DeviceSpec;
-use lunway_target::{AccessRule, ChapUser, Config, IscsiName, LunConfig, TargetConfig};
+use lunway_target::{AccessRule, ChangeOptions, ChapUser, Config, IscsiName, LunConfig, TargetConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ pub(super) async fn put<E: Element>(
         }
         Ok(())
     };
-    manager.change_with(ask, make, edit).await
+    manager.change_with(ask, make, ChangeOptions::default(), edit).await
 }
 
 /// Removes an element. One that is not there is an error only where the request says so; else the answer says it.
@@ -127,7 +127,7 @@ pub(super) async fn delete<E: Element>(
             false => Ok(()),
         }
     };
-    Ok(manager.change(ask, edit).await?.or(absent))
+    Ok(manager.remove(ask, edit).await?.or(absent))
 }
 
 impl Element for TargetConfig {

@@ -250,6 +250,10 @@ impl BlockDevice for MultipathDevice {
         self.any_lane()?.device().space()
     }
 
+    fn backing(&self) -> Option<String> {
+        self.any_lane()?.device().backing()
+    }
+
     fn paths(&self) -> Vec<PathSample> {
         self.shared.paths()
     }

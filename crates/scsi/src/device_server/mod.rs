@@ -91,10 +91,14 @@ impl Nexus {
         match Lun(lun).address() {
             LunAddress::Unit(number) => match self.find(number) {
                 Some(itl) => execute(self, itl, cdb, data_out, options),
-                None => Io::Ready(execute_without_unit(self, cdb, false)),
+                None => {
+                    let awaited = self.target().expects(number) && self.seen().view.shows(number);
+                    let absence = if awaited { Absence::BecomingReady } else { Absence::NoUnit };
+                    Io::Ready(execute_without_unit(self, cdb, absence))
+                }
             },
-            LunAddress::ReportLuns => Io::Ready(execute_without_unit(self, cdb, true)),
-            LunAddress::Other => Io::Ready(execute_without_unit(self, cdb, false)),
+            LunAddress::ReportLuns => Io::Ready(execute_without_unit(self, cdb, Absence::WellKnown)),
+            LunAddress::Other => Io::Ready(execute_without_unit(self, cdb, Absence::NoUnit)),
         }
     }
 }
@@ -425,9 +429,21 @@ fn find(cdb: &[u8]) -> Result<&'static Operation, Sense> {
     }
 }
 
+/// What there is instead of a logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absence {
+    /// The REPORT LUNS well-known logical unit.
+    WellKnown,
+    /// Nothing.
+    NoUnit,
+    /// A unit that is expected soon.
+    BecomingReady,
+}
+
 /// Executes a command for which there is no logical unit: what SPC-4 §6.6 and §6.33 promise for every LUN, and what the
 /// REPORT LUNS well-known logical unit knows.
-pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], well_known: bool) -> Response {
+pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], absence: Absence) -> Response {
+    let well_known = absence == Absence::WellKnown;
     let operation = match find(cdb) {
         Ok(operation) => operation,
         Err(sense) => return sense.into(),
@@ -438,6 +454,9 @@ pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], well_known: bool) 
         (_, opcode::INQUIRY) => identify::inquiry_without_unit(&cdb, well_known),
         (_, opcode::REQUEST_SENSE) => Ok(identify::request_sense_without_unit(&cdb, well_known)),
         (_, opcode::TEST_UNIT_READY) if well_known => Ok(Response::good()),
+        _ if absence == Absence::BecomingReady => {
+            Err(Sense::new(SenseKey::NOT_READY, AdditionalSense::BECOMING_READY).into())
+        }
         _ if well_known => Err(Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE).into()),
         _ => Err(Sense::illegal(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED).into()),
     };

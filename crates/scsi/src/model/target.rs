@@ -1,6 +1,6 @@
 //! A SCSI target device: a name and a map of logical units.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -25,6 +25,8 @@ pub enum LunInUse {
 
 struct Inventory {
     luns: BTreeMap<u16, Arc<LogicalUnit>>,
+    /// Numbers of units that are expected soon.
+    awaited: BTreeSet<u16>,
     groups: PortGroups,
     nexuses: Vec<Weak<Nexus>>,
 }
@@ -82,7 +84,7 @@ impl ScsiTarget {
     }
 
     fn make(name: &str, state: Option<Arc<dyn StateStore>>, groups: PortGroups) -> Arc<Self> {
-        let inventory = Inventory { luns: BTreeMap::new(), groups, nexuses: Vec::new() };
+        let inventory = Inventory { luns: BTreeMap::new(), awaited: BTreeSet::new(), groups, nexuses: Vec::new() };
         Arc::new(Self {
             name: name.to_owned(),
             inventory: Mutex::new(inventory),
@@ -114,10 +116,30 @@ impl ScsiTarget {
             nexus.add(lun, &unit, true);
         }
         inventory.luns.insert(lun, unit);
+        inventory.awaited.remove(&lun);
         drop(inventory);
         // A nexus dropped here closes itself, which takes the inventory: only after it is free.
         drop(nexuses);
         Ok(())
+    }
+
+    /// Expects a unit of this number soon: until it is [attached](Self::attach) or [not expected](Self::expect_no_more)
+    /// any longer, initiators that know it from before, and may see it, are told that it is becoming ready. A host then
+    /// repeats its commands, where "not supported" fails them.
+    pub fn expect(&self, lun: u16) {
+        let mut inventory = self.inventory();
+        if !inventory.luns.contains_key(&lun) {
+            inventory.awaited.insert(lun);
+        }
+    }
+
+    /// Expects no unit of this number any longer.
+    pub fn expect_no_more(&self, lun: u16) {
+        self.inventory().awaited.remove(&lun);
+    }
+
+    pub(crate) fn expects(&self, lun: u16) -> bool {
+        self.inventory().awaited.contains(&lun)
     }
 
     /// Withdraws a logical unit. Commands already under way come to their end.

@@ -46,6 +46,30 @@ fn a_masked_unit_does_not_exist() {
     assert_eq!(next_sense(&host, 1), None);
 }
 
+/// A host that came back after a restart of the daemon had its commands failed with "not supported", because the disk
+/// took some seconds longer to be opened.
+#[test]
+fn a_unit_that_is_expected_is_becoming_ready_for_those_who_may_see_it() {
+    let rig = rig();
+    let (host, other) = (open(&rig, "host", LunView::ALL), open(&rig, "other", only(&[0])));
+    let read = |host: &Initiator| {
+        let answer = host.send_to(Lun::new(9), &cdb::read16(0, 1, TransferFlags::NONE), &[]);
+        answer.sense.map(|sense| (sense.key, sense.code))
+    };
+    let absent = Some((SenseKey::ILLEGAL_REQUEST, AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED));
+    assert_eq!(read(&host), absent);
+    rig.target.expect(9);
+    assert_eq!(read(&host), Some((SenseKey::NOT_READY, AdditionalSense::BECOMING_READY)));
+    assert_eq!(read(&other), absent, "it must not learn that there is one");
+    assert!(!reported(&host).contains(&Lun::new(9)));
+    rig.target.expect_no_more(9);
+    assert_eq!(read(&host), absent);
+    rig.target.expect(9);
+    rig.target.attach(9, rig.unit.clone()).unwrap();
+    rig.target.detach(9).unwrap();
+    assert_eq!(read(&host), absent, "it has come, and gone");
+}
+
 #[test]
 fn a_change_of_the_view_is_told_to_its_nexus_and_to_no_other() {
     let rig = rig();

@@ -110,7 +110,7 @@ pub struct DeviceReading {
     pub lun: u16,
     /// Size that initiators see, bytes.
     pub size: u64,
-    /// Its backing store; null: unknown.
+    /// Its backing store, as it was at most 30 seconds ago; null: unknown.
     pub space: Option<SpaceReading>,
 }
 

@@ -59,7 +59,7 @@ impl PortalTable {
 #[derive(Debug)]
 pub(crate) struct Listeners {
     sockets: Arc<Sockets>,
-    thread: Option<Thread>,
+    thread: Mutex<Option<Thread>>,
 }
 
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Listeners {
                 }
             });
         })?;
-        Ok(Self { sockets, thread: Some(Thread { stop, join }) })
+        Ok(Self { sockets, thread: Mutex::new(Some(Thread { stop, join })) })
     }
 
     /// Returns the portal table that connections read.
@@ -242,8 +242,9 @@ impl Listeners {
     }
 
     /// Stops listening, and returns when the thread has ended.
-    pub(crate) fn stop(&mut self) {
-        if let Some(Thread { stop, join }) = self.thread.take() {
+    pub(crate) fn stop(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Thread { stop, join }) = thread {
             drop(stop);
             let _ = join.join();
         }

@@ -419,6 +419,15 @@ impl Registry {
             .collect()
     }
 
+    /// The same without those that are ending.
+    pub(crate) fn users(&self) -> Vec<SessionSummary> {
+        let inner = self.lock();
+        let sessions = inner.sessions.values().filter(|session| !session.replaced && !session.over);
+        sessions
+            .filter_map(|session| session.handles().find_map(|handle| handle.session.get()).cloned())
+            .collect()
+    }
+
     /// The connections of the session with this TSIH; empty if there is none.
     pub(crate) fn connections_of(&self, tsih: u16) -> Vec<Arc<Handle>> {
         let inner = self.lock();

@@ -2,25 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use lunway_block::Permit;
 use lunway_iscsi::login::ChapAuth;
 use lunway_scsi::{AccessState as ScsiAccessState, PortGroup, ScsiTarget};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::claim::{Claim, Claimed};
+use super::claim::{Claim, Claimed, Claims};
 use super::error::{ChangeError, StartError, UnansweredDevice};
-use super::lun::{Lun, Resize, Serials, Succession};
+use super::lun::{Lun, Maker, Resize, Serials, Succession};
+use super::offline::Offline;
 use super::own::none_is_own;
-use super::{Luns, Server, all_ended, effects, settings};
+use super::tracking::Fallback;
+use super::turn::{FileDiffers, Turn, Turns};
+use super::{Current, Luns, Server, all_ended, effects, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, LunConfig, TargetConfig};
-use crate::portal::{Portals, PreparedListeners};
+use crate::portal::{Listeners, Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
-use crate::shared::{Serving, Target};
+use crate::shared::{Serving, Shared, Target};
+use crate::summary::SessionSummary;
 use crate::warning::Warning;
 
 /// Time to log out for the initiators of a target that goes.
@@ -31,32 +37,50 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const RETIRE_TIME: Duration = Duration::from_secs(10);
 /// Additional time for the connections that did not log out.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
-/// Looks at a configuration that is served, while no other change can be made.
-pub type Served<'a> = &'a (dyn Fn(&Config) + Send + Sync);
-/// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
-pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);
+/// How long a removal waits for sessions that are just ending: a host has logged out before the daemon has ended its
+/// connection.
+const ENDING_TIME: Duration = Duration::from_millis(500);
+/// Interval at which it looks.
+const ENDING_POLL: Duration = Duration::from_millis(20);
+/// Looks at a configuration that is served, while no other change can be made. Blocks, where it is said that it may.
+pub type Served = Arc<dyn Fn(&Config) + Send + Sync>;
+/// Keeps a configuration for good: once it returns, the file is whole and on stable storage, and the permit
+/// [has begun](Permit::begin). An error has left the file as it was, or is [`FileDiffers`]: so is that of a permit that
+/// was withdrawn, also if that was noticed only after the file had been replaced. Blocks.
+pub type Persist = Arc<dyn Fn(&Config, &Permit) -> io::Result<()> + Send + Sync>;
+/// Reads the configuration that is to be served. Blocks.
+pub type Load = Arc<dyn Fn() -> Result<Config, ChangeError> + Send + Sync>;
 
 /// Options of a change.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct ChangeOptions<'a> {
     /// Find out what would change and whether it could, and change nothing.
     pub dry_run: bool,
     /// Change only this generation.
     pub generation: Option<u64>,
+    /// Leave to make the change, which its caller withdraws when it goes away: [`ChangeError::GivenUp`].
+    pub permit: Permit,
+    /// The new configuration is what this reads, and not what the caller makes of the present one.
+    pub load: Option<Load>,
     /// Keeps the new configuration for good, when everything is ready and before anything has changed.
-    pub persist: Option<Persist<'a>>,
+    pub persist: Option<Persist>,
     /// The new configuration is that of a file for the next start as well: keys that are read only at the start
     /// ([`Config::FIXED`]) keep the values of this start, and [`Changed::effects`] says so. Otherwise another value of
     /// them is [`ChangeError::NeedsRestart`].
     pub fixed_later: bool,
-    /// Called when the configuration is served, also if it was served already; not for a trial.
-    pub served: Option<Served<'a>>,
+    /// Called when the configuration is served, also if it was served already; not for a trial. Does not block.
+    pub served: Option<Served>,
+    /// The same, after that; it may block. Where it takes long the change is answered before it has ended.
+    pub after: Option<Served>,
     /// Logical units may get fewer bytes than they have, and lose what is behind the new end. Otherwise that is
     /// [`ChangeError::Smaller`].
     pub shrink: bool,
     /// Snapshots may end with the logical unit, or the part of it, that is taken away. Otherwise that is
     /// [`ChangeError::HasSnapshots`].
     pub end_snapshots: bool,
+    /// A logical unit is removed only if no initiator that sees it is logged in and it is not memory that holds data:
+    /// else [`ChangeError::InUse`] and [`ChangeError::HoldsData`].
+    pub only_unused: bool,
     /// The device of this logical unit has become the one that the new configuration names already
     /// ([`Server::snapshot_lun`]).
     pub switched: Option<(&'a str, u16)>,
@@ -74,7 +98,42 @@ pub struct Changed {
     pub effects: Vec<String>,
 }
 
-/// State that only changes touch.
+/// All that a change needs and touches, on whatever thread it is made; clones are the same.
+#[derive(Clone)]
+pub(super) struct Changer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) maker: Maker,
+    /// One change at a time.
+    pub(super) turns: Turns,
+    /// Locked for an instant: never while a disk or a file is waited for.
+    pub(super) transaction: Arc<Mutex<Transaction>>,
+    pub(super) claims: Claims,
+    /// Configuration served now, for readers.
+    pub(super) current: Arc<Mutex<Current>>,
+    pub(super) offline: Arc<Offline>,
+    pub(super) listeners: Arc<Listeners>,
+}
+
+/// A change as its thread gets it.
+struct Draft {
+    generation: u64,
+    old: Arc<Config>,
+    /// What the caller made of it.
+    new: Config,
+    dry_run: bool,
+    permit: Permit,
+    load: Option<Load>,
+    persist: Option<Persist>,
+    fixed_later: bool,
+    served: Option<Served>,
+    shrink: bool,
+    end_snapshots: bool,
+    only_unused: bool,
+    switched: Option<(String, u16)>,
+}
+
+/// The logical units that are served, and those that take their leave. Only who has the turn changes them, and whoever
+/// wants looks at them.
 pub(super) struct Transaction {
     luns: Luns,
     leaves: Vec<Leave>,
@@ -166,9 +225,19 @@ impl Transaction {
         self.luns.get(&(target.to_owned(), lun))
     }
 
+    /// No change is made any longer.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// All logical units.
     pub(super) fn luns(&self) -> impl Iterator<Item = &Lun> {
         self.luns.values()
+    }
+
+    /// Warnings about what is served, as far as it is known without asking a file system.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        self.luns.values().flat_map(Lun::warnings).collect()
     }
 
     /// Adds one that is offered already.
@@ -187,7 +256,7 @@ impl Server {
     /// Returns the differences that `new` would make.
     pub fn plan(&self, new: &Config) -> Result<Vec<Change>, ConfigError> {
         new.check()?;
-        self.config().changes(&self.offline.with_formats(new))
+        self.config().changes(&self.changer.offline.with_formats(new))
     }
 
     /// Serves what `edit` makes of the present configuration.
@@ -198,19 +267,68 @@ impl Server {
     ///
     /// Changes are made one at a time, but none waits for the disks of another: devices are opened, resized and closed
     /// beside them, and only changes of the same logical units or devices wait for that. `edit` is called again on what
-    /// is served after devices were opened for it.
+    /// is served after devices were opened for it. Nor does one wait long for files: one that has not begun some
+    /// seconds after its turn, or after it began to wait for that, is [`ChangeError::Late`] and never made.
     ///
     /// A future that is dropped has made the change whole, or not at all.
     ///
     /// Files with secrets are read again, so that one that was replaced counts from the next login on.
     pub async fn change(
         &self,
+        edit: impl FnMut(&mut Config) -> Result<(), ChangeError>,
+        options: ChangeOptions<'_>,
+    ) -> Result<Changed, ChangeError> {
+        self.changer.change(edit, options).await
+    }
+}
+
+impl Changer {
+    /// The logical units.
+    pub(super) fn transaction(&self) -> MutexGuard<'_, Transaction> {
+        // Every change of it is complete before anything can panic.
+        self.transaction.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        // Both fields are stored together, and nothing can panic between.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Server::configuration`].
+    pub(super) fn configuration(&self) -> (u64, Arc<Config>) {
+        let current = self.current();
+        (current.generation, Arc::clone(&current.config))
+    }
+
+    /// As [`Server::warnings`].
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        let (config, mut warnings) = {
+            let current = self.current();
+            (Arc::clone(&current.config), current.warnings.clone())
+        };
+        warnings.extend(self.idle_portals(&config));
+        warnings.extend(self.offline.warnings());
+        warnings.extend(self.transaction().warnings());
+        warnings.extend(self.maker.unsettled.warnings());
+        warnings.extend(self.turns.warnings());
+        warnings
+    }
+
+    /// Entries of `listen` of a configuration that are not listened on now.
+    fn idle_portals(&self, config: &Config) -> Vec<Warning> {
+        let idle = self.listeners.idle(&settings::portal_groups(config));
+        idle.iter().map(|(group, listen, why)| Warning::idle_portal(*group, listen, why)).collect()
+    }
+
+    /// As [`Server::change`].
+    async fn change(
+        &self,
         mut edit: impl FnMut(&mut Config) -> Result<(), ChangeError>,
         options: ChangeOptions<'_>,
     ) -> Result<Changed, ChangeError> {
         let mut openings = Openings::default();
         let result = loop {
-            match self.attempt(&mut edit, options, &mut openings).await {
+            match self.attempt(&mut edit, &options, &mut openings).await {
                 Ok(Attempt::Needs(luns)) => {
                     if let Err(error) = self.open(luns, &mut openings).await {
                         break Err(error.into());
@@ -224,8 +342,84 @@ impl Server {
                 Err(error) => break Err(error),
             }
         };
+        if let Err(ChangeError::GivenUp) = &result {
+            tracing::info!("a change was given up by whoever asked for it, and was not made");
+        }
         openings.close().await;
         result
+    }
+
+    /// Makes a change, if all devices are open that it needs. Waits for its turn and for its files, and for nothing
+    /// else.
+    async fn attempt(
+        &self,
+        edit: &mut impl FnMut(&mut Config) -> Result<(), ChangeError>,
+        options: &ChangeOptions<'_>,
+        openings: &mut Openings,
+    ) -> Result<Attempt, ChangeError> {
+        let turn = self.turns.take().await?;
+        if options.permit.is_withdrawn() {
+            return Err(ChangeError::GivenUp);
+        }
+        if self.transaction().closed {
+            return Err(ChangeError::ShuttingDown);
+        }
+        let (generation, old) = self.configuration();
+        if let Some(expected) = options.generation.filter(|expected| *expected != generation) {
+            return Err(ChangeError::Generation { expected, is: generation });
+        }
+        let mut new = Config::clone(&old);
+        edit(&mut new)?;
+        let ChangeOptions { dry_run, fixed_later, shrink, end_snapshots, only_unused, .. } = *options;
+        let draft = Draft {
+            generation,
+            old,
+            new,
+            dry_run,
+            permit: options.permit.clone(),
+            load: options.load.clone(),
+            persist: options.persist.clone(),
+            fixed_later,
+            served: options.served.clone(),
+            shrink,
+            end_snapshots,
+            only_unused,
+            switched: options.switched.map(|(target, lun)| (target.to_owned(), lun)),
+        };
+        let (changer, mut opened) = (self.clone(), std::mem::take(openings));
+        let job = move |turn: &Turn| {
+            // What is begun here belongs to the runtime that carries the devices.
+            let runtime = changer.maker.runtime.clone();
+            let _context = runtime.enter();
+            let made = changer.make(turn, draft, &mut opened);
+            (made, opened)
+        };
+        let unclaimed = self.clone();
+        let unclaimed = move |(made, mut opened): (Result<Attempt, ChangeError>, Openings)| {
+            let runtime = unclaimed.maker.runtime.clone();
+            runtime.spawn(async move {
+                if let Ok(Attempt::Made(_, aftermath)) = made {
+                    unclaimed.follow_up(aftermath).await;
+                }
+                opened.close().await;
+            });
+        };
+        let ((made, opened), turn) = self.turns.run(turn, &options.permit, job, unclaimed).await?;
+        *openings = opened;
+        let served = match &made {
+            Ok(Attempt::Unchanged(_) | Attempt::Made(..)) if !options.dry_run => self.configuration().1,
+            _ => return made,
+        };
+        if let Some(after) = options.after.clone() {
+            let origin = served.origin.clone();
+            let job = move |turn: &Turn| {
+                turn.step(format!("saving the configuration file {origin}"));
+                after(&served);
+            };
+            // It is late at most, which is logged.
+            let _ = self.turns.run(turn, &Permit::default(), job, drop).await;
+        }
+        made
     }
 
     /// Opens devices, with no other change waiting. If others are busy with them, that is waited for, and nothing is
@@ -244,32 +438,23 @@ impl Server {
         };
         openings.claims.push(claimed);
         for (target, config) in luns {
-            let lun = self.maker.make(&target, &config).await?;
+            let lun = self.maker.make(&target, &config, Fallback::Refuse).await?;
             openings.luns.push(Opened { config, lun });
         }
         Ok(())
     }
 
-    /// Makes a change, if all devices are open that it needs. Waits for its turn, and for nothing else.
-    async fn attempt(
-        &self,
-        edit: &mut impl FnMut(&mut Config) -> Result<(), ChangeError>,
-        options: ChangeOptions<'_>,
-        openings: &mut Openings,
-    ) -> Result<Attempt, ChangeError> {
-        let mut transaction = self.transaction.lock().await;
-        if transaction.closed {
-            return Err(ChangeError::ShuttingDown);
+    /// Makes a change, if all devices are open that it needs. On a thread that may wait for files, in its turn.
+    fn make(&self, turn: &Turn, draft: Draft, openings: &mut Openings) -> Result<Attempt, ChangeError> {
+        let Draft { generation, old, mut new, .. } = draft;
+        let file = old.origin.clone();
+        if let Some(load) = &draft.load {
+            turn.step(format!("reading the configuration file {file}"));
+            new = load()?;
         }
-        let (generation, old) = self.configuration();
-        if let Some(expected) = options.generation.filter(|expected| *expected != generation) {
-            return Err(ChangeError::Generation { expected, is: generation });
-        }
-        let mut new = Config::clone(&old);
-        edit(&mut new)?;
         new.check()?;
         new.keep_formats(&old);
-        let waiting = match options.fixed_later {
+        let waiting = match draft.fixed_later {
             true => at_next_start(&old, &mut new)?,
             false => Vec::new(),
         };
@@ -281,7 +466,9 @@ impl Server {
         {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
-        let prepared = self.prepare(&transaction.luns, &new, options.switched)?;
+        turn.step("reading the files with secrets and the saved state of targets".to_owned());
+        let switched = draft.switched.as_ref().map(|(target, lun)| (target.as_str(), *lun));
+        let prepared = self.prepare(&new, switched)?;
         none_is_own(&new, prepared.sockets.portals())?;
         let to_open =
             |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();
@@ -289,18 +476,24 @@ impl Server {
         if !needs.is_empty() {
             return Ok(Attempt::Needs(needs));
         }
-        if let Some(smaller) = smaller(&transaction.luns, &prepared, openings).filter(|_| !options.shrink) {
-            return Err(smaller);
-        }
-        if let Some(refused) =
-            end_of_snapshots(&transaction.luns, &prepared, &new).filter(|_| !options.end_snapshots)
+        let sessions = self.shared.registry.summaries();
         {
-            return Err(refused);
+            let transaction = self.transaction();
+            let luns = &transaction.luns;
+            if let Some(smaller) = smaller(luns, &prepared, openings).filter(|_| !draft.shrink) {
+                return Err(smaller);
+            }
+            if let Some(refused) = end_of_snapshots(luns, &prepared, &new).filter(|_| !draft.end_snapshots) {
+                return Err(refused);
+            }
+            one_serial_each(luns, &prepared, openings, &new)?;
         }
-        one_serial_each(&transaction.luns, &prepared, openings, &new)?;
+        if draft.only_unused {
+            self.none_is_used(&old, &new)?;
+        }
         changes.extend(prepared.secrets.iter().cloned());
-        let made = !options.dry_run;
-        let (before, sessions) = (self.shared.serving(), self.shared.registry.summaries());
+        let made = !draft.dry_run;
+        let before = self.shared.serving();
         let mut effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
         effects.extend(effects::lost_luns(&old, &served, &sessions, made));
         effects.extend(effects::lost_memory(&old, &served, made));
@@ -312,25 +505,35 @@ impl Server {
         let now = warnings.iter().cloned().chain(self.idle_portals(&served));
         let new = now.filter(|warning| !known.contains(warning) && !warning.is_told_by_effects());
         effects.extend(new.map(|warning| warning.text));
-        if options.fixed_later && made {
+        if draft.fixed_later && made {
             self.tell_later(&waiting);
         }
         let is_served = || {
-            if let Some(look) = options.served.filter(|_| made) {
+            if draft.load.is_some() {
+                // The file is what is served.
+                self.turns.set_differs(None);
+            }
+            if let Some(look) = draft.served.as_ref().filter(|_| made) {
                 look(&served);
             }
         };
-        if changes.is_empty() || options.dry_run {
+        if changes.is_empty() || draft.dry_run {
             if made {
                 // The files with secrets may have other permissions than before.
                 self.current().warnings = warnings;
+                is_served();
             }
-            is_served();
             effects.extend(waiting);
             return Ok(Attempt::Unchanged(Changed { generation, changes, effects }));
         }
-        if let Some(persist) = options.persist {
-            persist(&served).map_err(ChangeError::Persist)?;
+        if let Some(persist) = &draft.persist {
+            turn.step(format!("saving the configuration file {file}"));
+            self.keep(persist, &served, &draft.permit)?;
+        }
+        draft.permit.begin().map_err(|_| ChangeError::GivenUp)?;
+        let mut transaction = self.transaction();
+        if transaction.closed {
+            return Err(ChangeError::ShuttingDown);
         }
         let generation = generation + 1;
         {
@@ -345,10 +548,70 @@ impl Server {
         for effect in &effects {
             tracing::warn!("configuration {generation}: {effect}");
         }
-        let aftermath = self.commit(&mut transaction, prepared, openings, (&served, options.end_snapshots));
+        let aftermath = self.commit(&mut transaction, prepared, openings, (&served, draft.end_snapshots));
+        drop(transaction);
         is_served();
         effects.extend(waiting);
         Ok(Attempt::Made(Changed { generation, changes, effects }, aftermath))
+    }
+
+    /// Keeps a configuration for good before it is served, unless its caller has given up.
+    fn keep(&self, persist: &Persist, config: &Config, permit: &Permit) -> Result<(), ChangeError> {
+        let kept = persist(config, permit);
+        let differs = |error: &io::Error| error.get_ref().is_some_and(|inner| inner.is::<FileDiffers>());
+        match &kept {
+            Ok(()) => self.turns.set_differs(None),
+            Err(error) if differs(error) => self.turns.set_differs(Some(error.to_string())),
+            Err(_) => {}
+        }
+        kept.map_err(|error| match permit.is_withdrawn() {
+            true => ChangeError::GivenUp,
+            false => ChangeError::Persist(error),
+        })
+    }
+
+    /// Refuses to remove what initiators use, and memory that holds data. Waits for sessions that are just ending.
+    fn none_is_used(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+        let by = Instant::now() + ENDING_TIME;
+        loop {
+            match self.none_is_used_now(old, new) {
+                Err(ChangeError::InUse { .. }) if Instant::now() < by => thread::sleep(ENDING_POLL),
+                used => return used,
+            }
+        }
+    }
+
+    fn none_is_used_now(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+        let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
+        let transaction = self.transaction();
+        let luns = &transaction.luns;
+        for target in &old.targets {
+            let name = target.name.as_str();
+            let of_target = || sessions.iter().filter(|session| session.target.eq_ignore_ascii_case(name));
+            let Some(stays) = new.target(name) else {
+                if let Some(initiators) = effects::listed_each(of_target()) {
+                    return Err(ChangeError::InUse { place: format!("target {name}"), initiators });
+                }
+                target.luns.iter().try_for_each(|lun| holds_no_data(luns, name, lun))?;
+                continue;
+            };
+            for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
+                let sees = |session: &&SessionSummary| {
+                    let view = serving.targets.get(name).map(|target| {
+                        target.view_of(&session.initiator, session.peer.ip(), session.user.as_deref())
+                    });
+                    view.is_none_or(|view| view.luns.is_none_or(|luns| luns.contains(&lun.id)))
+                };
+                let is_served = luns.contains_key(&(name.to_owned(), lun.id));
+                let users = of_target().filter(|_| is_served).filter(sees);
+                if let Some(initiators) = effects::listed_each(users) {
+                    let place = format!("lun {} of target {name}", lun.id);
+                    return Err(ChangeError::InUse { place, initiators });
+                }
+                holds_no_data(luns, name, lun)?;
+            }
+        }
+        Ok(())
     }
 
     /// Logs what waits for the next start, once: a reload of the same file says nothing new.
@@ -361,12 +624,7 @@ impl Server {
     }
 
     /// Gets everything that `new` needs besides devices. Of what is served nothing changes.
-    fn prepare(
-        &self,
-        luns: &Luns,
-        new: &Config,
-        switched: Option<(&str, u16)>,
-    ) -> Result<Prepared, ChangeError> {
+    fn prepare(&self, new: &Config, switched: Option<(&str, u16)>) -> Result<Prepared, ChangeError> {
         let serving = self.shared.serving();
         let mut prepared = Prepared {
             targets: BTreeMap::new(),
@@ -377,7 +635,7 @@ impl Server {
             secrets: Vec::new(),
             sockets: self.listeners.prepare(settings::portal_groups(new)).map_err(StartError::from)?,
         };
-        let old = self.config();
+        let old = self.configuration().1;
         if old.discovery == new.discovery
             && prepared.discovery.is_some()
             && prepared.discovery != serving.discovery
@@ -385,7 +643,7 @@ impl Server {
             prepared.secrets.push(changed_secret("discovery".to_owned()));
         }
         for config in &new.targets {
-            self.prepare_target(&serving, luns, new, (config, switched), &mut prepared)?;
+            self.prepare_target(&serving, new, (config, switched), &mut prepared)?;
         }
         Ok(prepared)
     }
@@ -393,7 +651,6 @@ impl Server {
     fn prepare_target(
         &self,
         serving: &Serving,
-        luns: &Luns,
         new: &Config,
         (config, switched): (&TargetConfig, Option<(&str, u16)>),
         prepared: &mut Prepared,
@@ -411,12 +668,17 @@ impl Server {
         for lun in &config.luns {
             let key = (name.to_owned(), lun.id);
             let switched = switched == Some((name, lun.id));
-            match luns.get(&key).map(|old| (old, old.succession(lun, switched))) {
+            let succession = {
+                let transaction = self.transaction();
+                let old = transaction.luns.get(&key);
+                old.map(|old| (Arc::clone(&old.device), old.succession(lun, switched)))
+            };
+            match succession {
                 Some((_, Succession::Kept { resize })) => {
                     prepared.resized.extend(resize.map(|size| (key, size)));
                 }
-                Some((old, Succession::NewUnit)) => {
-                    let unit = self.maker.unit(config, lun, &old.device)?;
+                Some((device, Succession::NewUnit)) => {
+                    let unit = self.maker.unit(config, lun, &device)?;
                     prepared.renewed.push((key, unit));
                 }
                 Some((_, Succession::Reopened { memory })) => {
@@ -504,6 +766,10 @@ impl Server {
             }
         }
         let gone_offline = self.offline.retain(new, luns);
+        for (target, config) in &gone_offline {
+            let target = prepared.targets.get(target);
+            target.into_iter().for_each(|target| target.scsi.expect_no_more(config.id));
+        }
         self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
         let retired_claims = retired.iter().map(|(lun, ..)| Claim::of(&lun.target, &lun.config));
         let offline_claims = gone_offline.iter().map(|(target, config)| Claim::of(target, config));
@@ -632,6 +898,16 @@ fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> Option<Chan
         let smaller = || ChangeError::Smaller { target: target.to_owned(), lun, present, size };
         (size < present).then(smaller)
     })
+}
+
+/// Refuses to remove memory that holds data.
+fn holds_no_data(luns: &Luns, target: &str, lun: &LunConfig) -> Result<(), ChangeError> {
+    let served = luns.get(&(target.to_owned(), lun.id)).filter(|lun| lun.config.device.spec().is_memory());
+    let bytes = served.and_then(|lun| lun.device.space()).map_or(0, |space| space.allocated);
+    match bytes {
+        0 => Ok(()),
+        bytes => Err(ChangeError::HoldsData { target: target.to_owned(), lun: lun.id, bytes }),
+    }
 }
 
 /// A logical unit that has snapshots, which would end: it goes, gets another device, or a smaller size.

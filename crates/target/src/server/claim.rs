@@ -19,7 +19,7 @@ pub(super) struct Claim {
 ///
 /// Changes take their turns for an instant each. What takes longer (a device is opened or closed) happens between the
 /// turns, and a claim keeps other changes from the same logical units and devices meanwhile, but from no others.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
     held: watch::Sender<Vec<Claim>>,
 }

@@ -162,6 +162,15 @@ fn listed(names: &[String]) -> Option<String> {
     }
 }
 
+/// The initiators of some sessions, the first [`NAMED_MAX`] by name; `None`: there is none.
+pub(super) fn listed_each<'s>(sessions: impl Iterator<Item = &'s SessionSummary>) -> Option<Vec<String>> {
+    let mut names: Vec<_> = sessions.map(titled).collect();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    names.extend((more > 0).then(|| format!("{more} more")));
+    (!names.is_empty()).then_some(names)
+}
+
 /// Returns the effects of a change from `old` to `new` on initiators, a sentence each. `sessions` are those of now;
 /// `made`: the change is made, and not only tried.
 pub(super) fn effects(

@@ -225,9 +225,58 @@ pub enum ChangeError {
     /// It cannot be kept.
     #[error("cannot save the configuration: {0}")]
     Persist(io::Error),
+    /// Files that the change needs, or that an earlier one waits for, do not answer. Nothing is changed later either.
+    #[error("{}", late(what, *behind, *seconds))]
+    Late {
+        /// What has not ended: `saving the configuration file F`.
+        what: String,
+        /// It is an earlier change that does it.
+        behind: bool,
+        /// Time that was waited, seconds.
+        seconds: u64,
+    },
+    /// The caller went away before the change was made.
+    #[error("the change was given up by whoever asked for it, and was not made")]
+    GivenUp,
+    /// The thread of a change could not be started, or panicked.
+    #[error("the change broke off: {0}")]
+    Broken(String),
+    /// Initiators use what would be removed, and nobody said that this is meant.
+    #[error("initiators use {place}, and lose it if it is removed: {}", initiators.join(", "))]
+    InUse {
+        /// The logical unit or target.
+        place: String,
+        /// Who is logged in to it.
+        initiators: Vec<String>,
+    },
+    /// Memory that holds data would be removed, and nobody said that this is meant.
+    #[error(
+        "lun {lun} of target {target} is in memory and holds {} of data, which are lost if it is removed", HumanSize(*bytes)
+    )]
+    HoldsData {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// Memory in use, bytes.
+        bytes: u64,
+    },
     /// The server stops.
     #[error("the daemon is shutting down")]
     ShuttingDown,
+}
+
+fn late(what: &str, behind: bool, seconds: u64) -> String {
+    match behind {
+        false => format!(
+            "the change was not made, and will not be: {what} has not ended within {seconds} s; check that file system, then \
+             repeat the command"
+        ),
+        true => format!(
+            "the change was not made: an earlier one has not ended within {seconds} s ({what}); check that file system, then \
+             repeat the command"
+        ),
+    }
 }
 
 fn why_not_compacted(error: &BlockError) -> String {

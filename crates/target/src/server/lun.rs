@@ -19,7 +19,8 @@ use super::daemon_identity::DaemonIdentity;
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
 use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::snapshots::LunSnapshots;
-use super::tracking::Track;
+use super::tracking::{Fallback, Track};
+use super::warnings::Warning;
 use super::work::{DeviceWork, Unsettled};
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
@@ -116,16 +117,30 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// Opens the device and puts a logical unit in front of it.
-    pub(super) async fn make(&self, target: &TargetConfig, lun: &LunConfig) -> Result<Lun, StartError> {
+    /// Opens the device and puts a logical unit in front of it. The state directory is asked on threads that may wait.
+    pub(super) async fn make(
+        &self,
+        target: &TargetConfig,
+        lun: &LunConfig,
+        fallback: Fallback,
+    ) -> Result<Lun, StartError> {
         let refused = |why: OpenError| refused(target, lun, why);
         let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only };
-        let track = lun.track && !lun.read_only;
-        if let Some(folder) = self.tracks.as_deref().filter(|_| !lun.track && !lun.read_only) {
-            Track::forget(folder, target, lun).map_err(|why| refused(why.into()))?;
+        if let Some(folder) = self.tracks.clone().filter(|_| !lun.track && !lun.read_only) {
+            let (target, lun) = (target.clone(), lun.clone());
+            let forget = self.runtime.spawn_blocking(move || Track::forget(&folder, &target, &lun));
+            match forget.await.map_err(|error| refused(error.into()))? {
+                Err(why) if fallback == Fallback::Untracked => {
+                    tracing::error!("{why}; remove it before you set track again");
+                }
+                forgotten => forgotten.map_err(|why| refused(why.into()))?,
+            }
         }
-        let track = track.then(|| Track::of(self.tracks.as_deref(), target, lun)).transpose();
-        let mut track = track.map_err(|why| refused(why.into()))?;
+        let mut track = match (lun.track && !lun.read_only).then(|| Track::of(self.tracks.as_deref(), target, lun))
+        {
+            Some(Err(_)) if fallback == Fallback::Untracked => Some(Track::nowhere(lun)),
+            track => track.transpose().map_err(|why| refused(why.into()))?,
+        };
         if let Some(track) = &mut track {
             track.look().await;
         }
@@ -134,12 +149,14 @@ impl Maker {
         let mut opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
         let mut tracking = None;
         if let Some(track) = track {
-            (opened, tracking) = track.around(opened).await.map_err(|why| refused(why.into()))?;
+            (opened, tracking) = track.around(opened, fallback).await.map_err(|why| refused(why.into()))?;
         }
         // Outermost, so that all that is under way is under way there.
         let layer = Arc::new(SnapshotLayer::new(opened.device));
         let device = Arc::clone(&layer) as Arc<dyn BlockDevice>;
-        let unit = self.unit(target, lun, &device)?;
+        let (maker, of, config, inner) = (self.clone(), target.clone(), lun.clone(), Arc::clone(&device));
+        let unit = self.runtime.spawn_blocking(move || maker.unit(&of, &config, &inner)).await;
+        let unit = unit.map_err(|error| refused(error.into()))??;
         let compactions = Compactions::new(&device, &lun.compact, &self.runtime);
         let place = (target.name.as_str(), lun.id);
         let work = DeviceWork::new(place, &device, &self.unsettled);
@@ -209,6 +226,8 @@ async fn watch_space(unit: Weak<LogicalUnit>) {
         tokio::time::sleep(SPACE_POLL).await;
         let Some(unit) = unit.upgrade() else { return };
         unit.check_space();
+        // So that the log says what is wrong, also where nobody asks.
+        let _ = unit.device().backing();
     }
 }
 
@@ -294,6 +313,15 @@ impl Lun {
             ..old.clone()
         };
         if in_place == *new { Succession::Kept { resize } } else { Succession::NewUnit }
+    }
+
+    /// Warnings about it, as far as is known without asking a file system.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        let (target, lun) = (self.target.as_str(), self.config.id);
+        let untracked = self.tracking.as_ref().and_then(Tracking::lost_now);
+        let untracked = untracked.map(|why| Warning::untracked_lun(target, lun, &why));
+        let lost = self.device.backing().map(|why| Warning::lost_file(target, lun, &why));
+        untracked.into_iter().chain(lost).collect()
     }
 
     /// Flushes what is written.

@@ -6,6 +6,7 @@
 //! | `change.rs` | another configuration while it runs |
 //! | `effects.rs` | what that means for initiators, in words |
 //! | `warnings.rs` | what is served and may not be meant so |
+//! | `turn.rs` | one change at a time, and what becomes of one whose files do not answer |
 //! | `claim.rs` | what a change keeps others from while disks work for it |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
 //! | `work.rs` | resizes and snapshots of those devices, and what outlives its caller |
@@ -35,6 +36,7 @@ mod settings;
 mod snapshots;
 mod stopping;
 mod tracking;
+mod turn;
 mod warnings;
 mod work;
 
@@ -65,14 +67,16 @@ use crate::state::FileStore;
 use crate::summary::{LunSummary, SessionSummary, TargetSummary};
 use crate::warning::{Warning, WarningKind};
 use crate::worker::{self, Worker};
-use change::Transaction;
+use change::{Changer, Transaction};
 use claim::Claims;
 use daemon_identity::DaemonIdentity;
 use lun::{Lun, Maker, Serials};
 use offline::{Later, Left, Offline};
 use stopping::Stopped;
+use tracking::Fallback;
+use turn::Turns;
 
-pub use change::{ChangeOptions, Changed, Persist, Served};
+pub use change::{ChangeOptions, Changed, Load, Persist, Served};
 use compaction::Compactions;
 pub use compaction::{CompactionState, CompactionSummary};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
@@ -80,6 +84,7 @@ pub use offline::KeepFormats;
 pub use opening::{Closing, LunOpenOptions, OpenDevice, OpenError, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
+pub use turn::FileDiffers;
 
 /// Maximum time for connections to end when the server stops, after the devices have: a peer has a second to close its
 /// side.
@@ -100,16 +105,8 @@ type Luns = BTreeMap<(String, u16), Lun>;
 ///
 /// A server that is dropped without `shutdown` breaks all connections and flushes nothing.
 pub struct Server {
-    shared: Arc<Shared>,
-    maker: Maker,
-    /// Lock for one change at a time: never held while a disk works.
-    transaction: Arc<tokio::sync::Mutex<Transaction>>,
-    claims: Claims,
-    /// Configuration served now, for readers.
-    current: Arc<Mutex<Current>>,
-    offline: Arc<Offline>,
+    changer: Changer,
     workers: Arc<[Worker]>,
-    listeners: Listeners,
     state: Option<Arc<FileStore>>,
     /// Deregisters when it is dropped.
     registrar: Option<IsnsRegistrar>,
@@ -139,7 +136,7 @@ impl Server {
                 let (mut served, mut serials) = (Vec::new(), Serials::default());
                 for target in &config.targets {
                     for lun in &target.luns {
-                        let lun = maker.make(target, lun).await?;
+                        let lun = maker.make(target, lun, Fallback::Untracked).await?;
                         serials.add(&lun.target, lun.config.id, &lun.unit)?;
                         served.push(lun);
                     }
@@ -195,6 +192,10 @@ impl Server {
             targets.insert(target.config.name.to_string(), Arc::new(target));
         }
 
+        for (target, lun) in left.iter().filter_map(Left::expected) {
+            targets.get(target).iter().for_each(|target| target.scsi.expect(lun));
+        }
+
         // What devices were opened as is part of the configuration from now on.
         let config = offline.with_formats(&config);
         let discovery = settings::discovery_auth(&config)?;
@@ -226,7 +227,8 @@ impl Server {
         let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
         let warnings = Warning::of(&config);
-        let transaction = Arc::new(tokio::sync::Mutex::new(Transaction::new(luns)));
+        let transaction = Arc::new(Mutex::new(Transaction::new(luns)));
+        let turns = Turns::default();
         let current = Arc::new(Mutex::new(Current {
             config: Arc::new(config),
             generation: 1,
@@ -235,42 +237,22 @@ impl Server {
         }));
         let later = Later {
             maker: maker.clone(),
+            turns: turns.clone(),
             offline: Arc::downgrade(&offline),
             transaction: Arc::downgrade(&transaction),
             current: Arc::downgrade(&current),
             shared: Arc::downgrade(&shared),
         };
         later.attend(left);
-        Ok(Self {
-            shared,
-            maker,
-            transaction,
-            claims: Claims::default(),
-            current,
-            offline,
-            workers,
-            listeners,
-            state,
-            registrar,
-        })
+        let listeners = Arc::new(listeners);
+        let claims = Claims::default();
+        let changer = Changer { shared, maker, turns, transaction, claims, current, offline, listeners };
+        Ok(Self { changer, workers, state, registrar })
     }
 
     /// Warnings about the configuration. Looks into no file.
     pub fn warnings(&self) -> Vec<Warning> {
-        let (config, mut warnings) = {
-            let current = self.current();
-            (Arc::clone(&current.config), current.warnings.clone())
-        };
-        warnings.extend(self.idle_portals(&config));
-        warnings.extend(self.offline.warnings());
-        warnings.extend(self.maker.unsettled.warnings());
-        warnings
-    }
-
-    /// Entries of `listen` of a configuration that are not listened on now.
-    fn idle_portals(&self, config: &Config) -> Vec<Warning> {
-        let idle = self.listeners.idle(&settings::portal_groups(config));
-        idle.iter().map(|(group, listen, why)| Warning::idle_portal(*group, listen, why)).collect()
+        self.changer.warnings()
     }
 
     /// Logs all [`warnings`](Self::warnings) but the one that was told is meant. After [`start`](Self::start) as well,
@@ -279,11 +261,6 @@ impl Server {
         for warning in self.warnings().iter().filter(|warning| Some(*warning) != meant) {
             tracing::warn!("{}", warning.text);
         }
-    }
-
-    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
-        // Both fields are stored together, and nothing can panic between.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The configuration that is served now.
@@ -298,40 +275,39 @@ impl Server {
 
     /// The configuration that is served now, and its number.
     pub fn configuration(&self) -> (u64, Arc<Config>) {
-        let current = self.current();
-        (current.generation, Arc::clone(&current.config))
+        self.changer.configuration()
     }
 
     /// Returns the current listening addresses, with the ports that the kernel chose where the configuration said 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.addresses()
+        self.changer.listeners.addresses()
     }
 
     /// Logins that were denied since the start: by the rules of a target, or because nothing was proven.
     pub fn denied_logins(&self) -> u64 {
-        self.shared.denials.count()
+        self.changer.shared.denials.count()
     }
 
     /// Logins that were put off since the start, because their source began too many.
     pub fn throttled_logins(&self) -> u64 {
-        self.shared.throttle.refused()
+        self.changer.shared.throttle.refused()
     }
 
     /// The entries of `listen`, and what they stand for now.
     pub fn portals(&self) -> Vec<PortalSummary> {
-        self.listeners.summaries()
+        self.changer.listeners.summaries()
     }
 
     /// Returns the served targets, in the order of names.
     pub fn targets(&self) -> Vec<TargetSummary> {
-        let serving = self.shared.serving();
+        let serving = self.changer.shared.serving();
         let summary = |target: &Arc<Target>| TargetSummary {
             name: target.config.name.to_string(),
             alias: target.config.alias.clone(),
             enabled: target.config.enabled,
             open: target.config.open,
             authenticated: target.auth.is_some(),
-            sessions: self.shared.registry.sessions_with(target.config.name.as_str()),
+            sessions: self.changer.shared.registry.sessions_with(target.config.name.as_str()),
             luns: self.luns_of(target),
         };
         serving.targets.values().map(summary).collect()
@@ -340,26 +316,26 @@ impl Server {
     /// The logical units of a target in the order of their numbers, those that are offline among them.
     fn luns_of(&self, target: &Target) -> Vec<LunSummary> {
         let mut luns = target.luns();
-        luns.extend(self.offline.of(target.config.name.as_str()));
+        luns.extend(self.changer.offline.of(target.config.name.as_str()));
         luns.sort_by_key(|lun| lun.id);
         luns
     }
 
-    /// Takes what is needed of a served logical unit, between two changes.
-    async fn of_lun<T>(
+    /// Takes what is needed of a served logical unit, between two changes. Waits for none of them.
+    fn of_lun<T>(
         &self,
         target: &str,
         lun: u16,
         take: impl FnOnce(&Lun) -> T,
     ) -> Result<T, ChangeError> {
-        let transaction = self.transaction.lock().await;
+        let transaction = self.changer.transaction();
         transaction.lun(target, lun).map(take).ok_or_else(|| self.not_served(target, lun))
     }
 
     /// Returns the error that there is no such logical unit, or that it is offline.
     fn not_served(&self, target: &str, lun: u16) -> ChangeError {
         let place = format!("target {target}, lun {lun}");
-        match self.offline.why(target, lun) {
+        match self.changer.offline.why(target, lun) {
             Some(why) => ChangeError::Offline { place, why },
             None => ChangeError::NotFound(place),
         }
@@ -367,37 +343,37 @@ impl Server {
 
     /// Returns `true` if the device of a logical unit could not be opened until now.
     pub fn is_offline(&self, target: &str, lun: u16) -> bool {
-        self.offline.why(target, lun).is_some()
+        self.changer.offline.why(target, lun).is_some()
     }
 
     /// Calls `keep` when the device of a logical unit that was offline has been opened, before it is served: what it
     /// was opened as is part of the configuration from then on.
     pub fn keep_formats_with(&self, keep: KeepFormats) {
-        self.offline.keep_with(keep);
+        self.changer.offline.keep_with(keep);
     }
 
     /// Number of sessions now, those for discovery not among them.
     pub fn sessions(&self) -> usize {
-        self.shared.registry.sessions()
+        self.changer.shared.registry.sessions()
     }
 
     /// Returns the sessions, the oldest first.
     pub fn session_list(&self) -> Vec<SessionSummary> {
-        self.shared.registry.summaries()
+        self.changer.shared.registry.summaries()
     }
 
     /// All counters as they are now.
     pub fn metrics(&self) -> MetricsSnapshot {
-        let serving = self.shared.serving();
+        let serving = self.changer.shared.serving();
         let configured = serving.targets.values().map(|target| &target.config);
         let luns = configured
             .flat_map(|target| target.luns.iter().map(|lun| (target.name.as_str().to_owned(), lun.id)));
         MetricsSnapshot {
-            chap_failures: self.shared.chap_failures.failures(),
-            chap_delayed: self.shared.chap_failures.delayed(),
+            chap_failures: self.changer.shared.chap_failures.failures(),
+            chap_delayed: self.changer.shared.chap_failures.delayed(),
             devices: serving.targets.values().flat_map(|target| target.devices()).collect(),
             warnings: self.warning_counts(),
-            ..self.shared.metrics.snapshot(luns)
+            ..self.changer.shared.metrics.snapshot(luns)
         }
     }
 
@@ -420,7 +396,7 @@ impl Server {
     }
 
     fn order(&self, tsih: u16, order: impl Fn() -> Order) -> bool {
-        let connections = self.shared.registry.connections_of(tsih);
+        let connections = self.changer.shared.registry.connections_of(tsih);
         connections.iter().for_each(|connection| connection.send(order()));
         !connections.is_empty()
     }
@@ -438,16 +414,16 @@ impl Server {
         if !end_snapshots {
             self.keeps_snapshots(target, lun, size).await?;
         }
-        let resize = self.of_lun(target, lun, |lun| lun.resize(size, end_snapshots)).await?;
-        resize.carry_out(&self.maker.runtime).await
+        let resize = self.of_lun(target, lun, |lun| lun.resize(size, end_snapshots))?;
+        resize.carry_out(&self.changer.maker.runtime).await
     }
 
     /// Returns the data that the disk of a logical unit would lose if it had `size` bytes: a partition or a file
     /// system. `None`: nothing that is recognised, or there is no such logical unit. Waits for reads of its device, up
     /// to half a minute.
     pub async fn cut_off(&self, target: &str, lun: u16, size: u64) -> Option<Cut> {
-        let device = Arc::clone(&self.transaction.lock().await.lun(target, lun)?.device);
-        cutting::cut_off(device, size, &self.maker.runtime).await
+        let device = Arc::clone(&self.changer.transaction().lun(target, lun)?.device);
+        cutting::cut_off(device, size, &self.changer.maker.runtime).await
     }
 
     /// Freezes the device behind a logical unit, which goes on in the file `leaf`:
@@ -460,7 +436,7 @@ impl Server {
         leaf: &Path,
         commit: SnapshotCommit,
     ) -> Result<(), ChangeError> {
-        let work = self.of_lun(target, lun, Lun::work).await?;
+        let work = self.of_lun(target, lun, Lun::work)?;
         let leaf = leaf.to_owned();
         let what = format!("the snapshot {}", leaf.display());
         // What a snapshot made before it is put on record is undone by the device.
@@ -468,7 +444,7 @@ impl Server {
             let commit = move || permit.begin().and_then(|()| commit());
             device.snapshot(&leaf, Box::new(commit))
         };
-        let made = work.carry_out(&self.maker.runtime, what, snapshot).await;
+        let made = work.carry_out(&self.changer.maker.runtime, what, snapshot).await;
         made.map_err(|error| {
             error.of(&work, |target, lun, error| ChangeError::Snapshot { target, lun, error })
         })
@@ -498,12 +474,12 @@ impl Server {
     }
 
     async fn compactions(&self, target: &str, lun: u16) -> Result<Arc<Compactions>, ChangeError> {
-        self.of_lun(target, lun, |lun| Arc::clone(&lun.compactions)).await
+        self.of_lun(target, lun, |lun| Arc::clone(&lun.compactions))
     }
 
     /// Returns the change tracking of the disk of a logical unit that has `track`.
     pub async fn tracking(&self, target: &str, lun: u16) -> Result<Tracking, ChangeError> {
-        let tracking = self.of_lun(target, lun, |lun| lun.tracking.clone()).await?;
+        let tracking = self.of_lun(target, lun, |lun| lun.tracking.clone())?;
         tracking.ok_or_else(|| ChangeError::NotTracked { target: target.to_owned(), lun })
     }
 
@@ -512,9 +488,9 @@ impl Server {
     /// have not done so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the error.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
         self.registrar = None;
-        self.offline.end();
-        self.listeners.stop();
-        let (idle, sessions) = self.shared.registry.close();
+        self.changer.offline.end();
+        self.changer.listeners.stop();
+        let (idle, sessions) = self.changer.shared.registry.close();
         tracing::info!(sessions = sessions.len(), "shutting down");
         for connection in &idle {
             connection.send(Order::Close(Cause::Shutdown));
@@ -528,9 +504,9 @@ impl Server {
         for connection in &connections {
             connection.send(Order::Close(Cause::Shutdown));
         }
-        let (luns, leaves) = self.transaction.lock().await.end();
+        let (luns, leaves) = self.changer.transaction().end();
         // A device is closed when nothing refers to it any longer.
-        self.shared.serve_nothing();
+        self.changer.shared.serve_nothing();
         let Stopped { flushes, unanswered } =
             stopping::stop(luns, leaves, &connections, Self::SHUTDOWN_TIME).await;
         // Who is left now waits for one of the devices that have not answered.
@@ -559,8 +535,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.offline.end();
-        self.listeners.stop();
+        self.changer.offline.end();
+        self.changer.listeners.stop();
         self.stop_workers();
     }
 }

@@ -10,15 +10,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use lunway_block::Permit;
 use tokio::task::{AbortHandle, JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use super::change::{self, Transaction};
 use super::error::StartError;
 use super::lun::{Lun, Maker, Serials};
+use super::tracking::Fallback;
+use super::turn::{Turn, Turns};
 use super::{Current, Luns};
 use crate::config::{Config, LunConfig, TargetConfig};
-use crate::shared::Shared;
+use crate::shared::{Shared, Target};
 use crate::summary::LunSummary;
 use crate::warning::Warning;
 
@@ -26,9 +29,11 @@ use crate::warning::Warning;
 /// one.
 const STEP_TIME: Duration = Duration::from_millis(100);
 /// Minimum time that it waits for those that came last.
-const LAST_TIME: Duration = Duration::from_secs(1);
-/// Maximum time that it waits for all of them: less than the 15 s after which an initiator of ours gives up a login.
-const START_TIME: Duration = Duration::from_secs(10);
+const LAST_TIME: Duration = Duration::from_millis(500);
+/// Maximum time that it waits for all of them, before it serves those that are open: a disk that answers is open in
+/// milliseconds, on a busy machine in some hundred of them. Initiators that know one of the others from before repeat
+/// their commands until it is open.
+const START_TIME: Duration = Duration::from_secs(2);
 /// Delay before a device is opened again after the first failure: a lock of a process that is ending has gone by then.
 /// Each further delay is twice as long, up to [`RETRY_TIME_MAX`].
 const RETRY_TIME: Duration = Duration::from_secs(1);
@@ -64,6 +69,13 @@ pub(super) struct Left {
     opening: Option<Opening>,
 }
 
+impl Left {
+    /// The name of the target and the number of a unit whose device may yet answer.
+    pub(super) fn expected(&self) -> Option<(&str, u16)> {
+        self.opening.as_ref().map(|_| (self.target.name.as_str(), self.config.id))
+    }
+}
+
 impl Offline {
     fn luns(&self) -> MutexGuard<'_, BTreeMap<(String, u16), OfflineLun>> {
         self.luns.lock().unwrap_or_else(PoisonError::into_inner)
@@ -78,6 +90,16 @@ impl Offline {
     pub(super) fn with_formats(&self, config: &Config) -> Config {
         let targets = config.targets.iter().map(|target| self.target_with_formats(target)).collect();
         Config { targets, ..config.clone() }
+    }
+
+    /// The same, where one more has been opened.
+    fn with_formats_and(&self, config: &Config, opened: &(String, u16)) -> Config {
+        let mut config = self.with_formats(config);
+        let mut targets = config.targets.iter_mut();
+        let target = targets.find(|target| target.name.as_str() == opened.0);
+        let lun = target.and_then(|target| target.luns.iter_mut().find(|lun| lun.id == opened.1));
+        lun.into_iter().for_each(|lun| *lun = lun.with_format());
+        config
     }
 
     /// The same of one target.
@@ -112,13 +134,16 @@ impl Offline {
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
     }
 
-    /// Calls it.
-    async fn keep(&self, config: Arc<Config>) {
+    /// Calls it, in a turn, which it gives back; `None`: it has not ended in time, or has panicked, and the LUN is
+    /// served all the same.
+    async fn keep(&self, turns: &Turns, turn: Turn, config: Arc<Config>) -> Option<Turn> {
         let keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(keep) = keep {
-            // One that panics has kept nothing, and the LUN is served all the same.
-            let _ = tokio::task::spawn_blocking(move || keep(&config)).await;
-        }
+        let Some(keep) = keep else { return Some(turn) };
+        let job = move |turn: &Turn| {
+            turn.step(format!("saving the configuration file {}", config.origin));
+            keep(&config);
+        };
+        turns.run(turn, &Permit::default(), job, drop).await.ok().map(|((), turn)| turn)
     }
 
     /// A warning for each.
@@ -141,6 +166,7 @@ impl Offline {
             read_only: lun.config.read_only,
             serial: lun.config.serial.clone().unwrap_or_default(),
             space: None,
+            lost_file: None,
             offline: Some(lun.why.clone()),
         };
         of_target.map(summary).collect()
@@ -154,12 +180,8 @@ impl Offline {
         }
     }
 
-    fn remove(&self, key: &(String, u16)) -> Option<OfflineLun> {
-        self.luns().remove(key)
-    }
-
-    fn put_back(&self, key: (String, u16), lun: Option<OfflineLun>) {
-        self.luns().extend(lun.map(|lun| (key, lun)));
+    fn remove(&self, key: &(String, u16)) {
+        self.luns().remove(key);
     }
 
     /// The end of the server: nothing is opened any more.
@@ -222,7 +244,7 @@ impl Offline {
 
 fn begin(maker: &Maker, target: &Arc<TargetConfig>, lun: &LunConfig) -> Opening {
     let (of, target, lun) = (maker.clone(), Arc::clone(target), lun.clone());
-    maker.runtime.spawn(async move { of.make(&target, &lun).await })
+    maker.runtime.spawn(async move { of.make(&target, &lun, Fallback::Untracked).await })
 }
 
 /// A logical unit, or why its device cannot be opened now; what is wrong with more than that is an error.
@@ -246,7 +268,8 @@ fn named(device: &str, why: &str) -> String {
 pub(super) struct Later {
     pub(super) maker: Maker,
     pub(super) offline: Weak<Offline>,
-    pub(super) transaction: Weak<tokio::sync::Mutex<Transaction>>,
+    pub(super) turns: Turns,
+    pub(super) transaction: Weak<Mutex<Transaction>>,
     pub(super) current: Weak<Mutex<Current>>,
     pub(super) shared: Weak<Shared>,
 }
@@ -259,6 +282,11 @@ impl Later {
         for left in left {
             tasks.push(self.maker.runtime.spawn(self.clone().open(left)).abort_handle());
         }
+    }
+
+    /// A target, if it is served.
+    fn target(&self, name: &str) -> Option<Arc<Target>> {
+        self.shared.upgrade()?.serving().targets.get(name).map(Arc::clone)
     }
 
     /// Opens a device again and again, until it is served or a change has taken its logical unit away.
@@ -277,7 +305,11 @@ impl Later {
                     begin(&self.maker, &target, &config)
                 }
             };
-            let why = match outcome(opened.await) {
+            let opened = outcome(opened.await);
+            if !matches!(opened, Ok(Ok(_))) {
+                self.target(name).iter().for_each(|target| target.scsi.expect_no_more(config.id));
+            }
+            let why = match opened {
                 Ok(Ok(lun)) => match self.serve(&config, lun).await {
                     Ok(()) => return,
                     Err(error) => error.to_string(),
@@ -302,35 +334,45 @@ impl Later {
             lun.close().await;
             return Ok(());
         };
-        let mut transaction = transaction.lock().await;
-        let target = shared.serving().targets.get(&lun.target).map(Arc::clone);
-        let Some(target) = target.filter(|_| offline.has(&lun.target, config)) else {
-            lun.close().await;
-            return Ok(());
+        let turn = self.turns.wait().await;
+        let lock = || transaction.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = |transaction: &Transaction| {
+            let target = shared.serving().targets.get(&lun.target).map(Arc::clone);
+            let wanted = !transaction.is_closed() && offline.has(&lun.target, config);
+            let Some(target) = target.filter(|_| wanted) else { return Ok(None) };
+            let mut serials = Serials::default();
+            let mut all = transaction.luns().chain([&lun]);
+            all.try_for_each(|lun| serials.add(&lun.target, lun.config.id, &lun.unit)).map(|()| Some(target))
         };
-        let mut serials = Serials::default();
-        let added = transaction
-            .luns()
-            .chain([&lun])
-            .try_for_each(|lun| serials.add(&lun.target, lun.config.id, &lun.unit));
-        if let Err(error) = added {
-            lun.close().await;
-            return Err(error);
-        }
-        // Before anybody can write what looks like another format.
-        let known = offline.remove(&lun.key());
+        let key = lun.key();
         let present = || current.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = Arc::new(offline.with_formats(&present().config));
-        offline.keep(Arc::clone(&config)).await;
-        if let Err(error) = change::attach(&target.scsi, &lun) {
-            offline.put_back(lun.key(), known);
-            lun.close().await;
-            return Err(error);
-        }
-        lun.log();
-        // Still what it was made of: no change is made in this turn.
-        present().config = config;
-        transaction.add(lun);
-        Ok(())
+        // Before anybody can write what looks like another format. Without an answer the turn stays there.
+        let has_place = matches!(place(&lock()), Ok(Some(_)));
+        let _turn = match has_place {
+            true => {
+                let config = offline.with_formats_and(&present().config, &key);
+                offline.keep(&self.turns, turn, Arc::new(config)).await
+            }
+            false => Some(turn),
+        };
+        let refused = {
+            let mut transaction = lock();
+            match place(&transaction).and_then(|target| {
+                target.map(|target| change::attach(&target.scsi, &lun).map(|()| target)).transpose()
+            }) {
+                Ok(Some(_)) => {
+                    lun.log();
+                    offline.remove(&key);
+                    let mut present = present();
+                    present.config = Arc::new(offline.with_formats(&present.config));
+                    transaction.add(lun);
+                    return Ok(());
+                }
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            }
+        };
+        lun.close().await;
+        refused
     }
 }

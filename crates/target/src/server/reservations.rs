@@ -41,7 +41,7 @@ pub struct LunRegistration {
 impl Server {
     /// The reservations of all logical units that have any.
     pub fn reservations(&self) -> Vec<LunReservations> {
-        let serving = self.shared.serving();
+        let serving = self.changer.shared.serving();
         let units = serving.targets.iter().flat_map(|(name, target)| {
             target.scsi.luns().into_iter().map(move |(lun, unit)| (name, lun, unit.reservation_summary()))
         });
@@ -72,7 +72,7 @@ impl Server {
     /// Removes every reservation and registration of a logical unit, for whose cluster has lost the keys. Initiators
     /// are told.
     pub async fn clear_reservations(&self, target: &str, lun: u16) -> Result<(), ChangeError> {
-        let units = self.shared.serving().targets.get(target).map(|target| target.scsi.luns());
+        let units = self.changer.shared.serving().targets.get(target).map(|target| target.scsi.luns());
         let unit = units.into_iter().flatten().find(|(id, _)| *id == lun);
         let (_, unit) = unit.ok_or_else(|| self.not_served(target, lun))?;
         unit.clear_reservations().await.map_err(|error| StartError::from(error).into())

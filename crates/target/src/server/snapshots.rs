@@ -195,7 +195,7 @@ impl Server {
         }
         let names: Vec<_> = all.iter().map(|making| making.order.name.clone()).collect();
         // To its end, whoever goes away: what is held is let go by its own deadline anyway.
-        let made = self.maker.runtime.spawn(make(all)).await;
+        let made = self.changer.maker.runtime.spawn(make(all)).await;
         made.map_err(|error| ChangeError::NoSnapshot(format!("no snapshot was made: {error}")))??;
         Ok(self.snapshots().await.into_iter().filter(|made| names.contains(&made.name)).collect())
     }
@@ -204,7 +204,7 @@ impl Server {
     async fn making(&self, order: SnapshotOrder, area: u64) -> Result<Making, ChangeError> {
         let SnapshotOrder { target, lun, name, epoch } = &order;
         let parts = |lun: &Lun| (Arc::clone(&lun.snapshots), lun.tracking.clone(), lun.read_only());
-        let (snapshots, tracking, read_only) = self.of_lun(target, *lun, parts).await?;
+        let (snapshots, tracking, read_only) = self.of_lun(target, *lun, parts)?;
         if epoch.is_some() && tracking.is_none() {
             return Err(ChangeError::NotTracked { target: target.clone(), lun: *lun });
         }
@@ -214,11 +214,11 @@ impl Server {
                 "it has {SNAPSHOTS_MAX} snapshots: delete one (`lunway snapshot delete`)"
             )));
         }
-        let Some(folder) = self.maker.tracks.as_deref() else {
+        let Some(folder) = self.changer.maker.tracks.as_deref() else {
             return Err(refused(format!("snapshots need a state directory: {SET_STATE_DIR}")));
         };
         let area = self.open_area(folder, name, area).await.map_err(refused)?;
-        let metrics = Arc::clone(&self.shared.metrics);
+        let metrics = Arc::clone(&self.changer.shared.metrics);
         Ok(Making { tracking, snapshots, read_only, area, metrics, order })
     }
 
@@ -234,7 +234,7 @@ impl Server {
         made.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
         let named = format!("raw:{}", path.display()).parse::<DeviceName>();
         let opening = match named {
-            Ok(name) => self.maker.runtime.spawn((self.maker.open)(name, LunOpenOptions::default())).await,
+            Ok(name) => self.changer.maker.runtime.spawn((self.changer.maker.open)(name, LunOpenOptions::default())).await,
             Err(error) => {
                 remove(path.clone()).await;
                 return Err(failed(&error));
@@ -248,12 +248,12 @@ impl Server {
     /// The Unix socket over which a snapshot may be read, in the state directory; one that a killed process left there
     /// is removed at the next start.
     pub fn snapshot_socket(&self, name: &str) -> Option<PathBuf> {
-        self.maker.tracks.as_deref().map(|folder| folder.join(format!("{PREFIX}{name}{}", ENDS[1])))
+        self.changer.maker.tracks.as_deref().map(|folder| folder.join(format!("{PREFIX}{name}{}", ENDS[1])))
     }
 
     /// The snapshots of all logical units, by target and LUN.
     pub async fn snapshots(&self) -> Vec<SnapshotSummary> {
-        let transaction = self.transaction.lock().await;
+        let transaction = self.changer.transaction();
         let luns = transaction.luns();
         luns.flat_map(|lun| lun.snapshots.summaries(&lun.target, lun.config.id)).collect()
     }
@@ -264,7 +264,7 @@ impl Server {
     ///
     /// [`ChangeError::NotFound`].
     pub async fn snapshot(&self, name: &str) -> Result<SnapshotHandle, ChangeError> {
-        let transaction = self.transaction.lock().await;
+        let transaction = self.changer.transaction();
         let found = transaction.luns().find_map(|lun| {
             let kept = lun.snapshots.kept().get(name).cloned()?;
             Some(SnapshotHandle {
@@ -285,7 +285,7 @@ impl Server {
         let in_the_way = |lun: &Lun| {
             if size < lun.device.geometry().size { lun.in_the_way_of("were made smaller") } else { None }
         };
-        self.of_lun(target, lun, in_the_way).await?.map_or(Ok(()), Err)
+        self.of_lun(target, lun, in_the_way)?.map_or(Ok(()), Err)
     }
 
     /// Gives a snapshot up.
@@ -294,7 +294,7 @@ impl Server {
     ///
     /// [`ChangeError::NotFound`].
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), ChangeError> {
-        let transaction = self.transaction.lock().await;
+        let transaction = self.changer.transaction();
         match transaction.luns().any(|lun| lun.snapshots.delete(name)) {
             true => Ok(()),
             false => Err(ChangeError::NotFound(format!("snapshot {name}"))),

@@ -106,6 +106,7 @@ mod tests {
     use crate::server::daemon_identity::DaemonIdentity;
     use crate::server::lun::Maker;
     use crate::server::opening::OpenDevice;
+    use crate::server::tracking::Fallback;
 
     /// A device whose flush never ends, or says that it was there.
     struct Flushed {
@@ -161,7 +162,7 @@ mod tests {
                     (tokio::runtime::Handle::current(), Arc::new(DaemonIdentity::of(&config)));
                 let unsettled = Arc::default();
                 let maker = Maker { open, runtime, state: None, tracks: None, daemon, unsettled };
-                let lun = maker.make(&config.targets[0], lun).await;
+                let lun = maker.make(&config.targets[0], lun, Fallback::Refuse).await;
                 let lun = lun.unwrap();
                 luns.insert(lun.key(), lun);
             }

@@ -4,15 +4,15 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
-use lunway_track::{Backing, Identify, InPlace, Tracked, Tracking, Tuning};
+use lunway_track::{Backing, Identify, InPlace, Storage, Tracked, Tracking, Tuning};
 use rustix::fs::{major, minor};
 
-use super::opening::OpenedDevice;
+use super::opening::{Closing, OpenedDevice};
 use crate::config::{LunConfig, TargetConfig};
 use crate::state::{SET_STATE_DIR, file_name};
 
@@ -50,14 +50,7 @@ impl Track {
     ) -> Result<Self, TrackError> {
         let folder = folder.ok_or(TrackError::NoFolder)?;
         let path = track_file(folder, target, lun);
-        let store = match lun.device.spec().leaf() {
-            DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => Some(path.clone()),
-            _ => None,
-        };
-        let identify: Identify = Arc::new(move |leaf| {
-            leaf.or(store.as_deref()).and_then(|path| backing(path).ok()).unwrap_or_default()
-        });
-        Ok(Self { path, identify, backing: Backing::default() })
+        Ok(Self { path, identify: identify(lun), backing: Backing::default() })
     }
 
     /// Removes the file of a logical unit that is written without being tracked: after a crash nothing else would show
@@ -76,41 +69,174 @@ impl Track {
         self.backing = tokio::task::spawn_blocking(move || identify(None)).await.unwrap_or_default();
     }
 
-    /// Puts the layer around the open device.
+    /// The same without a folder: what is served is not tracked.
+    pub(super) fn nowhere(lun: &LunConfig) -> Self {
+        Self { path: PathBuf::new(), identify: identify(lun), backing: Backing::default() }
+    }
+
+    /// Puts the layer around the open device. Where the file cannot be had or written, the disk is served all the same
+    /// if that is [`Fallback::Untracked`]: everything counts as changed.
     pub(super) async fn around(
         self,
         opened: OpenedDevice,
+        fallback: Fallback,
     ) -> Result<(OpenedDevice, Option<Tracking>), TrackError> {
         let Self { path, identify, backing } = self;
         let OpenedDevice { device, close } = opened;
-        let file = path.clone();
+        let (inner, known, of) = (Arc::clone(&device), backing.clone(), Arc::clone(&identify));
+        let error = match Self::tracked(&path, device, backing, identify).await {
+            Ok((layer, inode)) => {
+                return Ok(finished(layer, close, &path, in_place(path.clone(), inode)).await);
+            }
+            // It cannot be done for this disk.
+            Err(source) if source.kind() == io::ErrorKind::InvalidInput => {
+                return Err(TrackError::File { path, source });
+            }
+            Err(source) => match path.as_os_str().is_empty() {
+                true => TrackError::NoFolder,
+                false => TrackError::File { path: path.clone(), source },
+            },
+        };
+        if fallback == Fallback::Refuse {
+            return Err(error);
+        }
+        let file = Arc::new(LateFile { path: path.clone(), file: Mutex::default() });
+        let storage = Box::new(Late(Arc::clone(&file)));
+        let why = error.to_string();
         let layer = tokio::task::spawn_blocking(move || {
-            let options =
-                File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&file);
-            let file = locked(options?)?;
+            Tracked::lost(inner, storage, &known, of, Tuning::default(), &why)
+        });
+        let layer = layer.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let layer = layer.map_err(|source| TrackError::File { path: path.clone(), source })?;
+        let there: InPlace = Arc::new(move || match file.inode() {
+            Ok(inode) => in_place(file.path.clone(), inode)(),
+            Err(error) => Err(format!("the track file {}: {error}", file.path.display())),
+        });
+        Ok(finished(layer, close, &path, there).await)
+    }
+
+    async fn tracked(
+        path: &Path,
+        device: Arc<dyn BlockDevice>,
+        backing: Backing,
+        identify: Identify,
+    ) -> io::Result<(Tracked, (u64, u64))> {
+        let file = path.to_owned();
+        let layer = tokio::task::spawn_blocking(move || {
+            let file = open_locked(&file)?;
             let inode = file.metadata().map(|file| (file.dev(), file.ino()))?;
             let layer = Tracked::open(device, Box::new(file), &backing, identify, Tuning::default())?;
             Ok((layer, inode))
         });
-        let layer = layer.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let (layer, inode) = layer.map_err(|source| TrackError::File { path: path.clone(), source })?;
-        let layer = Arc::new(layer);
-        let tracking = layer.tracking().kept_where(in_place(path.clone(), inode));
-        if let (_, _, Some(why)) = tracking.epochs().await {
-            tracing::warn!(track = %path.display(), "{why}");
-        }
-        let device: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
-        let closing = async move {
-            if let Err(error) = layer.close().await {
-                tracing::error!("closing the device: {error}");
-            }
-            drop(layer);
-            if let Some(close) = close {
-                close.await;
-            }
-        };
-        Ok((OpenedDevice { device, close: Some(Box::pin(closing)) }, Some(tracking)))
+        layer.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
+}
+
+/// What becomes of a disk whose track file cannot be had or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fallback {
+    /// It is not served: who asks for it is there to mend that.
+    Refuse,
+    /// It is served, and not tracked: at a start nobody is there, and the data matter more.
+    Untracked,
+}
+
+/// The device with its layer.
+async fn finished(
+    layer: Tracked,
+    close: Option<Closing>,
+    path: &Path,
+    there: InPlace,
+) -> (OpenedDevice, Option<Tracking>) {
+    let layer = Arc::new(layer);
+    let tracking = layer.tracking().kept_where(there);
+    if let (_, _, Some(why)) = tracking.epochs().await {
+        tracing::warn!(track = %path.display(), "changes are not tracked, everything counts as changed: {why}");
+    }
+    let device: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
+    let closing = async move {
+        if let Err(error) = layer.close().await {
+            tracing::error!("closing the device: {error}");
+        }
+        drop(layer);
+        if let Some(close) = close {
+            close.await;
+        }
+    };
+    (OpenedDevice { device, close: Some(Box::pin(closing)) }, Some(tracking))
+}
+
+/// A track file that could not be had when its disk was opened, and may be later: each use tries again.
+struct LateFile {
+    path: PathBuf,
+    file: Mutex<Option<File>>,
+}
+
+impl LateFile {
+    fn file(&self) -> io::Result<MutexGuard<'_, Option<File>>> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            *file = Some(open_locked(&self.path)?);
+        }
+        Ok(file)
+    }
+
+    fn on<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+        match &*self.file()? {
+            Some(file) => work(file),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Device and inode.
+    fn inode(&self) -> io::Result<(u64, u64)> {
+        self.on(|file| file.metadata().map(|file| (file.dev(), file.ino())))
+    }
+}
+
+/// It as a storage.
+struct Late(Arc<LateFile>);
+
+impl Storage for Late {
+    fn len(&self) -> io::Result<u64> {
+        self.0.on(Storage::len)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.0.on(|file| file.read_at(offset, buf))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.on(|file| file.write_at(offset, data))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.on(Storage::flush)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.on(|file| Storage::set_len(file, len))
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.on(|file| file.zero(offset, len))
+    }
+}
+
+fn open_locked(path: &Path) -> io::Result<File> {
+    let options = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    locked(options?)
+}
+
+/// What identifies the disk of a logical unit.
+fn identify(lun: &LunConfig) -> Identify {
+    let store = match lun.device.spec().leaf() {
+        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => Some(path.clone()),
+        _ => None,
+    };
+    Arc::new(move |leaf| {
+        leaf.or(store.as_deref()).and_then(|path| backing(path).ok()).unwrap_or_default()
+    })
 }
 
 /// Two logical units of one number, of which one replaces the other, must not write one file. One that is being closed

@@ -34,6 +34,34 @@ impl Warning {
         Self { kind: WarningKind::UnsettledLun, text }
     }
 
+    /// What a change does with files, and has not ended although nobody waits for it any longer.
+    pub(super) fn unsettled_config(step: &str) -> Self {
+        let text = format!(
+            "{step} has not ended: changes of the configuration are refused until it has, and those that were given up are never \
+             made; check that file system"
+        );
+        Self { kind: WarningKind::UnsettledConfig, text }
+    }
+
+    /// A configuration file that is not what is served.
+    pub(super) fn differing_config(why: &str) -> Self {
+        Self { kind: WarningKind::UnsettledConfig, text: why.to_owned() }
+    }
+
+    /// A logical unit with `track` whose changes are not recorded.
+    pub(super) fn untracked_lun(target: &str, lun: u16, why: &str) -> Self {
+        let text = format!(
+            "the changes of lun {lun} of target {target} are not tracked, so everything counts as changed: {why}; tracking begins \
+             again with the next closed epoch (`lunway lun epoch close`, a backup)"
+        );
+        Self { kind: WarningKind::UntrackedLun, text }
+    }
+
+    /// A served file that is not where or as long as it was.
+    pub(super) fn lost_file(target: &str, lun: u16, why: &str) -> Self {
+        Self { kind: WarningKind::LostFile, text: format!("lun {lun} of target {target}: {why}") }
+    }
+
     /// Returns the warning that a target lets in everybody or nobody; `None`: neither.
     pub fn of_access(target: &TargetConfig) -> Option<Self> {
         effects::warning(target)

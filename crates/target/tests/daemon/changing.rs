@@ -3,12 +3,15 @@
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::login::LoginError;
-use lunway_target::{ChangeError, ChangeOptions, Config, DeviceName, LunConfig, LunMetrics, TargetConfig};
+use lunway_target::{
+    ChangeError, ChangeOptions, Config, DeviceName, LunConfig, LunMetrics, Persist, TargetConfig, WarningKind,
+};
 
 use crate::support::*;
 
@@ -208,8 +211,8 @@ fn a_change_that_cannot_be_leaves_everything_as_it_was() {
     });
     let message = refused.unwrap_err().to_string();
     assert_eq!(message, format!("target {TARGET}, lun 7, device tape: no such device here"));
-    let fails = |_: &Config| Err(io::Error::other("the disk is full"));
-    let options = ChangeOptions { persist: Some(&fails), ..ChangeOptions::default() };
+    let fails: Persist = Arc::new(|_, _| Err(io::Error::other("the disk is full")));
+    let options = ChangeOptions { persist: Some(fails), ..ChangeOptions::default() };
     let edit = |config: &mut Config| {
         target_of(config).luns.remove(0);
         Ok(())
@@ -221,27 +224,110 @@ fn a_change_that_cannot_be_leaves_everything_as_it_was() {
     client.read(0, 0, 1);
 }
 
+/// Lost was: the data of a `ram:` LUN, removed when the folder of the configuration answered, 40 s after the command had
+/// been given up.
+#[test]
+fn a_change_whose_file_hangs_is_refused_in_time_and_never_made_and_what_only_asks_waits_for_nothing() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    let server = daemon.server();
+    let (go_on, hangs) = mpsc::channel::<()>();
+    let hangs = std::sync::Mutex::new(hangs);
+    let persist: Persist = Arc::new(move |_, permit| {
+        let _ = hangs.lock().unwrap().recv();
+        permit.begin().map_err(|error| io::Error::other(error.to_string()))
+    });
+    let remove = |config: &mut Config| {
+        target_of(config).luns.retain(|lun| lun.id != 0);
+        Ok(())
+    };
+    let options = ChangeOptions { persist: Some(persist), ..ChangeOptions::default() };
+    let unsettled = || {
+        let warnings = server.warnings();
+        warnings.iter().find(|warning| warning.kind == WarningKind::UnsettledConfig).map(|it| it.text.clone())
+    };
+    daemon.runtime.block_on(async {
+        let late = server.change(remove, options.clone()).await.unwrap_err();
+        assert!(matches!(&late, ChangeError::Late { behind: false, .. }), "{late}");
+        assert!(late.to_string().contains("saving the configuration file"), "{late}");
+        assert!(unsettled().unwrap().contains("saving the configuration file"));
+        // Behind it: what asks, and what changes something else.
+        let asked = async { (server.snapshots().await, server.compaction(TARGET, 0).await.unwrap()) };
+        tokio::time::timeout(Duration::from_secs(1), asked).await.unwrap();
+        let behind = server.change(|config| Ok(config.targets[0].alias = Some("A".to_owned())), options).await;
+        assert!(matches!(&behind, Err(ChangeError::Late { behind: true, .. })), "{behind:?}");
+    });
+    drop(go_on);
+    until("the file answers", || unsettled().is_none());
+    assert_eq!(server.generation(), 1);
+    client.read(0, 0, 1);
+    daemon.change(|config| target_of(config).luns.retain(|lun| lun.id != 0)).unwrap();
+}
+
+#[test]
+fn a_change_whose_caller_has_gone_before_it_was_made_is_never_made() {
+    let daemon = Daemon::start("");
+    let server = daemon.server();
+    let options = ChangeOptions::default();
+    options.permit.withdraw();
+    let edit = |config: &mut Config| Ok(config.targets[0].alias = Some("A".to_owned()));
+    let refused = daemon.runtime.block_on(server.change(edit, options)).unwrap_err();
+    assert!(matches!(refused, ChangeError::GivenUp), "{refused}");
+    assert_eq!(server.generation(), 1);
+}
+
+/// A LUN that hosts had mounted went without a question, and a RAM disk with all its data.
+#[test]
+fn what_is_used_is_removed_only_if_that_was_said() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.write(0, 0, &pattern(1, 3));
+    let server = daemon.server();
+    let remove = |edit: fn(&mut Config), only_unused| {
+        let options = ChangeOptions { only_unused, dry_run: true, ..ChangeOptions::default() };
+        let edit = |config: &mut Config| Ok(edit(config));
+        daemon.runtime.block_on(server.change(edit, options))
+    };
+    let lun: fn(&mut Config) = |config| target_of(config).luns.retain(|lun| lun.id != 0);
+    let target: fn(&mut Config) = |config| config.targets.retain(|target| target.name.as_str() != TARGET);
+    for edit in [lun, target] {
+        let refused = remove(edit, true).unwrap_err();
+        let ChangeError::InUse { initiators, .. } = &refused else { panic!("{refused}") };
+        assert!(initiators.len() == 1 && initiators[0].contains("127.0.0.1"), "{refused}");
+        assert!(!matches!(remove(edit, false), Err(ChangeError::InUse { .. })));
+    }
+    drop(client);
+    until("the session has gone", || server.sessions() == 0);
+    for edit in [lun, target] {
+        assert!(matches!(remove(edit, true), Err(ChangeError::HoldsData { bytes: 1.., .. })));
+    }
+    // One in which nothing was ever written holds nothing.
+    daemon.change(|config| target_of(config).luns.push(LunConfig::new(5, device("ram:1M")))).unwrap();
+    remove(|config| target_of(config).luns.retain(|lun| lun.id != 5), true).unwrap();
+}
+
 #[test]
 fn nothing_changed_is_no_change_and_a_trial_changes_nothing() {
     let daemon = Daemon::start("");
     assert_eq!(daemon.change(|_| {}).unwrap().generation, 1);
-    let saved = AtomicBool::new(false);
-    let persist = |_: &Config| {
-        saved.store(true, Ordering::SeqCst);
+    let saved = Arc::new(AtomicBool::new(false));
+    let saves = Arc::clone(&saved);
+    let persist: Persist = Arc::new(move |_, _| {
+        saves.store(true, Ordering::SeqCst);
         Ok(())
-    };
+    });
     let edit = |config: &mut Config| {
         target_of(config).alias = Some("A".to_owned());
         Ok(())
     };
     let server = daemon.server();
     let trial =
-        ChangeOptions { dry_run: true, generation: Some(1), persist: Some(&persist), ..Default::default() };
-    let changed = daemon.runtime.block_on(server.change(edit, trial)).unwrap();
+        ChangeOptions { dry_run: true, generation: Some(1), persist: Some(persist), ..Default::default() };
+    let changed = daemon.runtime.block_on(server.change(edit, trial.clone())).unwrap();
     assert_eq!((changed.generation, changed.changes.len(), server.generation()), (1, 1, 1));
     assert!(!saved.load(Ordering::SeqCst));
-    let changed =
-        daemon.runtime.block_on(server.change(edit, ChangeOptions { dry_run: false, ..trial })).unwrap();
+    let meant = ChangeOptions { dry_run: false, ..trial.clone() };
+    let changed = daemon.runtime.block_on(server.change(edit, meant)).unwrap();
     assert_eq!((changed.generation, saved.load(Ordering::SeqCst)), (2, true));
     let late = daemon.runtime.block_on(server.change(|_| Ok(()), trial));
     assert!(matches!(late, Err(ChangeError::Generation { expected: 1, is: 2 })));

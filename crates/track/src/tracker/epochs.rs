@@ -57,6 +57,7 @@ impl Tracker {
     /// [`EpochError::Busy`] unless the tracker is shut and [at rest](Self::at_rest); [`EpochError::Storage`]: nothing
     /// is tracked any more.
     pub fn close_epoch(&self, id: EpochId) -> Result<(), EpochError> {
+        self.forget_stale().map_err(|error| EpochError::Storage(error.to_string()))?;
         let mut log = lock(&self.log);
         match self.mode.load(SeqCst) {
             CLOSED => return Err(EpochError::Closed),
@@ -67,6 +68,7 @@ impl Tracker {
             return Err(EpochError::Taken(id));
         }
         let closed = self.close(&mut log, id);
+        lock(&self.told).clone_from(&log.lost);
         let failed = closed.as_ref().err().map(ToString::to_string);
         match (self.survive(&mut log, closed), failed) {
             (Ok(()), None) => Ok(()),

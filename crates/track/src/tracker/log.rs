@@ -172,6 +172,7 @@ impl Tracker {
         let Err(error) = logged else { return Ok(()) };
         log.journal.forget()?;
         log.lost = Some(shortened(format!("the track file could not be written: {error}")));
+        lock(&self.told).clone_from(&log.lost);
         let _ = self.mode.compare_exchange(TRACKING, LOST, SeqCst, SeqCst);
         Ok(())
     }

@@ -80,6 +80,10 @@ pub struct Tracker {
     log: Mutex<LogState>,
     abandoned: Mutex<Vec<(u64, u64)>>,
     any_abandoned: AtomicBool,
+    /// The storage holds the map of an earlier time, which must not be found.
+    stale: AtomicBool,
+    /// As [`LogState::lost`], for those who must not wait for the storage.
+    told: Mutex<Option<String>>,
     tuning: Tuning,
 }
 
@@ -173,8 +177,69 @@ impl Tracker {
             }),
             abandoned: Mutex::default(),
             any_abandoned: AtomicBool::new(false),
+            stale: AtomicBool::new(false),
+            told: Mutex::default(),
             tuning,
         })
+    }
+
+    /// A tracker of a disk of `size` bytes that tracks nothing, because its storage cannot be had or written: everything
+    /// counts as changed, for the reason `why`. As after a failure, tracking begins with the next epoch that is closed.
+    /// What the storage holds is of an earlier time: it is [forgotten](Self::forget_stale), now or later.
+    pub fn lost_from_start(
+        storage: Box<dyn Storage>,
+        size: u64,
+        backing: &Backing,
+        tuning: Tuning,
+        why: &str,
+    ) -> Self {
+        let tuning = Tuning { hot_max: tuning.hot_max.clamp(1, HOT_MAX), ..tuning };
+        let regions = region_grains(size);
+        let mut state = State::new(size, regions, String::new());
+        if backing.lasting.len() <= TEXT_MAX {
+            state.lasting.clone_from(&backing.lasting);
+        }
+        let why = shortened(why.to_owned());
+        let tracker = Self {
+            live: Live::new(regions),
+            mode: AtomicU8::new(LOST),
+            size: AtomicU64::new(size),
+            queue: Mutex::new(Queue { ticket: 1, ..Queue::default() }),
+            log: Mutex::new(LogState {
+                journal: Journal::unread(storage),
+                state,
+                hot: BTreeSet::new(),
+                order: VecDeque::new(),
+                lost: Some(why.clone()),
+            }),
+            abandoned: Mutex::default(),
+            any_abandoned: AtomicBool::new(false),
+            stale: AtomicBool::new(true),
+            told: Mutex::new(Some(why)),
+            tuning,
+        };
+        // What fails now is tried again.
+        let _ = tracker.forget_stale();
+        tracker
+    }
+
+    /// Returns `true` while the storage holds a map that must not be found.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(SeqCst)
+    }
+
+    /// Makes the storage say nothing, if what it says is of an earlier time. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// The storage's: a later start may take what it holds for the truth.
+    pub fn forget_stale(&self) -> io::Result<()> {
+        let mut log = lock(&self.log);
+        if self.is_stale() {
+            log.journal.forget()?;
+            self.stale.store(false, SeqCst);
+        }
+        Ok(())
     }
 
     /// An operation is about to change `length` bytes at `offset`.
@@ -339,6 +404,11 @@ impl Tracker {
     /// Why nothing is tracked; `None`: it is.
     pub fn lost(&self) -> Option<String> {
         lock(&self.log).lost.clone()
+    }
+
+    /// The same, as last known: waits for no storage.
+    pub fn lost_now(&self) -> Option<String> {
+        lock(&self.told).clone()
     }
 
     fn abandon(&self, first: u64, last: u64) {

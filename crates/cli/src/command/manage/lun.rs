@@ -8,7 +8,7 @@ use lunway_console::Method;
 use serde_json::{Map, Value, json};
 
 use super::compaction::Compacting;
-use super::{Changing, Daemon, Ending, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text};
+use super::{Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -130,10 +130,14 @@ enum Verb {
     Epoch(super::epoch::Epoch),
     /// Show what changed on a logical unit since an epoch was closed
     Changes(super::epoch::Changes),
-    /// Remove a logical unit; its device is not touched, but the data of a ram: disk are lost
+    /// Remove a logical unit; its device is not touched
+    ///
+    /// One that initiators use, and a ram: disk that holds data, which are lost, are removed only with --force.
     Remove {
         #[command(flatten)]
         selector: LunSelector,
+        #[command(flatten)]
+        forcing: Forcing,
         #[command(flatten)]
         ending: Ending,
         #[command(flatten)]
@@ -253,8 +257,9 @@ impl Lun {
             Verb::Compact { selector, compact } => compact.run(&selector.path()),
             Verb::Epoch(epoch) => epoch.run(),
             Verb::Changes(changes) => changes.run(),
-            Verb::Remove { selector, ending, changing } => {
-                changing.change_at(Method::DELETE, &selector.path(), &joined([ending.query()]), None)
+            Verb::Remove { selector, forcing, ending, changing } => {
+                let query = joined([forcing.query(), ending.query()]);
+                changing.change_at(Method::DELETE, &selector.path(), &query, None)
             }
         }
     }
@@ -293,6 +298,9 @@ fn row(config: &Value, status: &Value, target: &str) -> [String; 8] {
     let mut flags = Vec::new();
     if !status["offline"].is_null() {
         flags.push("offline");
+    }
+    if !status["lost_file"].is_null() {
+        flags.push("lost-file");
     }
     if status["read_only"] == true {
         flags.push("read-only");

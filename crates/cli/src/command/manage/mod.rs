@@ -103,6 +103,20 @@ impl Ending {
     }
 }
 
+/// The word for what is in use.
+#[derive(Debug, Args)]
+pub(crate) struct Forcing {
+    /// Remove it even if initiators use it, or if it is in memory and holds data, which are lost
+    #[arg(long)]
+    force: bool,
+}
+
+impl Forcing {
+    fn query(&self) -> Option<String> {
+        self.force.then(|| "force=true".to_owned())
+    }
+}
+
 /// A query of what was said.
 fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("&")
@@ -298,7 +312,8 @@ fn remedy(parameter: &str, path: &str) -> &'static str {
         "must_be_new" if path.contains("/luns/") => "; `lunway lun set` changes it, --replace replaces it",
         "must_be_new" => "; `lunway target set` changes it",
         "shrink" => "; --shrink allows that",
-        "force" => "; --force cuts it",
+        "force" if path.contains("/resize") => "; --force cuts it",
+        "force" => "; --force removes it all the same",
         "end_snapshots" => ", or end them with --end-snapshots",
         _ => "",
     }

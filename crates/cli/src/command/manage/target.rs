@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
 use serde_json::{Map, Value, json};
 
-use super::{Changing, Daemon, Ending, MUST_BE_NEW, MUST_EXIST, given, joined, rows, text};
+use super::{Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, given, joined, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -36,9 +36,14 @@ enum Verb {
     /// Change a target
     Set(Box<Set>),
     /// Remove a target with its LUNs, rules and users; the devices are not touched
+    ///
+    /// One that initiators are logged in to, and one with a ram: disk that holds data, which are lost, is removed only
+    /// with --force.
     Remove {
         #[command(flatten)]
         named: Named,
+        #[command(flatten)]
+        forcing: Forcing,
         #[command(flatten)]
         ending: Ending,
     },
@@ -121,8 +126,8 @@ impl Target {
             Verb::List(daemon) => daemon.show("/v1/targets", table),
             Verb::Add(add) => add.run(),
             Verb::Set(set) => set.run(),
-            Verb::Remove { named, ending } => {
-                let query = joined([ending.query()]);
+            Verb::Remove { named, forcing, ending } => {
+                let query = joined([forcing.query(), ending.query()]);
                 named.changing.change_at(Method::DELETE, &path(&named.name), &query, None)
             }
             Verb::Enable(named) => named.put(&json!({ "enabled": true })),
