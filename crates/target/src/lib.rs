@@ -60,8 +60,9 @@ pub use config::{
     PortalGroupConfig, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
-    DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
-    Rates, SessionReading, SpaceReading, TaskManagementReading, WarningCount,
+    DeviceReading, FailureMetrics, LunMetrics, LunReading, MemoryReading, MetricsSnapshot, OperationMetrics,
+    PortalReading, PrincipalMemoryReading, Rates, SessionReading, SpaceReading, TaskManagementReading,
+    WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
