@@ -12,6 +12,8 @@ type Labels<'a> = Vec<(&'a str, String)>;
 type Value = fn(&OperationMetrics) -> u64;
 /// Reads one size; `None`: the backing store does not tell.
 type Gauge = fn(&DeviceReading) -> Option<u64>;
+/// Reads one counter of a principal's memory.
+type MemoryCounter = fn(&PrincipalMemoryReading) -> u64;
 
 impl MetricsSnapshot {
     /// All counters as text, media type `text/plain; version=0.0.4`. Latencies are cumulated histograms in seconds.
@@ -109,7 +111,7 @@ impl Page {
         for of in &memory.principals {
             self.line("lunway_principal_memory_bytes", &labels(of), of.used);
         }
-        let families: [(&str, &str, fn(&PrincipalMemoryReading) -> u64); 2] = [
+        let families: [(&str, &str, MemoryCounter); 2] = [
             ("lunway_principal_memory_waits_total", "Commands of a principal that waited for memory.", |of| {
                 of.waits
             }),
