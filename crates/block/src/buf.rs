@@ -132,6 +132,16 @@ impl Buf {
         Self { mem: None, len: 0 }
     }
 
+    /// The memory that a buffer of `len` bytes occupies, bytes.
+    pub const fn memory_of(len: usize) -> usize {
+        match len {
+            0 => 0,
+            ..=SMALLEST => SMALLEST,
+            ..=LARGEST => len.next_power_of_two(),
+            _ => len,
+        }
+    }
+
     /// Shortens to `len`; longer ones stay as they are.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -291,6 +301,13 @@ mod tests {
         let listed: usize = (0..CLASSES).map(|class| kept(class) * (SMALLEST << class)).sum();
         assert!(bytes == listed && bytes <= THREAD_BYTES_MAX, "{bytes} counted, {listed} listed");
         assert_eq!(kept(0), 64, "the smallest find room beside what larger ones have left");
+    }
+
+    #[test]
+    fn a_buffer_occupies_what_is_told() {
+        for len in [0, 1, SMALLEST, SMALLEST + 1, 3 << 20, LARGEST, LARGEST + 1] {
+            assert_eq!(Buf::for_overwrite(len).freeze().pinned(), Buf::memory_of(len), "{len}");
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@
 //! | [`Geometry`], [`Unmap`] | size, sectors, limits, and what unmapping does |
 //! | [`BlockError`], [`Fate`] | what can go wrong, as meanings, and what became of the operation |
 //! | [`Buf`], [`SharedBuf`] | pooled, aligned memory: unique to fill, shared to send |
+//! | [`MemoryBudget`] | what a server may keep for its peers, shared out among them |
 //! | [`Io`] | a result that may be ready already |
 //! | [`Bytes`] | a device of sectors, addressed by bytes |
 //! | [`Extent`] | data, zeroes or nothing |
@@ -60,6 +61,7 @@ mod geometry;
 mod identity;
 mod io;
 mod layer;
+mod memory_budget;
 mod owner;
 mod path;
 mod permit;
@@ -85,6 +87,7 @@ pub use geometry::{Geometry, Unmap};
 pub use identity::Identity;
 pub use io::{Io, IoFuture};
 pub use layer::Layer;
+pub use memory_budget::{MemoryBudget, MemoryLease, MemoryLimits, MemoryUse, OwnerMemory};
 pub use owner::{Entered, Owner, OwnerKey, beyond_owner};
 pub use path::{PathSample, PathState};
 pub use permit::Permit;

@@ -16,10 +16,14 @@ pub(crate) enum Order {
 /// ExpCmdSN, and how far beyond it the initiator may go.
 ///
 /// MaxCmdSN = ExpCmdSN + depth − commands in flight − 1. It never goes back: a command that is delivered raises
-/// ExpCmdSN and what is in flight together, one that finishes opens the window by one.
+/// ExpCmdSN and what is in flight together, one that finishes opens the window by one. With a
+/// [smaller depth](Self::set_depth) what has been told still holds, and the window is opened no further until so many
+/// commands have finished.
 #[derive(Debug)]
 pub(crate) struct CommandWindow {
     expected: Serial,
+    /// MaxCmdSN.
+    maximum: Serial,
     depth: u32,
     in_flight: u32,
     /// Numbers that count as received although they never came (RFC 7143 §11.6.1); always within the window, so at most
@@ -33,13 +37,36 @@ pub(crate) struct CommandWindow {
 impl CommandWindow {
     /// `first`: the CmdSN of the leading Login Request, which is immediate and thus is the next one expected as well.
     pub(crate) fn new(first: u32, depth: u16) -> Self {
+        let depth = u32::from(depth.max(1));
         Self {
             expected: Serial(first),
-            depth: u32::from(depth.max(1)),
+            maximum: Serial(first.wrapping_add(depth - 1)),
+            depth,
             in_flight: 0,
             plugged: Vec::new(),
             stood_at: None,
         }
+    }
+
+    /// Commands in flight that are offered from now on.
+    pub(crate) fn set_depth(&mut self, depth: u16) {
+        self.depth = u32::from(depth.max(1));
+        self.open();
+    }
+
+    /// Raises MaxCmdSN to what the depth allows. A window that is closed has commands in flight, as the depth is 1 at
+    /// least: their answers open it.
+    fn open(&mut self) {
+        let room = self.depth - self.in_flight.min(self.depth);
+        let maximum = Serial(self.expected.0.wrapping_add(room).wrapping_sub(1));
+        if self.maximum < maximum {
+            self.maximum = maximum;
+        }
+    }
+
+    /// Numbers that the initiator may use.
+    fn room(&self) -> u32 {
+        self.maximum.0.wrapping_sub(self.expected.0).wrapping_add(1)
     }
 
     /// The numbers may also go on where those of the session stood, whose only connection this one replaces. RFC 7143
@@ -56,6 +83,8 @@ impl CommandWindow {
             && cmd_sn.wrapping_sub(stood_at) < cmd_sn.wrapping_sub(self.expected.0)
         {
             self.expected = Serial(stood_at);
+            self.maximum = Serial(stood_at.wrapping_sub(1));
+            self.open();
         }
     }
 
@@ -65,8 +94,8 @@ impl CommandWindow {
     pub(crate) fn judge(&self, cmd_sn: u32) -> Order {
         let distance = cmd_sn.wrapping_sub(self.expected.0);
         match distance {
-            0 if self.in_flight < self.depth => Order::Next,
-            _ if distance >= self.depth - self.in_flight.min(self.depth) => Order::Outside,
+            _ if distance >= self.room() => Order::Outside,
+            0 => Order::Next,
             _ if self.plugged.contains(&cmd_sn) => Order::Outside,
             _ => Order::Later,
         }
@@ -90,6 +119,7 @@ impl CommandWindow {
             self.plugged.swap_remove(at);
             self.expected = self.expected.next();
         }
+        self.open();
     }
 
     /// Counts a number that has not come as received, if it is within the window: what comes under it later is outside.
@@ -111,6 +141,7 @@ impl CommandWindow {
     /// A command has been answered or aborted.
     pub(crate) fn finished(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.open();
     }
 
     /// Returns `true` if every number before this one has arrived.
@@ -125,7 +156,7 @@ impl CommandWindow {
     /// The highest CmdSN that the initiator may use; ExpCmdSN − 1 closes the window.
     // RFC 7143 [4.2.2.1-9]
     pub(crate) fn maximum(&self) -> u32 {
-        self.expected.0.wrapping_add(self.depth - self.in_flight.min(self.depth)).wrapping_sub(1)
+        self.maximum.0
     }
 }
 
@@ -146,6 +177,29 @@ mod tests {
         window.finished();
         assert_eq!(window.maximum(), 1);
         assert_eq!(window.judge(1), Order::Next);
+    }
+
+    // shows RFC 7143 [4.2.2.1-9]
+    #[test]
+    fn a_window_that_gets_smaller_takes_back_nothing_and_opens_when_commands_have_finished() {
+        let mut window = CommandWindow::new(u32::MAX - 2, 8);
+        let told = window.maximum();
+        assert_eq!(window.take(u32::MAX - 2, true), Order::Next);
+        window.set_depth(2);
+        assert_eq!(window.maximum(), told);
+        for cmd_sn in (0..7).map(|number| (u32::MAX - 1).wrapping_add(number)) {
+            assert_eq!(window.take(cmd_sn, true), Order::Next, "it was offered");
+        }
+        assert_eq!(window.judge(told.wrapping_add(1)), Order::Outside);
+        for finished in 1..=8 {
+            window.finished();
+            let opened = window.maximum().wrapping_sub(told);
+            assert_eq!(opened, [0, 0, 0, 0, 0, 0, 1, 2][finished - 1], "{finished}");
+        }
+        assert_eq!(window.take(told.wrapping_add(1), false), Order::Next);
+        assert_eq!(window.maximum(), told.wrapping_add(3), "a ping is not in flight");
+        window.set_depth(8);
+        assert_eq!(window.maximum(), told.wrapping_add(9));
     }
 
     #[test]

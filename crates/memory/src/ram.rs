@@ -296,7 +296,7 @@ impl BlockDevice for RamDisk {
         self.clear(offset, len, zeroing)
     }
 
-    fn extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         if let Err(error) = self.geometry().check(offset, len) {
             return Io::err(error);
         }
@@ -309,6 +309,11 @@ impl BlockDevice for RamDisk {
             let kind = if data { ExtentKind::Data } else { ExtentKind::Unallocated };
             // An empty range within a chunk makes one empty piece, which `push_onto` drops.
             Extent { offset: from, len: to - from, kind }.push_onto(&mut list);
+            if list.len() > count.max(1) {
+                // The one before is whole.
+                list.pop();
+                break;
+            }
         }
         Io::ok(list)
     }
@@ -454,6 +459,7 @@ mod tests {
                 piece(3 * chunk, 1 << 30, ExtentKind::Unallocated),
             ]
         );
+        assert_eq!(ready(disk.extents(512, (1 << 30) - 512, 2)).unwrap(), extents[..2]);
         assert_eq!(ready(disk.extents(512, 0, usize::MAX)), Ok(vec![]));
     }
 

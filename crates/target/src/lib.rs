@@ -65,8 +65,8 @@ pub use config::{
     PortalGroupConfig, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
-    DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
-    Rates, SessionReading, TaskManagementReading, WarningCount,
+    DeviceReading, FailureMetrics, LunMetrics, LunReading, MemoryReading, MetricsSnapshot, OperationMetrics,
+    PortalReading, PrincipalMemoryReading, Rates, SessionReading, TaskManagementReading, WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};

@@ -1,9 +1,12 @@
 //! Principals: who sessions, reservations and registrations belong to.
 
+use std::net::IpAddr;
+
 use sha2::{Digest, Sha256};
 
 use crate::access::{self, Asker};
 use crate::config::AccessRule;
+use crate::source::Source;
 
 /// Digits of a rule without a name, in hexadecimal: 64 bits tell the rules of one target apart, which its administrator
 /// writes.
@@ -49,6 +52,17 @@ pub(crate) fn of(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>) -> 
     }
 }
 
+/// Returns the name under which memory is counted for a session of this principal from this address: the proven user's.
+/// Without CHAP, each source that a rule lets in is one of its own, as the peers that one rule lets in need not be one
+/// host, and what a host says its name is costs it nothing.
+pub(crate) fn memory_owner(principal: &str, from: IpAddr) -> String {
+    match principal {
+        user if is_user(user) => user.to_owned(),
+        "" => Source::from(from).to_string(),
+        rule => format!("{rule} from {}", Source::from(from)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +87,16 @@ mod tests {
         assert_eq!(one, of_host(&rules, "10.0.0.2", None));
         assert_ne!(one, of_host(&rules, "10.0.1.1", None));
         assert_eq!(of_host(&[], "10.0.0.1", None), "");
+    }
+
+    #[test]
+    fn memory_is_the_users_or_that_of_each_source() {
+        let owner = |principal, from: &str| memory_owner(principal, from.parse().unwrap());
+        assert_eq!(owner("user:joe", "10.0.0.1"), owner("user:joe", "10.0.0.2"));
+        assert_eq!(owner("rule:a", "10.0.0.1"), "rule:a from 10.0.0.1");
+        assert_ne!(owner("rule:a", "10.0.0.1"), owner("rule:b", "10.0.0.1"));
+        assert_ne!(owner("", "10.0.0.1"), owner("", "10.0.0.2"));
+        assert_eq!(owner("", "2001:db8::1"), owner("", "2001:db8::2:1"), "a host has a whole /64");
     }
 
     #[test]

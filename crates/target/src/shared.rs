@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
+use lunway_block::{MemoryBudget, MemoryLease};
 use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, LoginRefusal, SessionType};
 use lunway_iscsi::pdu::LoginStatus;
 use lunway_iscsi::target::TargetConnectionConfig;
@@ -182,6 +183,8 @@ pub(crate) struct Shared {
     pub(crate) throttle: LoginThrottle,
     pub(crate) chap_failures: ChapFailures,
     pub(crate) denials: Denials,
+    /// Memory that all sessions have, by principal.
+    pub(crate) memory: Arc<MemoryBudget>,
     /// Held while sessions are given [their rights](Self::review).
     pub(crate) reviewing: Mutex<()>,
 }
@@ -325,6 +328,12 @@ impl Shared {
             SessionContext { nexus, counters: None, initiator, principal, target: Some(target) },
             predecessors,
         ))
+    }
+
+    /// A part of the memory for a connection of a session: of what its principal has.
+    pub(crate) fn lease(&self, session: &SessionContext, ends: Ends) -> MemoryLease {
+        let principal = if session.target.is_some() { session.principal.as_str() } else { "discovery" };
+        MemoryLease::new(&self.memory, &principal::memory_owner(principal, ends.peer.ip()))
     }
 
     /// A login that finds no place is logged: its user sees a timeout or "out of resources" at best.

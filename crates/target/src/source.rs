@@ -1,6 +1,7 @@
 //! Sources of connections, and limits on each.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,15 @@ impl From<IpAddr> for SourceHost {
         match ip.to_canonical() {
             IpAddr::V6(ip) => Self(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX)).into()),
             v4 @ IpAddr::V4(_) => Self(v4),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(ip) => write!(f, "{ip}"),
+            IpAddr::V6(ip) => write!(f, "{ip}/64"),
         }
     }
 }

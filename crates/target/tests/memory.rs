@@ -7,6 +7,7 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use lunway_iscsi::login::InitiatorLoginConfig;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{self, DataOut, HEADER_LEN, NopOut, ScsiCommand, TaskManagementRequest};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 use support::{Client, Daemon, cdb10, login};
 
 /// `session_memory_mib` unless set otherwise, and what the allocator, sockets and the test itself take.
@@ -408,4 +409,116 @@ fn a_session_takes_no_more_memory_than_is_promised_whatever_it_sends_and_gives_i
             attacker.command(FINAL_WRITE, &write, TRANSFER, &data);
         }
     });
+}
+
+/// A client that comes from this address: without CHAP another source is another principal.
+fn from(daemon: &Daemon, source: &str, isid: u8) -> Client {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&format!("{source}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
+    socket.connect(&daemon.address.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    Client::log_in_over(stream, login(isid)).unwrap()
+}
+
+/// The median time of a write of 4 KiB, of many one after another.
+fn median(client: &mut Client) -> Duration {
+    let data = vec![9; 4096];
+    let mut times: Vec<_> = (0..201)
+        .map(|_| {
+            let begun = Instant::now();
+            client.write(0, 0, &data);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Each session held its window of data: gigabytes.
+#[test]
+fn sessions_that_wait_for_a_command_take_no_more_than_their_principal_has_and_harm_no_other() {
+    const SESSIONS: u8 = 150;
+    const WINDOW: usize = 128;
+    const BUDGET: usize = 64 << 20;
+    /// Of each session beside the budget: buffers of its connection at both ends, and headers.
+    const EACH: usize = 400 << 10;
+    let _alone = ALONE.lock();
+    let daemon = Daemon::start(
+        "[limits]\nsessions_per_initiator = 256\nmemory_mib = 256\nprincipal_memory_mib = 64\nlogins_per_second = 0",
+    );
+    let mut neighbour = from(&daemon, "127.0.0.2", 1).ready();
+    let alone = median(&mut neighbour);
+    let mut attackers: Vec<_> = (0..SESSIONS).map(|isid| Attacker::new(&daemon, isid)).collect();
+    let before = resident();
+    // 64 KiB a command would be 1.2 GiB.
+    let data = vec![7; 64 << 10];
+    let (write, len) = (cdb10(0x2a, 0, 128), data.len() as u32);
+    for (number, attacker) in attackers.iter_mut().enumerate() {
+        attacker.cmd_sn += 1;
+        (1..WINDOW).for_each(|_| drop(attacker.command(FINAL_WRITE, &write, len, &data)));
+        attacker.ping();
+        let most = resident().saturating_sub(before);
+        assert!(most < BUDGET + OTHERS + (number + 1) * EACH, "{} MiB by {number} sessions", most >> 20);
+    }
+    println!("{} MiB at most", resident().saturating_sub(before) >> 20);
+    let memory = daemon.server().metrics().memory;
+    let of = |source: &str| memory.principals.iter().find(|of| of.principal == source).unwrap();
+    assert!(of("127.0.0.1").used as usize <= BUDGET && of("127.0.0.1").used as usize > BUDGET / 2);
+
+    // The other principal finds what it needs, and as fast as before.
+    let beside = median(&mut neighbour);
+    println!("4 KiB in {alone:?} alone, in {beside:?} beside");
+    assert!(beside < alone * 5 + Duration::from_millis(2), "{alone:?} alone, {beside:?} beside");
+    neighbour.write(0, 0, &vec![3; 8 << 20]);
+    assert_eq!(neighbour.read(0, 0, BLOCKS), vec![3; 8 << 20]);
+    let memory = daemon.server().metrics().memory;
+    let of = |source: &str| memory.principals.iter().find(|of| of.principal == source).unwrap();
+    assert_eq!((of("127.0.0.2").waits, of("127.0.0.2").refused), (0, 0));
+
+    // The missing command comes: all are answered, those that found no place with TASK SET FULL.
+    for attacker in &mut attackers {
+        attacker.cmd_sn = attacker.cmd_sn.wrapping_sub(WINDOW as u32);
+        attacker.command(FINAL_WRITE, &write, len, &data);
+        attacker.take_answers(WINDOW);
+    }
+    let least_refused = SESSIONS as u64 * WINDOW as u64 / 2;
+    assert!(daemon.server().metrics().memory.refused > least_refused);
+    for attacker in &mut attackers {
+        attacker.cmd_sn = attacker.ping();
+        attacker.command(FINAL_WRITE, &write, len, &data);
+        attacker.take_answers(1);
+    }
+    support::until("all memory is given back", || daemon.server().metrics().memory.used == 0);
+}
+
+/// Writes that ask for their data, and reads, of many sessions that have little memory together: none waits for ever.
+#[test]
+fn sessions_of_a_principal_that_need_more_than_it_has_take_turns() {
+    const SESSIONS: u8 = 12;
+    let _alone = ALONE.lock();
+    let daemon = Daemon::start("[limits]\nmemory_mib = 64\nprincipal_memory_mib = 16");
+    let mut clients: Vec<_> = (0..SESSIONS).map(|isid| daemon.log_in_as(isid).ready()).collect();
+    let before = resident();
+    daemon.slow.hold();
+    let threads: Vec<_> = clients
+        .drain(..)
+        .map(|mut client| {
+            std::thread::spawn(move || {
+                let writes: Vec<_> = (0..3).map(|_| client.submit_write(1, 0, &vec![5; 8 << 20])).collect();
+                let reads: Vec<_> = (0..3).map(|_| client.submit_read(1, 0, BLOCKS)).collect();
+                for command in writes.into_iter().chain(reads) {
+                    assert_eq!(client.wait(command).status, 0);
+                }
+            })
+        })
+        .collect();
+    support::until("commands wait for memory", || daemon.server().metrics().memory.waits > 5);
+    let used = daemon.server().metrics().memory.used;
+    assert!(used <= 16 << 20, "{used}");
+    daemon.slow.release();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    support::until("all memory is given back", || daemon.server().metrics().memory.used == 0);
+    println!("{} MiB more, with the clients' own", resident().saturating_sub(before) >> 20);
 }

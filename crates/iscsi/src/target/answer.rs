@@ -9,6 +9,9 @@ use crate::pdu::{self, DataIn, FINAL, ScsiResponse};
 
 /// SAM-5 GOOD.
 const GOOD: u8 = 0x00;
+/// Status of a command for which there is no memory (SAM-5 §5.3.1): BUSY, and TASK SET FULL where the initiator has other
+/// commands with the logical unit.
+pub(super) const REFUSED: [u8; 2] = [0x08, 0x28];
 /// SAM-5 CHECK CONDITION.
 const CHECK_CONDITION: u8 = 0x02;
 
@@ -124,6 +127,13 @@ impl TargetConnection {
         self.scsi_response(&task, CHECK_CONDITION, &sense.to_bytes(), &residual);
     }
 
+    /// Ends a task that was not begun with a status that asks the initiator to send it again.
+    pub(super) fn answer_refused(&mut self, id: TaskId, status: u8) {
+        let Some(task) = self.end_task(id) else { return };
+        let residual = Residual::of(task.expected_length, 0, 0);
+        self.scsi_response(&task, status, &[], &residual);
+    }
+
     /// Data in PDUs as long as the initiator takes, in sequences of MaxBurstLength, the last one with the status
     /// (phase collapse, RFC 7143 §11.7.3).
     // RFC 7143 [4.2.2.4-1, 11.7.1-1, 11.7.1-2, 11.7.2-1, 13.19-1]
@@ -143,7 +153,7 @@ impl TargetConnection {
             return self.transmitter.push(&pdu::to_bytes(&last), &[], data);
         }
         // RFC 7143 [11.7.4-1, 11.7.2-1]
-        if self.retention.as_ref().is_some_and(|retention| retention.is_crowded()) {
+        if self.wants_acknowledgement() {
             // §11.7.2: it is to say at once that it has the data; at most once for each command.
             last.flags |= DataIn::ACKNOWLEDGE;
             last.lun = u64::from_be_bytes(task.lun).into();
@@ -155,6 +165,7 @@ impl TargetConnection {
         }
         if let Some(retention) = &mut self.retention {
             retention.keep_data_in(sequence);
+            self.fit_retention();
         }
     }
 

@@ -39,15 +39,15 @@ impl TargetConnection {
 
     /// Returns the buffer for immediate data: that for all of the command's data if the budget has room for it, so that
     /// it need not be copied when the rest comes.
-    pub(super) fn immediate_data_buffer(&self, head: &Head) -> Buf {
+    pub(super) fn immediate_data_buffer(&mut self, head: &Head) -> Buf {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let want = (command.expected_data_transfer_length.get() as usize).min(self.config.data_out_max);
-        let fits = self.unreserved.is_empty() && self.reserved + want <= self.data_out_budget();
-        Buf::for_overwrite(if command.is_write() && want > head.data_len && fits {
-            want
-        } else {
-            head.data_len
-        })
+        let fits = command.is_write()
+            && want > head.data_len
+            && self.unreserved.is_empty()
+            && self.reserved + want <= self.data_out_budget()
+            && self.has_memory_for(want);
+        Buf::for_overwrite(if fits { want } else { head.data_len })
     }
 
     /// This connection's part of the session's budget.
@@ -71,7 +71,8 @@ impl TargetConnection {
         }
     }
 
-    pub(super) fn scsi_command(&mut self, head: &Head, data: Buf) {
+    /// A command has arrived in its turn; `refused` says that its immediate data was dropped for lack of memory.
+    pub(super) fn scsi_command(&mut self, head: &Head, data: Buf, refused: bool) {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let numbered = !command.opcode.is_immediate();
         let initiator_task_tag = command.initiator_task_tag.get();
@@ -92,7 +93,7 @@ impl TargetConnection {
             Ok(segments) => segments,
             Err(reason) => {
                 if numbered {
-                    self.numbering.finished();
+                    self.numbering.finished(self.window_depth());
                 }
                 self.leave_order(place);
                 return self.reject(head, reason);
@@ -114,6 +115,7 @@ impl TargetConnection {
             arrival,
             next_r2t_sn: 0,
             reserved: 0,
+            charged: 0,
             barrier: command.attribute() == TaskAttribute::ORDERED,
             place,
             state: TaskState::Executing,
@@ -140,13 +142,24 @@ impl TargetConnection {
         if head.data_len > expected_length as usize {
             return self.fail(task, IscsiSense::IncorrectAmountOfData);
         }
-        if !command.is_write() || head.data_len == expected_length as usize {
+        if !command.is_write() {
             return self.deliver_command(task, data);
         }
         let want = (expected_length as usize).min(self.config.data_out_max);
         // F=0 announces unsolicited Data-Out, which InitialR2T=Yes forbids: then it comes unexpected.
         let unsolicited = !command.is_final() && !initial_r2t;
         let unsolicited_end = if unsolicited { first_burst.min(want) } else { 0 };
+        let is_complete = head.data_len == expected_length as usize;
+        let buffer = if is_complete { data.len() } else { data.len().max(unsolicited_end) };
+        if refused {
+            return self.refuse(task);
+        }
+        if !self.charge_task(task, buffer) {
+            return;
+        }
+        if is_complete {
+            return self.deliver_command(task, data);
+        }
         let collection = Collection {
             have: head.data_len,
             want,
@@ -287,23 +300,28 @@ impl TargetConnection {
         }
     }
 
-    /// Takes space for all of a task's data from the budget. A task on its own always gets it.
+    /// Takes space for all of a task's data from the budget, and memory of the principal. A task on its own always gets
+    /// the first, and waits for no more than one of each other connection for the second.
     fn reserve(&mut self, id: TaskId) -> bool {
         let budget = self.data_out_budget();
         let Some(task) = self.tasks.get_mut(id) else { return true };
-        let TaskState::Collecting(collection) = &mut task.state else { return true };
-        if task.reserved >= collection.want {
+        let TaskState::Collecting(collection) = &task.state else { return true };
+        let (want, charged) = (collection.want, task.charged);
+        if task.reserved >= want {
             return true;
         }
         let others = self.reserved - task.reserved;
-        if others > 0 && others + collection.want > budget {
+        if others > 0 && others + want > budget || !self.charge_whole(charged, want, others == 0) {
             return false;
         }
-        let mut whole = Buf::for_overwrite(collection.want);
+        let Some(task) = self.tasks.get_mut(id) else { return true };
+        let TaskState::Collecting(collection) = &mut task.state else { return true };
+        let mut whole = Buf::for_overwrite(want);
         whole[..collection.have].copy_from_slice(&collection.buf[..collection.have]);
         collection.buf = whole;
-        self.reserved = others + collection.want;
-        task.reserved = collection.want;
+        self.reserved = others + want;
+        task.reserved = want;
+        task.charged = charged.max(Buf::memory_of(want));
         true
     }
 
@@ -459,6 +477,7 @@ impl TargetConnection {
     pub(super) fn end_task(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(id)?;
         self.free_place(task.numbered);
+        self.free_task(task.charged);
         self.free_memory(task.reserved);
         self.barriers -= usize::from(task.barrier);
         self.leave_order(task.place);
@@ -471,7 +490,7 @@ impl TargetConnection {
     /// A command occupies the window, or the number of immediate commands, no longer.
     fn free_place(&mut self, numbered: bool) {
         if numbered {
-            self.numbering.finished();
+            self.numbering.finished(self.window_depth());
         } else {
             self.immediate_tasks -= 1;
         }
@@ -484,7 +503,7 @@ impl TargetConnection {
     }
 
     /// Lets tasks that wait for memory ask for their data, the oldest first.
-    fn grant_memory(&mut self) {
+    pub(super) fn grant_memory(&mut self) {
         while let Some(&next) = self.unreserved.front() {
             // While unsolicited data comes, its buffer is lent to the receiver again and again: it must not be grown
             // when memory is freed elsewhere. The last of that data brings the task here once more.
@@ -591,13 +610,14 @@ impl TargetConnection {
         }
         let place = (!frees_place).then_some(task.numbered);
         let initiator_task_tag = task.initiator_task_tag;
-        self.aborted.push(AbortedTask { id, initiator_task_tag, reserved, place });
+        self.aborted.push(AbortedTask { id, initiator_task_tag, reserved, charged: task.charged, place });
     }
 
     /// The driver has completed an aborted task.
     pub(super) fn aborted_task_completed(&mut self, id: TaskId) {
         let Some(at) = self.aborted.iter().position(|task| task.id == id) else { return };
-        let AbortedTask { reserved, place, .. } = self.aborted.swap_remove(at);
+        let AbortedTask { reserved, charged, place, .. } = self.aborted.swap_remove(at);
+        self.free_task(charged);
         if let Some(numbered) = place {
             let (expected, maximum) = self.numbering.window();
             self.free_place(numbered);

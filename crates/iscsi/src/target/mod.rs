@@ -7,6 +7,7 @@
 //! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
 //! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
 //! | `retained.rs` | what may be asked for again by SNACK (error recovery level 1) |
+//! | `memory.rs` | what the connection occupies of its principal's memory |
 //! | `order.rs` | the order of tasks over several connections |
 //! | `session.rs` | what the connections of a session share: [`SharedSession`], command numbering |
 //! | `task.rs` | the table of tasks |
@@ -24,6 +25,7 @@ macro_rules! number_status {
 mod answer;
 mod command;
 mod control;
+mod memory;
 mod order;
 mod retained;
 mod session;
@@ -46,6 +48,7 @@ use crate::pdu::{
 use crate::receive::{Data, Head, Receiver};
 use crate::transmit::Transmitter;
 use crate::window::{CommandWindow, Order};
+use memory::Occupancy;
 use retained::Retention;
 use session::Numbering;
 
@@ -201,6 +204,10 @@ struct Held {
     immediate: bool,
     head: Head,
     data: Option<Data>,
+    /// Memory of its data that is counted, bytes.
+    charged: usize,
+    /// Its data was dropped, as there was no memory for it.
+    refused: bool,
 }
 
 /// Tasks that a task management function is about: not those that were sent after it (RFC 7143 §4.2.3.2).
@@ -242,6 +249,12 @@ pub enum Before {
 /// MaxRecvDataSegmentLength + one receive buffer, not counting what is queued for sending: the driver stops reading
 /// while [`unsent_memory`](Self::unsent_memory) is large. Data of aborted commands counts until the driver has
 /// completed them.
+///
+/// With a [lease](Self::set_memory) all of that, and what the driver [takes](Self::take_memory), is counted against the
+/// budget of the principal. Where that is used up, commands do not ask for their data until there is room; those that
+/// bring data with them are answered with BUSY or TASK SET FULL, if the connection's reserve is used up as well; the data
+/// of those that came before their predecessors is dropped, and they are answered in the same way when their turn comes.
+/// What has no data, such as task management, is never refused, and the window is made smaller before it comes to that.
 // RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,
@@ -273,6 +286,7 @@ pub struct TargetConnection {
     next_transfer_tag: u32,
     /// There is one where error recovery level 1 was agreed.
     retention: Option<Box<Retention>>,
+    memory: Occupancy,
     control: control::Control,
     arrivals: u64,
     /// PDUs that may be taken, see [`Self::take_up_to`].
@@ -303,6 +317,7 @@ impl TargetConnection {
             unreserved: VecDeque::new(),
             next_transfer_tag: 0,
             retention: None,
+            memory: Occupancy::default(),
             control: control::Control::default(),
             arrivals: 0,
             pdus_left: usize::MAX,
@@ -449,6 +464,7 @@ impl TargetConnection {
                     self.arriving = Some((head, placed));
                     return;
                 };
+                self.data_came();
                 match placed {
                     Some(task) => self.data_out_placed(&head, task, data),
                     None => self.take_pdu(head, Some(data)),
@@ -494,10 +510,15 @@ impl TargetConnection {
                         return (buf, at, Some(task));
                     }
                 }
-                Opcode::SCSI_COMMAND => return (self.immediate_data_buffer(head), 0, None),
+                Opcode::SCSI_COMMAND => {
+                    let buffer = self.immediate_data_buffer(head);
+                    self.expect_data(buffer.len());
+                    return (buffer, 0, None);
+                }
                 _ => {}
             }
         }
+        self.expect_data(head.data_len);
         (Buf::for_overwrite(head.data_len), 0, None)
     }
 
@@ -539,17 +560,19 @@ impl TargetConnection {
         if opcode.is_immediate() {
             // RFC 7143 [4.2.3.3-6, 11.6.1-2]
             if control::is_about_many_tasks(&head) && self.numbering.waits_for(cmd_sn) {
-                return self.hold(Held { cmd_sn, immediate: true, head, data });
+                return self.hold(Held { cmd_sn, immediate: true, head, data, charged: 0, refused: false });
             }
-            return self.deliver(head, data);
+            return self.deliver(head, data, false);
         }
         let is_command = opcode.opcode() == Opcode::SCSI_COMMAND;
         let command = is_command.then(|| pdu::view::<ScsiCommand>(&head.bhs));
         match self.numbering.take(cmd_sn, command) {
             Order::Outside => {}
-            Order::Later => self.hold(Held { cmd_sn, immediate: false, head, data }),
+            Order::Later => {
+                self.hold(Held { cmd_sn, immediate: false, head, data, charged: 0, refused: false });
+            }
             Order::Next => {
-                self.deliver(head, data);
+                self.deliver(head, data, false);
                 if !self.held.is_empty() {
                     self.release();
                 }
@@ -560,7 +583,7 @@ impl TargetConnection {
 
     /// Keeps a request until its turn. What the window offers is always kept: a number is held once and its window has
     /// `depth` of them, with FirstBurstLength or one data segment each, which is what `session_memory_mib` counts for
-    /// the window.
+    /// the window. Its data is kept if the principal's memory has room for it.
     fn hold(&mut self, mut held: Held) {
         if held.immediate {
             let waiting = self.held.iter().filter(|other| other.immediate).count();
@@ -584,6 +607,7 @@ impl TargetConnection {
             return;
         }
         held.data = held.data.take().and_then(|data| self.data_of_held(&held.head, data));
+        self.charge_held(&mut held);
         self.held.insert(at, held);
     }
 
@@ -611,8 +635,9 @@ impl TargetConnection {
         {
             let is_command = BasicHeader::of(&held.head.bhs).opcode.opcode() == Opcode::SCSI_COMMAND;
             let command = is_command.then(|| pdu::view::<ScsiCommand>(&held.head.bhs));
+            self.free_held(held.charged);
             if held.immediate || self.numbering.take(held.cmd_sn, command) == Order::Next {
-                self.deliver(held.head, held.data);
+                self.deliver(held.head, held.data, held.refused);
             }
         }
     }
@@ -621,7 +646,8 @@ impl TargetConnection {
         self.events.extend(self.numbering.take_wakes().into_iter().map(TargetEvent::Wake));
     }
 
-    fn deliver(&mut self, head: Head, data: Option<Data>) {
+    /// A request is taken in its turn; `refused` says that its data was dropped.
+    fn deliver(&mut self, head: Head, data: Option<Data>, refused: bool) {
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;
         }
@@ -633,7 +659,9 @@ impl TargetConnection {
             return self.reject(&head, RejectReason::PROTOCOL_ERROR);
         }
         match opcode {
-            Opcode::SCSI_COMMAND => self.scsi_command(&head, data),
+            Opcode::SCSI_COMMAND => self.scsi_command(&head, data, refused),
+            // Out of resources; RFC 7143 §11.17.1 has no reason that says no more than that.
+            _ if refused => self.reject(&head, RejectReason::LONG_OPERATION_REJECT),
             Opcode::NOP_OUT => self.nop_out(&head, data),
             Opcode::TASK_MANAGEMENT_REQUEST => self.task_management(&head),
             Opcode::TEXT_REQUEST => self.text_request(&head, &data),
@@ -664,8 +692,10 @@ impl TargetConnection {
     fn close(&mut self, reason: CloseReason) {
         if !matches!(self.phase, Phase::Closing) {
             self.phase = Phase::Closing;
-            self.held.clear();
+            let held = std::mem::take(&mut self.held);
+            held.into_iter().for_each(|held| self.free_held(held.charged));
             self.arriving = None;
+            self.data_came();
             self.events.push_back(TargetEvent::Closing(reason));
         }
     }

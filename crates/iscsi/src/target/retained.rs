@@ -13,7 +13,7 @@ use crate::serial::Serial;
 
 /// Bytes of buffers that are kept until the initiator says that it has their data. From half of it on, it is asked to
 /// say so at once (A bit). Above it the oldest are forgotten, and a SNACK for them is rejected: the initiator then
-/// repeats the command.
+/// repeats the command. All of it counts against the budget of the principal, and where that is used up, less is kept.
 const BYTES_MAX: usize = 16 << 20;
 /// Answers that are kept: eight full windows of the usual size.
 const ANSWERS_MAX: usize = 1024;
@@ -117,6 +117,20 @@ impl Retention {
         }
     }
 
+    /// Bytes of buffers that are kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Forgets the oldest answer; `false` if that is the last one.
+    pub(super) fn forget(&mut self) -> bool {
+        let has_others = self.answers.len() > 1;
+        if has_others {
+            self.forget_oldest();
+        }
+        has_others
+    }
+
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.answers.pop_front() {
             self.bytes -= oldest.answer.bytes();
@@ -174,6 +188,7 @@ impl TargetConnection {
             // StatSN is at the same place in every answer.
             let stat_sn: &TextResponse = pdu::view(header);
             retention.keep_pdu(stat_sn.stat_sn.get(), *header, data.clone());
+            self.fit_retention();
         }
         self.transmitter.push(header, &[], data);
     }

@@ -185,13 +185,17 @@ impl Numbering {
         }
     }
 
-    /// A command has been answered or aborted.
-    pub(super) fn finished(&mut self) {
+    /// A command has been answered or aborted; so many may be in flight from now on.
+    pub(super) fn finished(&mut self, depth: u16) {
+        let finish = |window: &mut CommandWindow| {
+            window.set_depth(depth);
+            window.finished();
+        };
         match self {
-            Self::Own(window) => window.finished(),
+            Self::Own(window) => finish(window),
             Self::Shared(member) => {
                 member.in_flight = member.in_flight.saturating_sub(1);
-                member.session.lock().window.finished();
+                finish(&mut member.session.lock().window);
             }
         }
     }

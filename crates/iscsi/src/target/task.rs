@@ -98,6 +98,8 @@ pub(super) struct Task {
     pub(super) next_r2t_sn: u32,
     /// Bytes of the connection's Data-Out budget that it holds.
     pub(super) reserved: usize,
+    /// Memory of its data that is counted against the principal's budget, bytes.
+    pub(super) charged: usize,
     /// ORDERED, and not handed to the driver yet: younger commands of its logical unit are not either.
     pub(super) barrier: bool,
     /// In the order of a session of several connections, until the device server has the task.
@@ -129,6 +131,8 @@ pub(super) struct AbortedTask {
     pub(super) initiator_task_tag: u32,
     /// Bytes of the connection's Data-Out budget.
     pub(super) reserved: usize,
+    /// Memory of its data that is counted against the principal's budget, bytes.
+    pub(super) charged: usize,
     /// Its place in the command window (`true`) or among the immediate commands, where it has it still.
     pub(super) place: Option<bool>,
 }

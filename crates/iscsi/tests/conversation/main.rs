@@ -4,6 +4,7 @@ mod commands;
 mod hostile_target;
 mod login;
 mod lost_answers;
+mod memory;
 mod order;
 mod recovery;
 mod rules;

@@ -183,12 +183,14 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
         let in_memory = device.caching() == Caching::Memory;
         let window_max = if in_memory { STATUS_WINDOW_IN_MEMORY } else { STATUS_WINDOW_MAX };
         let (mut at, mut window, mut slices) = (start * sector, STATUS_WINDOW_FIRST, TimeSlices::new());
-        for step in 0..STATUS_WINDOWS_MAX {
+        for _ in 0..STATUS_WINDOWS_MAX {
             let len = window.min(geometry.size - at);
             if len == 0 || status.is_full(descriptors_max) {
                 break;
             }
-            if step > 0 {
+            // Of the first window, too: an answer of a few descriptors takes as long as a read of 64 KiB, and a session
+            // may ask for a window of commands at a time.
+            if in_memory {
                 slices.next().await;
             }
             // One more than fit: the last one may grow until there is another.
@@ -196,6 +198,9 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
             let extents = device.extents(at, len, missing).await;
             let fail = |error| failure(command.unit(), Step::Read { offset: at, len }, &error);
             let extents = extents.map_err(fail)?;
+            if !in_memory {
+                slices.next().await;
+            }
             for extent in &extents {
                 status.push(extent.offset / sector, extent.len / sector, Provisioning::of(extent.kind));
             }

@@ -164,6 +164,14 @@ impl Config {
             let value = &self.limits.session_memory_mib;
             return Err(self.wrong("limits: session_memory_mib", value, "16 to 65536 are possible"));
         }
+        let Limits { memory_mib, principal_memory_mib, .. } = self.limits;
+        if !(64..=1 << 20).contains(&memory_mib) {
+            return Err(self.wrong("limits: memory_mib", &memory_mib, "64 to 1048576 are possible"));
+        }
+        if !(16..=1 << 20).contains(&principal_memory_mib) {
+            let value = &principal_memory_mib;
+            return Err(self.wrong("limits: principal_memory_mib", value, "16 to 1048576 are possible"));
+        }
         if poll > POLL_MAX {
             let why = format!("0s to {} make sense", ExactDuration(POLL_MAX));
             return Err(self.wrong("limits: poll", &ExactDuration(poll), why));

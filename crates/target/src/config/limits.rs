@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Limits on the resources that peers can use.
 ///
-/// In the worst case the memory is about `sessions × session_memory_mib`, plus 64 KiB for each connection that is not
-/// logged in, and 16 MiB for each connection with error recovery.
+/// In the worst case the memory is about `memory_mib`, plus 2 MiB for each session, 64 KiB for each connection that is not
+/// logged in, and for each principal one command of each kind, 24 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, try_from = "WrittenLimits")]
 // The schema has no outdated keys: they are read, and not offered.
@@ -39,6 +39,13 @@ pub struct Limits {
     /// Memory for data in flight in one session, MiB: a quarter for solicited data, a quarter for commands at the
     /// devices, half for unsolicited data.
     pub session_memory_mib: usize,
+    /// Memory for data in flight in all sessions together, MiB, beside 1 MiB that each connection has for itself: data of
+    /// commands that wait, buffers of commands at the devices, answers that are not taken, answers kept for
+    /// retransmission. The last quarter is for principals that have no more than a sixteenth of it.
+    pub memory_mib: usize,
+    /// Of `memory_mib`, what the sessions of one principal have together, MiB: of one CHAP user; without CHAP, of one
+    /// source address and access rule.
+    pub principal_memory_mib: usize,
     /// Silence after which the target pings an initiator (NOP-In), such as `30s`; `0s`: never.
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
@@ -65,6 +72,8 @@ impl Default for Limits {
             login_timeout: Duration::from_secs(15),
             command_window: 128,
             session_memory_mib: 64,
+            memory_mib: 1024,
+            principal_memory_mib: 256,
             nop_interval: Duration::from_secs(30),
             nop_timeout: Duration::from_secs(30),
             poll: Duration::from_micros(50),
@@ -117,6 +126,8 @@ struct WrittenLimits {
     login_timeout_s: Option<u64>,
     command_window: Option<u16>,
     session_memory_mib: Option<usize>,
+    memory_mib: Option<usize>,
+    principal_memory_mib: Option<usize>,
     nop_interval: Option<WrittenDuration>,
     nop_interval_s: Option<u64>,
     nop_timeout: Option<WrittenDuration>,
@@ -147,6 +158,8 @@ impl TryFrom<WrittenLimits> for Limits {
                 .unwrap_or(default.login_timeout),
             command_window: written.command_window.unwrap_or(default.command_window),
             session_memory_mib: written.session_memory_mib.unwrap_or(default.session_memory_mib),
+            memory_mib: written.memory_mib.unwrap_or(default.memory_mib),
+            principal_memory_mib: written.principal_memory_mib.unwrap_or(default.principal_memory_mib),
             nop_interval: either(interval, written.nop_interval, seconds(written.nop_interval_s))?
                 .unwrap_or(default.nop_interval),
             nop_timeout: either(timeout, written.nop_timeout, seconds(written.nop_timeout_s))?

@@ -29,7 +29,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::FuturesUnordered;
-use lunway_block::{Entered, Io};
+use lunway_block::{Buf, Entered, Io};
 use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId};
@@ -79,8 +79,8 @@ const ROUNDS_MAX: u32 = 16;
 /// core, whose window bounds them; pings, task management, text and logout are answered.
 ///
 /// Promises: at most [`UNSENT_READING_MAX`] and what the devices had are queued as answers; at most
-/// `bytes_executing_max` bytes of buffers for commands are with the devices, or one command's; commands that the device
-/// has are never dropped in the middle: when the connection ends, [`finish`](Self::finish) waits for them before the
+/// `bytes_executing_max` bytes of buffers for commands are with the devices, or one command's; all of it is counted
+/// against the memory of the principal, for which commands wait as well; commands that the device has are never dropped in the middle: when the connection ends, [`finish`](Self::finish) waits for them before the
 /// nexus goes and the session's name becomes free.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -104,6 +104,8 @@ pub(crate) struct Connection {
     commands_executing: usize,
     bytes_executing: usize,
     bytes_executing_max: usize,
+    /// Bytes that the next command needs and the principal's memory did not have; 0: it had all.
+    starved_of: usize,
     turn: Turn,
     /// The connections whose place this one takes.
     predecessors: Vec<Arc<Handle>>,
@@ -166,6 +168,7 @@ impl Connection {
             commands_executing: 0,
             bytes_executing: 0,
             bytes_executing_max: serving.bytes_executing_max,
+            starved_of: 0,
             turn: Turn::default(),
             predecessors: Vec::new(),
             held: BTreeSet::new(),
@@ -207,6 +210,7 @@ impl Connection {
             if let Err(error) = self.transmit() {
                 return End::Broken(error);
             }
+            self.core.settle_memory();
             if let Some(end) = self.ended() {
                 return end;
             }
@@ -251,14 +255,23 @@ impl Connection {
         !self.mute && self.ending.is_none() && !self.is_stalled()
     }
 
-    /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, or of commands with
-    /// the devices.
+    /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, of commands with the
+    /// devices, or of the principal's other sessions.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
+            let bytes = memory_of(command);
             self.core.unsent_memory() > UNSENT_MAX
-                || self.bytes_executing > 0
-                    && self.bytes_executing + memory_of(command) > self.bytes_executing_max
+                || self.bytes_executing > 0 && self.bytes_executing + bytes > self.bytes_executing_max
+                || self.starved_of > 0 && bytes >= self.starved_of
         })
+    }
+
+    /// Takes memory for the next event, if it is a command; `false`: it has to wait.
+    fn takes_memory(&mut self) -> bool {
+        let bytes = self.core.next_command().map_or(0, memory_of);
+        let taken = bytes == 0 || self.core.take_memory(bytes, self.bytes_executing == 0);
+        self.starved_of = if taken { 0 } else { bytes };
+        taken
     }
 
     /// Makes one read. A read shorter than the space has emptied the socket: the runtime is told so, which saves the
@@ -294,7 +307,9 @@ impl Connection {
     fn execute(&mut self) {
         let mut entered = self.enter();
         while !self.mute && self.ending.is_none() {
-            let stalled = self.is_stalled() || self.turn.is_over() && self.core.next_command().is_some();
+            let stalled = self.is_stalled()
+                || self.turn.is_over() && self.core.next_command().is_some()
+                || !self.takes_memory();
             let event = if stalled { self.core.poll_urgent_event() } else { self.core.poll_event() };
             let Some(event) = event else {
                 self.eventful = stalled;
@@ -369,13 +384,13 @@ impl Connection {
     }
 
     fn command(&mut self, command: Command) {
+        let bytes = memory_of(&command);
         // The core gives commands in normal sessions only.
         let Some(SessionContext { nexus: Some(nexus), counters: Some(counters), .. }) = &mut self.session
         else {
-            return;
+            return self.core.give_memory(bytes);
         };
         let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };
-        let bytes = memory_of(&command);
         self.turn.command(bytes + command.data_out.len());
         let options = TaskOptions {
             ordered: command.attribute == TaskAttribute::ORDERED,
@@ -386,6 +401,7 @@ impl Connection {
         match answer {
             Io::Ready(response) => {
                 counters.answered(nexus, to, &response);
+                self.core.give_memory(bytes);
                 self.core.complete(command.task, completion(response));
             }
             Io::Pending(response) => {
@@ -411,7 +427,9 @@ impl Connection {
                 }
                 self.commands_executing -= 1;
                 self.bytes_executing -= bytes;
+                self.starved_of = 0;
                 self.turn.command(bytes);
+                self.core.give_memory(bytes);
                 self.core.complete(task, completion(response));
                 if !self.aborted.is_empty() {
                     self.aborted_task_ended(task);
@@ -453,6 +471,9 @@ impl Connection {
             self.slices = recycle(slices);
             self.turn.socket(taken);
             self.core.sent(taken);
+            if taken > 0 {
+                self.starved_of = 0;
+            }
             match result {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
@@ -492,7 +513,7 @@ impl Connection {
 /// The bytes of buffers that a command takes beside its data-out, which the protocol core counts: what the initiator
 /// has room for, as no command reads more, and what the device server needs of its own.
 fn memory_of(command: &Command) -> usize {
-    (command.data_in_max as usize).min(LogicalUnitOptions::MAX_TRANSFER as usize)
+    Buf::memory_of((command.data_in_max as usize).min(LogicalUnitOptions::MAX_TRANSFER as usize))
         + lunway_scsi::working_memory(&command.cdb, command.data_out.len())
 }
 

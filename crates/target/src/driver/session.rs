@@ -46,6 +46,8 @@ impl Connection {
             self.ticket.handle.describe(summary.clone());
             session.counters = Some(self.shared.metrics.open(summary));
         }
+        let lease = self.shared.lease(&session, self.ends);
+        self.core.set_memory(lease);
         self.session = Some(session);
         // A connection that joins may narrow the session's rights: before its first command.
         self.review();

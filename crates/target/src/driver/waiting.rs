@@ -54,6 +54,11 @@ impl Connection {
             self.readable = self.stream.poll_read_ready(cx).is_ready();
         }
         news |= (self.readable || self.core.holds_back()) && self.reads();
+        if self.core.lacks_memory() && self.core.poll_memory(cx).is_ready() {
+            self.starved_of = 0;
+            self.eventful = true;
+            news = true;
+        }
         if self.core.unsent() > 0 && !self.mute {
             self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
             news |= self.writable;

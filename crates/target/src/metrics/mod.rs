@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use lunway_block::{MemoryUse, OwnerMemory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,9 @@ pub struct MetricsSnapshot {
     pub chap_delayed: u64,
     /// Snapshots that were lost: their area full, failed or too slow.
     pub snapshots_broken: u64,
+    /// Memory for data in flight.
+    #[serde(default)]
+    pub memory: MemoryReading,
     /// By logical unit: its size, and the space in its backing store.
     pub devices: Vec<DeviceReading>,
     /// Number of warnings by kind.
@@ -99,6 +103,56 @@ pub struct LunReading {
     /// Counters.
     #[serde(flatten)]
     pub metrics: LunMetrics,
+}
+
+/// Memory for data in flight, of `limits.memory_mib`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryReading {
+    /// The limit of all sessions together, bytes.
+    pub limit: u64,
+    /// The limit of one principal, bytes.
+    pub principal_limit: u64,
+    /// Bytes in use, beside the reserve of each connection.
+    pub used: u64,
+    /// Commands that waited for memory of their principal.
+    pub waits: u64,
+    /// Commands that were answered with BUSY or TASK SET FULL for lack of memory.
+    pub refused: u64,
+    /// By principal that has a session.
+    pub principals: Vec<PrincipalMemoryReading>,
+}
+
+/// Memory for data in flight of one principal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PrincipalMemoryReading {
+    /// The principal: `user:` and a CHAP user; without CHAP, access rule and source address.
+    pub principal: String,
+    /// Bytes in use.
+    pub used: u64,
+    /// Commands that waited for memory since the oldest of its sessions began.
+    pub waits: u64,
+    /// Commands that were refused for lack of memory since then.
+    pub refused: u64,
+}
+
+impl From<MemoryUse> for MemoryReading {
+    fn from(memory: MemoryUse) -> Self {
+        let MemoryUse { limits, used, waits, refused, owners } = memory;
+        let principal = |OwnerMemory { owner, used, waits, refused }| PrincipalMemoryReading {
+            principal: owner,
+            used: used as u64,
+            waits,
+            refused,
+        };
+        Self {
+            limit: limits.whole as u64,
+            principal_limit: limits.each as u64,
+            used: used as u64,
+            waits,
+            refused,
+            principals: owners.into_iter().map(principal).collect(),
+        }
+    }
 }
 
 /// The size of a logical unit, and the space in its backing store.
@@ -269,6 +323,7 @@ impl Metrics {
             chap_failures: 0,
             chap_delayed: 0,
             snapshots_broken,
+            memory: MemoryReading::default(),
             devices: Vec::new(),
             warnings: Vec::new(),
         }

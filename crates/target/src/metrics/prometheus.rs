@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{DeviceReading, LunMetrics, MetricsSnapshot, OperationMetrics};
+use super::{
+    DeviceReading, LunMetrics, MemoryReading, MetricsSnapshot, OperationMetrics, PrincipalMemoryReading,
+};
 
 /// The name of a counted thing and how it is told apart from others of its kind.
 type Labels<'a> = Vec<(&'a str, String)>;
@@ -10,6 +12,8 @@ type Labels<'a> = Vec<(&'a str, String)>;
 type Value = fn(&OperationMetrics) -> u64;
 /// Reads one size; `None`: the backing store does not tell.
 type Gauge = fn(&DeviceReading) -> Option<u64>;
+/// Reads one counter of a principal's memory.
+type MemoryCounter = fn(&PrincipalMemoryReading) -> u64;
 
 impl MetricsSnapshot {
     /// All counters as text, media type `text/plain; version=0.0.4`. Latencies are cumulated histograms in seconds.
@@ -55,6 +59,7 @@ impl MetricsSnapshot {
             "Snapshots that were lost: their area full, failed or too slow.",
         );
         page.line("lunway_snapshots_broken_total", &[], self.snapshots_broken);
+        page.memory(&self.memory);
         page.devices(&self.devices);
         page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
         for portal in &self.portals {
@@ -89,6 +94,39 @@ impl Page {
 
     fn write(&mut self, arguments: fmt::Arguments<'_>) {
         self.0.write_fmt(arguments).expect("writing to a String does not fail");
+    }
+
+    /// Memory for data in flight.
+    fn memory(&mut self, memory: &MemoryReading) {
+        self.family("lunway_memory_bytes", "gauge", "Memory for data in flight that principals share.");
+        self.line("lunway_memory_bytes", &[], memory.used);
+        self.family("lunway_memory_limit_bytes", "gauge", "Limit of that memory.");
+        self.line("lunway_memory_limit_bytes", &[], memory.limit);
+        self.family("lunway_memory_waits_total", "counter", "Commands that waited for memory.");
+        self.line("lunway_memory_waits_total", &[], memory.waits);
+        self.family("lunway_memory_refused_total", "counter", "Commands that were refused for lack of memory.");
+        self.line("lunway_memory_refused_total", &[], memory.refused);
+        let labels = |of: &PrincipalMemoryReading| [("principal", of.principal.clone())];
+        self.family("lunway_principal_memory_bytes", "gauge", "Memory for data in flight of a principal.");
+        for of in &memory.principals {
+            self.line("lunway_principal_memory_bytes", &labels(of), of.used);
+        }
+        let families: [(&str, &str, MemoryCounter); 2] = [
+            ("lunway_principal_memory_waits_total", "Commands of a principal that waited for memory.", |of| {
+                of.waits
+            }),
+            (
+                "lunway_principal_memory_refused_total",
+                "Commands of a principal that were refused for lack of memory.",
+                |of| of.refused,
+            ),
+        ];
+        for (name, help, value) in families {
+            self.family(name, "counter", help);
+            for of in &memory.principals {
+                self.line(name, &labels(of), value(of));
+            }
+        }
     }
 
     /// Size and space of logical units.
@@ -194,7 +232,7 @@ fn seconds(micros: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::counters::{Counters, Ending, Kind};
-    use super::super::{LunReading, MetricsSnapshot};
+    use super::super::{LunReading, MemoryReading, MetricsSnapshot, PrincipalMemoryReading};
     use std::time::Duration;
 
     #[test]
@@ -214,6 +252,18 @@ mod tests {
             chap_failures: 4,
             chap_delayed: 2,
             snapshots_broken: 3,
+            memory: MemoryReading {
+                limit: 1 << 30,
+                used: 5 << 20,
+                waits: 7,
+                principals: vec![PrincipalMemoryReading {
+                    principal: "user:joe".to_owned(),
+                    used: 3 << 20,
+                    waits: 6,
+                    refused: 2,
+                }],
+                ..MemoryReading::default()
+            },
             devices: Vec::new(),
             warnings: Vec::new(),
         };
@@ -222,6 +272,10 @@ mod tests {
         for line in [
             "lunway_sessions 0".to_owned(),
             "lunway_logins_total{result=\"refused\"} 1".to_owned(),
+            "lunway_memory_bytes 5242880".to_owned(),
+            "lunway_memory_waits_total 7".to_owned(),
+            "lunway_principal_memory_bytes{principal=\"user:joe\"} 3145728".to_owned(),
+            "lunway_principal_memory_refused_total{principal=\"user:joe\"} 2".to_owned(),
             format!("lunway_lun_operations_total{{{labels},operation=\"read\"}} 4"),
             format!("lunway_lun_bytes_total{{{labels},operation=\"read\"}} 16384"),
             format!("lunway_lun_latency_seconds_bucket{{{labels},operation=\"read\",le=\"0.000001\"}} 1"),

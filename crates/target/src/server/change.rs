@@ -714,6 +714,7 @@ impl Changer {
             settings::warn_of_memory(&limits);
         }
         self.shared.registry.set_limits(&limits);
+        self.shared.memory.set_limits(settings::memory_limits(&limits));
         // From here on logins meet the new configuration.
         self.shared.serve(settings::serving(new, limits, prepared.targets.clone(), prepared.discovery));
         let portals = self.shared.portals.now();

@@ -47,7 +47,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, Compaction, Permit, SnapshotCommit};
+use lunway_block::{BlockDevice, Compaction, MemoryBudget, Permit, SnapshotCommit};
 use lunway_filesystem::cut::Cut;
 use lunway_scsi::StateStore;
 use lunway_track::Tracking;
@@ -211,6 +211,7 @@ impl Server {
             chap_failures: ChapFailures::default(),
             reviewing: Mutex::default(),
             denials: Denials::default(),
+            memory: MemoryBudget::new(settings::memory_limits(&limits)),
         });
         let cores = worker::allowed_cores();
         let count = config.cores.unwrap_or(cores.len()).max(1);
@@ -372,6 +373,7 @@ impl Server {
             chap_failures: self.changer.shared.chap_failures.failures(),
             chap_delayed: self.changer.shared.chap_failures.delayed(),
             devices: serving.targets.values().flat_map(|target| target.devices()).collect(),
+            memory: self.shared.memory.reading().into(),
             warnings: self.warning_counts(),
             ..self.changer.shared.metrics.snapshot(luns)
         }

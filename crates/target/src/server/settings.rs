@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lunway_block::{MemoryLease, MemoryLimits};
 use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm};
 use lunway_iscsi::login::ChapAuth;
 use lunway_iscsi::negotiation::Parameters;
@@ -194,6 +195,11 @@ fn fit(limits: Limits, descriptors: usize) -> Limits {
     Limits { connections_before_login, ..limits }
 }
 
+/// Returns the limits of the memory that principals share.
+pub(super) fn memory_limits(limits: &Limits) -> MemoryLimits {
+    MemoryLimits { whole: limits.memory_mib << 20, each: limits.principal_memory_mib << 20 }
+}
+
 /// Logs a warning if the sessions that these limits allow can hold more memory than the machine has: the kernel would
 /// end the daemon, and with it the sessions of everybody.
 pub(super) fn warn_of_memory(limits: &Limits) {
@@ -204,15 +210,18 @@ pub(super) fn warn_of_memory(limits: &Limits) {
         tracing::warn!(
             sessions_mib = sessions >> 20,
             machine_mib = machine >> 20,
-            "the sessions that are allowed can hold more memory than the machine has: lower limits.sessions or \
-             limits.session_memory_mib"
+            "the sessions that are allowed can hold more memory than the machine has: lower limits.memory_mib or \
+             limits.sessions"
         );
     }
 }
 
 /// Returns the memory that all sessions together can hold, bytes; `None`: the machine has it.
 fn beyond(limits: &Limits, machine: usize) -> Option<usize> {
-    let sessions = limits.sessions.saturating_mul(limits.session_memory_mib << 20);
+    let connections = limits.sessions.saturating_mul(usize::from(limits.connections_per_session));
+    let unshared = connections.saturating_mul(MemoryLease::RESERVE);
+    let shared = limits.sessions.saturating_mul(limits.session_memory_mib << 20).min(limits.memory_mib << 20);
+    let sessions = unshared.saturating_add(shared);
     (sessions > machine).then_some(sessions)
 }
 
@@ -223,10 +232,10 @@ mod tests {
     #[test]
     fn sessions_that_can_hold_more_memory_than_the_machine_has_are_told() {
         let gib = 1usize << 30;
-        let limits = Limits { sessions: 256, session_memory_mib: 64, ..Limits::default() };
-        assert_eq!((beyond(&limits, 8 * gib), beyond(&limits, 16 * gib)), (Some(16 * gib), None));
-        let small = Limits { sessions: 64, session_memory_mib: 16, ..limits };
-        assert_eq!(beyond(&small, 2 * gib), None);
+        let limits = Limits { sessions: 256, session_memory_mib: 64, memory_mib: 1024, ..Limits::default() };
+        assert_eq!((beyond(&limits, gib), beyond(&limits, 2 * gib)), (Some(gib + gib / 4), None));
+        let small = Limits { sessions: 16, session_memory_mib: 16, ..limits };
+        assert_eq!(beyond(&small, gib / 2), None, "16 sessions have 272 MiB");
         assert_eq!(beyond(&Limits { sessions: usize::MAX, ..limits }, 8 * gib), Some(usize::MAX));
     }
 

@@ -97,6 +97,51 @@ fn a_read_waits_for_one_slice_of_the_long_work_of_many_sessions() {
     assert!(before[before.len() / 4] <= 2, "commands that went first: {before:?}");
 }
 
+/// Each was carried out at once, 10 to 30 µs of it, so that a window of them took milliseconds: 256 were a turn.
+#[test]
+fn a_read_does_not_wait_for_a_window_of_maps_of_a_disk_in_memory() {
+    const CHUNK: u32 = 128;
+    /// For 255 descriptors, of as many pieces.
+    const ROOM: u16 = 8 + 16 * 255;
+    let daemon = Daemon::start("");
+    let mut neighbour = daemon.log_in_as(100).ready();
+    // Every other 64 KiB are there.
+    (0..1024).step_by(2).for_each(|chunk| neighbour.write(0, chunk * CHUNK, &[7; BLOCK]));
+    let mut map = [0; 16];
+    (map[0], map[1]) = (0x9e, 0x12);
+    map[12..14].copy_from_slice(&ROOM.to_be_bytes());
+    let floods: Vec<Client> = (1..=FLOODS).map(|isid| daemon.log_in_as(isid).ready()).collect();
+    let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut before = Vec::new();
+    std::thread::scope(|scope| {
+        for mut client in floods {
+            let (answered, over) = (&answered, &over);
+            scope.spawn(move || {
+                let mut sent = VecDeque::new();
+                loop {
+                    while sent.len() < DEPTH && !over.load(Ordering::Relaxed) {
+                        sent.push_back(client.submit(0, &map, &[], usize::from(ROOM)));
+                        client.flush();
+                    }
+                    let Some(token) = sent.pop_front() else { return };
+                    assert_eq!(client.wait(token).data_in_len, usize::from(ROOM));
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        until("the flood", || answered.load(Ordering::Relaxed) > DEPTH);
+        for block in 0..60 {
+            let earlier = answered.load(Ordering::Relaxed);
+            neighbour.read(0, block, 8);
+            before.push(answered.load(Ordering::Relaxed) - earlier);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    before.sort_unstable();
+    println!("maps that went before a read: {} at the lower quartile", before[before.len() / 4]);
+    assert!(before[before.len() / 4] < DEPTH / 4, "maps that went first: {before:?}");
+}
+
 /// Not as above: these move their data, so that the socket of each session takes megabytes at a time.
 #[test]
 fn a_read_waits_for_a_turn_of_each_session_that_moves_megabytes() {
