@@ -17,6 +17,7 @@ use crate::exchange::had_its_turn;
 use crate::fresh_session::{FreshSession, Purpose};
 use crate::initiator_port::{ClaimedPort, UnitPorts};
 use crate::isid::IsidFamily;
+use crate::look::look_while_idle;
 use crate::operation::{Done, Handle, Single};
 use crate::recovery::Recovery;
 use crate::session::Session;
@@ -95,9 +96,11 @@ impl IscsiDevice {
             session.tell(SessionEvent::PowerOn);
         }
         session.tell(SessionEvent::Up { epoch: 1 });
-        let (fails_fast, settle) = (options.fails_fast(), options.settle);
+        let (fails_fast, settle, look_interval) =
+            (options.fails_fast(), options.settle, options.look_interval);
         let recovery = Recovery::new(url.clone(), options, isid, port, unit.clone());
         tokio::spawn(Driver::new(session.clone(), recovery).run(stream));
+        tokio::spawn(look_while_idle(session.clone(), look_interval));
         let device = Self { session, unit, url, fails_fast };
         if let Some(before) = before
             && let Err(error) = before.outlast(settle, || device.barrier().into_future()).await
@@ -394,7 +397,8 @@ impl BlockDevice for IscsiDevice {
         }
     }
 
-    /// The size is the target's to decide: a new one is noticed with the next command, and taken without a call.
+    /// The size is the target's to decide: a new one is noticed with the next command, or within
+    /// [`look_interval`](SessionOptions::look_interval), and taken without a call.
     fn resize(&self, size: u64, _: Permit) -> Io<Result<(), BlockError>> {
         let actual = self.unit.shape().geometry.size;
         if size == actual {

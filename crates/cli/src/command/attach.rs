@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -103,6 +104,7 @@ impl Attach {
                     return Err(Failure::failed(anyhow::anyhow!("stopped before {spec} was open")));
                 }
             };
+            tell_of_sizes(&spec, &*opened.device, self.nbd.is_some());
             match (&self.nbd, &self.fuse) {
                 (Some(address), _) => self.serve_nbd(address, &spec, opened, &mut requests).await,
                 (None, Some(folder)) => self.mount(folder, &spec, opened, &mut requests).await,
@@ -248,6 +250,21 @@ async fn end(
             "ended before {spec} had answered: I/O in flight and unflushed writes may be lost"
         ))),
     }
+}
+
+/// Logs each new size of the device, and who has to be told of it.
+fn tell_of_sizes(spec: &DeviceSpec, device: &dyn BlockDevice, over_nbd: bool) {
+    let (spec, before) = (spec.to_string(), AtomicU64::new(device.geometry().size));
+    device.on_resize(Box::new(move |geometry| {
+        if before.swap(geometry.size, Ordering::Relaxed) == geometry.size {
+            return;
+        }
+        let who = match over_nbd {
+            true => "NBD clients see it when they connect again",
+            false => "`losetup --set-capacity` tells it to a loop device",
+        };
+        tracing::info!("{spec} has {} now: {who}", HumanSize(geometry.size));
+    }));
 }
 
 /// What people do with the file, as commands.
