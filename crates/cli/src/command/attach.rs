@@ -11,13 +11,14 @@ use anyhow::Context;
 use clap::{ArgGroup, Args};
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, BlockError, PathState};
+use lunway_block::{BlockDevice, BlockError};
 use lunway_device::{OpenOptions, Opened};
 use lunway_fuse::Mounted;
 use lunway_nbd::{Address, Export, Server};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::awaited::ways;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::no_shrink::NoShrink;
@@ -280,20 +281,6 @@ fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
   mount /dev/loopN DIR
   umount DIR && losetup --detach /dev/loopN && umount {folder}   # the end; or Ctrl-C here instead of the last"
     )
-}
-
-/// What is known of the ways to a device, where it has any that are not up.
-fn ways(device: &dyn BlockDevice) -> String {
-    let paths = device.paths();
-    let down: Vec<_> = paths.iter().filter(|path| path.state != PathState::Up).collect();
-    if down.is_empty() {
-        return String::new();
-    }
-    let told = down.iter().map(|path| match &path.last_event {
-        Some(event) => format!("{}: {event}", path.name),
-        None => path.name.clone(),
-    });
-    format!(" ({} of {} paths down: {})", down.len(), paths.len(), told.collect::<Vec<_>>().join("; "))
 }
 
 fn lost(spec: &DeviceSpec, error: &BlockError) -> Failure {

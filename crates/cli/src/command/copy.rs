@@ -22,6 +22,7 @@ use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
 use super::disk::{NewDisk, Replaced, skipped};
+use crate::awaited::{Awaited, waits_for};
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::report_file::{file_of, is_same_file};
@@ -171,17 +172,27 @@ impl Copy {
         let destination = into.open(options).await?;
 
         let cancel = interrupt::watch();
+        let read = Awaited::new(source_spec.to_string(), source.device.clone());
+        let written = Awaited::new(destination_spec.to_string(), destination.device.clone());
+        let awaited = vec![read.unanswered(), written.unanswered()];
+        let otherwise = format!("{source_spec} and {destination_spec}");
         let transfer = Transfer {
-            source: &*source.device,
-            destination: &*destination.device,
+            source: &read,
+            destination: &written,
             before: into.before,
             skipped,
             is_cancelled: &|| cancel.is_cancelled(),
         };
+        interrupt::waits_for(waits_for(awaited, otherwise));
+        if into.complete.is_some() {
+            interrupt::leaves(self.remains(&into));
+        }
         let result = match self.may_write(&transfer, &into).await {
             Ok(()) => self.transfer(&transfer, size, &into).await,
             Err(error) => Err(error),
         };
+        // Files are closed when nothing uses them any more.
+        drop((read, written));
         source.close_or_log().await;
         let closed = destination.close().await.context("closing the destination");
         let text = result
@@ -313,18 +324,9 @@ impl Copy {
         }
     }
 
-    /// Copies and compares; the result is what to print.
-    async fn transfer(
-        &self,
-        transfer: &Transfer<'_>,
-        size: u64,
-        into: &Destination,
-    ) -> anyhow::Result<String> {
-        let start = Instant::now();
-        let bar = progress::bytes("copying", size);
-        let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
-        finish(&bar);
-        let remains = || match &into.complete {
+    /// What a copy that ends early leaves, and what completes it.
+    fn remains(&self, into: &Destination) -> String {
+        match &into.complete {
             Some(complete) => {
                 // Two words where a file is replaced: one would be refused because that exists.
                 let overwrite = if self.replaced.is_some() { " --overwrite" } else { "" };
@@ -334,7 +336,22 @@ impl Copy {
                 "the destination is incomplete; --resume --overwrite completes it".to_owned()
             }
             None => "the destination is incomplete; --resume completes it".to_owned(),
-        };
+        }
+    }
+
+    /// Copies and compares; the result is what to print.
+    async fn transfer(
+        &self,
+        transfer: &Transfer<'_>,
+        size: u64,
+        into: &Destination,
+    ) -> anyhow::Result<String> {
+        interrupt::leaves(self.remains(into));
+        let start = Instant::now();
+        let bar = progress::bytes("copying", size);
+        let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
+        finish(&bar);
+        let remains = || self.remains(into);
         let copied = copied.with_context(remains)?;
         let elapsed = start.elapsed().as_secs_f64();
         if !copied.complete {

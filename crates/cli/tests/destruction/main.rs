@@ -14,6 +14,7 @@ mod full;
 mod in_use;
 mod measuring;
 mod raw_disks;
+mod silent;
 
 use std::fs;
 use std::os::unix::fs::symlink;

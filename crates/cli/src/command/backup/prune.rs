@@ -79,6 +79,9 @@ impl Prune {
             return self.print(&steps, catalogue.points().len());
         }
         let cancel = interrupt::watch();
+        let shown = folder.show("");
+        interrupt::waits_for(move || shown.clone());
+        interrupt::leaves("every point that was not removed is whole; the next prune continues");
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let bar = progress::bytes("merging", 1);
         let steps = prune(&*folder, &lease, &guids()?, &retention, &mut |_, done, total| {

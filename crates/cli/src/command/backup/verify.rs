@@ -60,6 +60,8 @@ impl Verify {
         let verification =
             Verification { point, sample_permille: self.sample, seed: holder.nonce, patience: PATIENCE };
         let cancel = interrupt::watch();
+        let shown = folder.show("");
+        interrupt::waits_for(move || shown.clone());
         let bar = progress::bytes("verifying", 1);
         let report =
             verify(&*folder, &catalogue, verification, &|| cancel.is_cancelled(), &mut |done, total| {
