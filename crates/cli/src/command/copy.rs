@@ -92,16 +92,33 @@ pub(super) struct Destination {
     pub(super) before: Before,
     /// The file's name once it is complete, where it has another one until then.
     pub(super) complete: Option<PathBuf>,
+    /// The file was made just now, and has no data yet.
+    made: bool,
 }
 
 impl Destination {
+    /// A file that was made for it goes again where it cannot be opened.
     pub(super) async fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
-        match &self.spec {
+        let opened = match &self.spec {
             // The grammar's is only read; this one is new.
             DeviceSpec::Image { path, .. } if self.complete.is_some() => {
                 open_new_vhd(path).await.map_err(Failure::failed)
             }
             spec => device::open(spec, options).await,
+        };
+        if opened.is_err() {
+            self.give_up();
+        }
+        opened
+    }
+
+    /// Removes a file that was made for the copy, to which nothing was written.
+    fn give_up(&self) {
+        if let (Some(complete), true) = (&self.complete, self.made) {
+            let unfinished = partial(complete);
+            if let Err(error) = remove_unfinished(&unfinished) {
+                eprintln!("lunway: {} is left, and empty: {error:#}", unfinished.display());
+            }
         }
     }
 
@@ -187,7 +204,9 @@ impl Copy {
         if into.complete.is_some() {
             interrupt::leaves(self.remains(&into));
         }
-        let result = match self.may_write(&transfer, &into).await {
+        let allowed = self.may_write(&transfer, &into).await;
+        let is_refused = allowed.is_err();
+        let result = match allowed {
             Ok(()) => self.transfer(&transfer, size, &into).await,
             Err(error) => Err(error),
         };
@@ -195,6 +214,9 @@ impl Copy {
         drop((read, written));
         source.close_or_log().await;
         let closed = destination.close().await.context("closing the destination");
+        if is_refused {
+            into.give_up();
+        }
         let text = result
             .and_then(|text| closed.map(|()| text))
             .with_context(|| format!("copying {source_spec} to {destination_spec}"))
@@ -216,7 +238,7 @@ impl Copy {
         sector: u32,
     ) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
-        let there = Destination { spec: spec.clone(), before, complete: None };
+        let there = Destination { spec: spec.clone(), before, complete: None, made: false };
         if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
             return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name {spec} *.avhdx")));
         }
@@ -286,7 +308,8 @@ impl Copy {
             Err(_) => Before::Blank,
         };
         let mut before = before;
-        if before == Before::Blank {
+        let made = before == Before::Blank;
+        if made {
             match (&spec, &self.parent) {
                 (DeviceSpec::Vhdx { path }, Some(parent)) => {
                     self.layout.make_child(path, parent, Some(size))?;
@@ -301,7 +324,7 @@ impl Copy {
                 replaced.lend_permissions(&unfinished)?;
             }
         }
-        Ok(Destination { spec, before, complete: Some(path.to_owned()) })
+        Ok(Destination { spec, before, complete: Some(path.to_owned()), made })
     }
 
     /// Refuses a destination that holds data, unless the user said what is to become of it.
