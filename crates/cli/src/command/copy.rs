@@ -362,6 +362,16 @@ impl Copy {
         }
     }
 
+    /// The same, where the source is another one by now.
+    fn remains_of_another(&self, into: &Destination) -> String {
+        match &into.complete {
+            Some(complete) => {
+                format!("{} is incomplete; --overwrite starts again", partial(complete).display())
+            }
+            None => "the destination is incomplete; --overwrite starts again".to_owned(),
+        }
+    }
+
     /// Copies and compares; the result is what to print.
     async fn transfer(
         &self,
@@ -374,12 +384,26 @@ impl Copy {
         let bar = progress::bytes("copying", size);
         let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
         finish(&bar);
-        let remains = || self.remains(into);
+        let now = transfer.source.geometry().size;
+        let remains = || match now < size {
+            // What the copy would go on with is another disk.
+            true => format!(
+                "the source had {} when the copy began, and has {} now: {}",
+                HumanSize(size),
+                HumanSize(now),
+                self.remains_of_another(into)
+            ),
+            false => self.remains(into),
+        };
         let copied = copied.with_context(remains)?;
         let elapsed = start.elapsed().as_secs_f64();
         if !copied.complete {
             let (done, size) = (HumanSize(copied.done), HumanSize(size));
             return Err(anyhow!("interrupted after {done} of {size}: {}", remains()));
+        }
+        if now > size {
+            let more = HumanSize(now - size);
+            terminal::say(&format!("the source has grown by {more} since the copy began, which are not in it"));
         }
         let compared = if self.how.verify { Some(compare(transfer, size).await?) } else { None };
         let destination = transfer.destination.geometry().size;

@@ -15,6 +15,7 @@ mod in_use;
 mod measuring;
 mod raw_disks;
 mod silent;
+mod vanishing;
 
 use std::fs;
 use std::os::unix::fs::symlink;
