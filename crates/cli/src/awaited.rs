@@ -161,7 +161,7 @@ mod tests {
         let quick = Awaited::new("quick".to_owned(), ram);
         let told = waits_for(vec![slow.unanswered(), quick.unanswered()], "nothing".to_owned());
         assert_eq!(told(), "nothing");
-        let read = |device| BlockDevice::read(device, 0, Buf::zeroed(512));
+        let read = |device: &Awaited| BlockDevice::read(device, 0, Buf::zeroed(512));
         let (read, flush) = (read(&slow), BlockDevice::flush(&slow));
         BlockDevice::read(&quick, 0, Buf::zeroed(512)).await.unwrap();
         assert_eq!(told(), "slow, which has not answered 2 requests");

@@ -7,7 +7,7 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::Cdb;
 use lunway_scsi::cdb;
 
-use crate::session::Session;
+use crate::session::{Life, Session};
 use crate::slots::{Command, Effect};
 
 /// Asks a unit for news while nobody else asks it anything, until the device is closed.
@@ -20,7 +20,7 @@ pub(crate) async fn look_while_idle(session: Arc<Session>, interval: Duration) {
         return;
     }
     let looks = async {
-        loop {
+        while session.lock().life != Life::Ended {
             tokio::time::sleep(interval).await;
             let epoch = session.epoch();
             if !session.lock().is_idle() {

@@ -212,8 +212,11 @@ fn locked(file: &File, writing: bool) -> Option<OtherUser> {
         Err(TryLockError::WouldBlock) => {
             Some(lock_holder(file).map_or(OtherUser::AnotherProcess, OtherUser::Process))
         }
-        // Given up with the file.
-        Ok(()) => file.unlock().map_or(None, |()| None),
+        Ok(()) => {
+            // Where it fails, closing does it.
+            let _ = file.unlock();
+            None
+        }
         Err(TryLockError::Error(_)) => None,
     }
 }

@@ -264,7 +264,7 @@ fn tell_of_sizes(spec: &DeviceSpec, device: &dyn BlockDevice, over_nbd: bool) {
             true => "NBD clients see it when they connect again",
             false => "`losetup --set-capacity` tells it to a loop device",
         };
-        tracing::info!("{spec} has {} now: {who}", HumanSize(geometry.size));
+        tracing::warn!("{spec} has {} now: {who}", HumanSize(geometry.size));
     }));
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{BackupError, Lease, Notes, PointId, Retention, Step, prune};
+use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Retention, Step, prune};
 use serde_json::{Value, json};
 
 use super::{Destination, failed, guids, holder, points};

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use lunway_bench::compare::{
     self, Arm, Comparison, Devices, MARGIN_PERCENT, PAIRS, Plan, Progress, ROUNDS_MAX, Run,
 };
-use lunway_bench::{Cancel, Rate, Tick, random_seed};
+use lunway_bench::{BenchError, Cancel, Rate, Tick, random_seed};
 use lunway_block::duration::parse_duration;
 use lunway_block::size::parse_size;
 use lunway_report::{Document, Fact, html};
@@ -292,7 +292,7 @@ async fn carry_out(
                 cancel.cancel();
             }
         }
-        Ok(measured.figure)
+        Ok::<_, BenchError>(measured.figure)
     };
     let mut at = |progress: &Progress| {
         position.set((progress.done, progress.planned));
