@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use lunway_block::BlockError;
+use lunway_block::size::HumanSize;
 use lunway_vhdx::{CreateError, DiskError, OpenError};
 
 use crate::point_id::PointId;
@@ -23,9 +24,31 @@ pub enum BackupError {
     },
     /// There is no room at the destination.
     #[error(
-        "the destination is full: free space there and run the backup again; it continues where it stopped"
+        "the destination is full: free space there and run the backup again; it continues where it stopped (no room is \
+         left for {name})"
     )]
-    Full,
+    Full {
+        /// The file that was being written.
+        name: String,
+    },
+    /// There is no room at the destination for what a prune has to write.
+    #[error(
+        "the destination is full: merging {} into {into} takes up to {}, which {folder} does not have; free as much there, \
+         or keep fewer points{}",
+        points(given_up), HumanSize(*needed), if *removed == 0 { String::new() } else { format!(" ({removed} removed)") }
+    )]
+    NoRoomToMerge {
+        /// Points that would have been given up.
+        given_up: Vec<PointId>,
+        /// The point that they would have gone into.
+        into: PointId,
+        /// Bytes of all of them together: the merged point has no more.
+        needed: u64,
+        /// The destination.
+        folder: String,
+        /// Points that were removed or merged before.
+        removed: usize,
+    },
     /// A file of the destination is not what it was written as.
     #[error("point {point} is damaged: {what}; `lunway backup verify` says which points are concerned")]
     Damaged {
@@ -126,6 +149,10 @@ pub enum BackupError {
     Cancelled,
 }
 
+fn points(points: &[PointId]) -> String {
+    points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// Result of an operation on a destination.
 pub type Result<T> = std::result::Result<T, BackupError>;
 
@@ -135,7 +162,7 @@ impl BackupError {
         let name = name.to_owned();
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                Self::Full
+                Self::Full { name }
             }
             _ => Self::Folder { what, name, source },
         }
@@ -145,7 +172,7 @@ impl BackupError {
     pub(crate) fn disk(name: &str) -> impl FnOnce(DiskError) -> Self + use<> {
         let name = name.to_owned();
         move |source| match source {
-            DiskError::NoSpace => Self::Full,
+            DiskError::NoSpace => Self::Full { name },
             source => Self::Disk { name, source },
         }
     }
@@ -153,7 +180,12 @@ impl BackupError {
     /// For opening a VHDX file.
     pub(crate) fn open(name: &str) -> impl FnOnce(OpenError) -> Self + use<> {
         let name = name.to_owned();
-        move |source| Self::Open { name, source }
+        move |source| match source {
+            OpenError::Storage { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                Self::Full { name }
+            }
+            source => Self::Open { name, source },
+        }
     }
 }
 

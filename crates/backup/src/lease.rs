@@ -12,6 +12,7 @@
 //! and its name, has ended with that start: its incomplete point is gone on with.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -66,6 +67,9 @@ pub struct Lease<'a> {
     folder: &'a dyn Folder,
     number: u64,
     holder: Holder,
+    file: Open,
+    /// The holder stands in the file. There may have been no room for it.
+    written: AtomicBool,
     _lock: Option<Lock>,
     end: Option<mpsc::Sender<()>>,
     beats: Option<JoinHandle<()>>,
@@ -85,6 +89,30 @@ impl<'a> Lease<'a> {
     ///
     /// [`BackupError::InUse`], or what the folder says.
     pub fn take(folder: &'a dyn Folder, holder: Holder, is_cancelled: &dyn Fn() -> bool) -> Result<Self> {
+        Self::take_with(folder, holder, is_cancelled, Room::Needed)
+    }
+
+    /// The same, also in a folder that has no room for the holder's name: for who frees some. The name is written as
+    /// soon as there is. Until then writers of this machine are kept out by the lock, and one of another machine may
+    /// take the folder after a second, which [`check`](Self::check) notices.
+    ///
+    /// # Errors
+    ///
+    /// As of [`take`](Self::take).
+    pub fn take_without_room(
+        folder: &'a dyn Folder,
+        holder: Holder,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        Self::take_with(folder, holder, is_cancelled, Room::Dispensable)
+    }
+
+    fn take_with(
+        folder: &'a dyn Folder,
+        holder: Holder,
+        is_cancelled: &dyn Fn() -> bool,
+        room: Room,
+    ) -> Result<Self> {
         let numbers = numbers(folder)?;
         let (mut number, mut has_ended) = (1, true);
         if let Some(&last) = numbers.last() {
@@ -112,7 +140,15 @@ impl<'a> Lease<'a> {
             Ok(lock) => lock,
             Err(_) => None,
         };
-        write(&file, &holder).map_err(writing())?;
+        let written = match write(&file, &holder) {
+            Ok(()) => true,
+            Err(error) if room == Room::Dispensable && is_no_room(&error) => false,
+            Err(error) => {
+                // Nobody should have to wait for it.
+                let _ = folder.remove(&name);
+                return Err(writing()(error));
+            }
+        };
         if !has_ended {
             disown(folder)?;
         }
@@ -120,8 +156,10 @@ impl<'a> Lease<'a> {
             folder.remove(&self::name(older)).map_err(writing())?;
         }
         let (end, ended) = mpsc::channel();
-        let beats = thread::Builder::new().name("backup-lease".into()).spawn(move || beat(&file, &ended));
-        let lease = Self { folder, number, holder, _lock: lock, end: Some(end), beats: beats.ok() };
+        let beating = file.clone();
+        let beats = thread::Builder::new().name("backup-lease".into()).spawn(move || beat(&beating, &ended));
+        let written = AtomicBool::new(written);
+        let lease = Self { folder, number, holder, file, written, _lock: lock, end: Some(end), beats: beats.ok() };
         lease.check()?;
         Ok(lease)
     }
@@ -138,6 +176,15 @@ impl<'a> Lease<'a> {
     /// [`BackupError::LeaseLost`], [`BackupError::LeaseGone`], or what the folder says.
     pub fn check(&self) -> Result<()> {
         let last = numbers(self.folder)?.last().copied();
+        if last == Some(self.number) && !self.written.load(Ordering::Relaxed) {
+            match write(&self.file, &self.holder) {
+                Ok(()) => self.written.store(true, Ordering::Relaxed),
+                Err(error) if is_no_room(&error) => return Ok(()),
+                Err(error) => {
+                    return Err(BackupError::folder("writing", &self.folder.show(&name(self.number)))(error));
+                }
+            }
+        }
         let found = if last == Some(self.number) { read(self.folder, &name(self.number))? } else { None };
         match found.and_then(|found| found.holder) {
             Some(holder) if holder == self.holder => Ok(()),
@@ -157,6 +204,17 @@ impl Drop for Lease<'_> {
             let _ = self.folder.remove(&name(self.number));
         }
     }
+}
+
+/// Whether a lease needs room in its folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Needed,
+    Dispensable,
+}
+
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn name(number: u64) -> String {

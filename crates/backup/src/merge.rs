@@ -89,13 +89,8 @@ pub(crate) fn merge(
     into: PointId,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Manifest> {
-    let chain = catalogue.chain(into)?;
-    let upper: Vec<&Manifest> = chain.iter().copied().take(given_up.len() + 1).collect();
+    let upper = upper(catalogue, given_up, into)?;
     let (Some(top), Some(lowest)) = (upper.first(), upper.last()) else { return Err(BackupError::Lost) };
-    let is_run = upper[1..].iter().rev().map(|manifest| manifest.point).eq(given_up.iter().copied());
-    if !is_run || upper.iter().any(|manifest| manifest.virtual_bytes != top.virtual_bytes) {
-        return Err(BackupError::Refused(format!("point {into} cannot take up the points below it")));
-    }
     let mut manifest = (*top).clone();
     manifest.parent = lowest.parent;
     manifest.kind = lowest.kind;
@@ -107,35 +102,101 @@ pub(crate) fn merge(
             None => manifest.skipped.push(skipped.clone()),
         }
     }
-    let stem = manifest.stem();
-    let [disk_file, leaves_file] = merged_names(&stem);
+    let removed = upper[1..].iter().map(|manifest| manifest.stem()).collect();
+    let made = make(folder, lease, guids, catalogue, &upper, &mut manifest, progress);
+    made.inspect_err(|error| abandon(folder, &manifest.stem(), error))?;
+    let merge = Merge { manifest, removed };
+    let stem = merge.manifest.stem();
+    let decided = write_whole(folder, &format!("{stem}{MERGE}"), &seal(&merge));
+    decided.inspect_err(|error| abandon(folder, &stem, error))?;
+    folder.sync().map_err(BackupError::folder("making", &folder.show(&stem)))?;
+    carry_out(folder, &merge)?;
+    Ok(merge.manifest)
+}
+
+/// The points that a merge is about, the one that stays first, as they lie on each other.
+fn upper<'a>(catalogue: &'a Catalogue, given_up: &[PointId], into: PointId) -> Result<Vec<&'a Manifest>> {
+    let chain = catalogue.chain(into)?;
+    let upper: Vec<&Manifest> = chain.iter().copied().take(given_up.len() + 1).collect();
+    let Some(top) = upper.first() else { return Err(BackupError::Lost) };
+    let is_run = upper[1..].iter().rev().map(|manifest| manifest.point).eq(given_up.iter().copied());
+    if !is_run || upper.iter().any(|manifest| manifest.virtual_bytes != top.virtual_bytes) {
+        return Err(BackupError::Refused(format!("point {into} cannot take up the points below it")));
+    }
+    Ok(upper)
+}
+
+/// Bytes that a merge takes at most, beside the points that there are.
+pub(crate) fn needed(catalogue: &Catalogue, given_up: &[PointId], into: PointId) -> u64 {
+    let points = given_up.iter().chain([&into]).filter_map(|point| catalogue.get(*point));
+    points.map(|manifest| manifest.file_bytes + manifest.leaves_bytes).sum()
+}
+
+/// Reads what a merge would keep, and compares it with its hashes, as the merge does.
+///
+/// # Errors
+///
+/// A damaged leaf.
+pub(crate) fn examine(
+    folder: &dyn Folder,
+    catalogue: &Catalogue,
+    given_up: &[PointId],
+    into: PointId,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
+    let upper = upper(catalogue, given_up, into)?;
+    let Some(top) = upper.first() else { return Err(BackupError::Lost) };
+    let (whole, history) = (catalogue.open(folder, into)?, History::open(folder, &upper)?);
+    fill(top, &history, &whole, None, &folder.show(&top.disk_name()), progress)
+}
+
+/// Steps 1 and 2: the files of the point as it is to be.
+fn make(
+    folder: &dyn Folder,
+    lease: &Lease<'_>,
+    guids: &Guids,
+    catalogue: &Catalogue,
+    upper: &[&Manifest],
+    manifest: &mut Manifest,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
+    let [disk_file, leaves_file] = merged_names(&manifest.stem());
     let making = || BackupError::folder("making", &folder.show(&disk_file));
     folder.remove(&disk_file).map_err(making())?;
     folder.remove(&leaves_file).map_err(making())?;
 
-    let disk = new_disk(folder, guids, catalogue, &manifest, &disk_file)?;
+    let disk = new_disk(folder, guids, catalogue, manifest, &disk_file)?;
     let leaves = folder.create(&leaves_file).map_err(making())?;
     let mut writer = Writer::create(leaves, manifest.point).map_err(making())?;
-    let whole = catalogue.open(folder, into)?;
-    let history = History::open(folder, &upper)?;
-    fill(&manifest, &history, &whole, &disk, &mut writer, &folder.show(&disk_file), progress)?;
+    let whole = catalogue.open(folder, manifest.point)?;
+    let history = History::open(folder, upper)?;
+    let new = Some((&disk, &mut writer));
+    fill(manifest, &history, &whole, new, &folder.show(&disk_file), progress)?;
     disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
     disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
     writer.finish().map_err(making())?;
     let before = manifest.data_write.clone();
-    measure(folder, &mut manifest, &disk_file, &leaves_file)?;
+    measure(folder, manifest, &disk_file, &leaves_file)?;
     if manifest.data_write != before {
         return Err(BackupError::Lost);
     }
-    read_back(folder, &manifest, &disk_file, &leaves_file)?;
+    read_back(folder, manifest, &disk_file, &leaves_file)?;
     folder.sync().map_err(making())?;
-    lease.check()?;
-    let removed = upper[1..].iter().map(|manifest| manifest.stem()).collect();
-    let merge = Merge { manifest, removed };
-    write_whole(folder, &format!("{stem}{MERGE}"), &seal(&merge))?;
-    folder.sync().map_err(making())?;
-    carry_out(folder, &merge)?;
-    Ok(merge.manifest)
+    lease.check()
+}
+
+/// Removes the files of a merge that was not decided: a folder without room has none for them either. Those of another
+/// writer, which has taken the folder meanwhile, stay, and so do those of a merge that is decided all the same.
+fn abandon(folder: &dyn Folder, stem: &str, error: &BackupError) {
+    let is_ours = !matches!(error, BackupError::LeaseLost | BackupError::LeaseGone);
+    let decision = format!("{stem}{MERGE}");
+    if !is_ours || !folder.names().is_ok_and(|names| !names.contains(&decision)) {
+        return;
+    }
+    for name in merged_names(stem) {
+        // The next merge removes what is left.
+        let _ = folder.remove(&name);
+    }
 }
 
 /// An empty disk with the identity of the one that it is to replace.
@@ -180,13 +241,13 @@ fn new_disk(
     Chain::upper(vec![disk]).map_err(BackupError::open(&name))
 }
 
-/// Writes what the points hold. What is read is compared with its hash: damage is never carried on.
+/// Reads what the points hold, and writes it to a new file, if there is one. What is read is compared with its hash:
+/// damage is never carried on.
 fn fill(
     manifest: &Manifest,
     history: &History,
     whole: &Chain<crate::folder::Open>,
-    disk: &Chain<crate::folder::Open>,
-    writer: &mut Writer,
+    mut new: Option<(&Chain<crate::folder::Open>, &mut Writer)>,
     name: &str,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<()> {
@@ -206,8 +267,10 @@ fn fill(
             match state {
                 Leaf::Zero if manifest.kind == PointKind::Full => continue,
                 Leaf::Zero => {
-                    let zeroed = disk.discard(range.start, range.end - range.start, DiscardMode::Zero);
-                    zeroed.map_err(BackupError::disk(name))?;
+                    if let Some((disk, _)) = &new {
+                        let zeroed = disk.discard(range.start, range.end - range.start, DiscardMode::Zero);
+                        zeroed.map_err(BackupError::disk(name))?;
+                    }
                 }
                 Leaf::Data(_) => {
                     let bytes = &mut buf[..(range.end - range.start) as usize];
@@ -220,12 +283,16 @@ fn fill(
                             what,
                         });
                     }
-                    disk.write_at(range.start, bytes).map_err(BackupError::disk(name))?;
+                    if let Some((disk, _)) = &new {
+                        disk.write_at(range.start, bytes).map_err(BackupError::disk(name))?;
+                    }
                 }
             }
             held.set(leaf, state);
         }
-        writer.push(held).map_err(BackupError::folder("writing", name))?;
+        if let Some((_, writer)) = &mut new {
+            writer.push(held).map_err(BackupError::folder("writing", name))?;
+        }
         at = unit + 1;
     }
     Ok(())

@@ -125,6 +125,8 @@ impl Retention {
 
 /// Removes what is not kept. `progress` hears of each step, and how far it is; `false` ends the prune.
 ///
+/// A merge for which there is no room is tried again after all other steps.
+///
 /// # Errors
 ///
 /// [`BackupError::InUse`] while a point is mounted. Where a verification has found damage: what is damaged may be all
@@ -157,6 +159,8 @@ pub fn prune(
     }
     // No step changes what another one is: a merge takes a chain's given up points, a removal a chain's end.
     let steps = retention.steps(&catalogue, &notes);
+    // Merges for which there was no room. What they keep was read all the same, before anything is removed.
+    let mut put_off = Vec::new();
     for step in &steps {
         refuse_mounts(folder, lease.holder(), &|| false)?;
         lease.check()?;
@@ -168,10 +172,36 @@ pub fn prune(
             }
             Step::Merge { given_up, into } => {
                 let mut told = |done, total| progress(step, done, total);
-                let merged = merge(folder, lease, guids, &catalogue, given_up, *into, &mut told)?;
-                catalogue.replace(given_up, Some(merged));
+                match merge(folder, lease, guids, &catalogue, given_up, *into, &mut told) {
+                    Ok(merged) => catalogue.replace(given_up, Some(merged)),
+                    Err(BackupError::Full { .. }) => {
+                        merge::examine(folder, &catalogue, given_up, *into, &mut told)?;
+                        put_off.push((step, given_up, *into));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
+    }
+    // The other steps have freed room.
+    let mut left = put_off.len();
+    for (step, given_up, into) in put_off {
+        refuse_mounts(folder, lease.holder(), &|| false)?;
+        lease.check()?;
+        let mut told = |done, total| progress(step, done, total);
+        let merged = merge(folder, lease, guids, &catalogue, given_up, into, &mut told);
+        let merged = merged.map_err(|error| match error {
+            BackupError::Full { .. } => BackupError::NoRoomToMerge {
+                given_up: given_up.clone(),
+                into,
+                needed: merge::needed(&catalogue, given_up, into),
+                folder: folder.show(""),
+                removed: steps.len() - left,
+            },
+            error => error,
+        })?;
+        catalogue.replace(given_up, Some(merged));
+        left -= 1;
     }
     Ok(steps)
 }

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::process;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_bench::Cancel;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{freezing, screen};
+use crate::{freezing, screen, terminal};
 
 /// Exit code of the process after a second Ctrl-C: the one that shells use for SIGINT.
 const KILLED_BY_INTERRUPT: i32 = 130;
@@ -17,6 +18,40 @@ const KILLED_BY_INTERRUPT: i32 = 130;
 /// Time within which a further request counts as the same one. A sender that signals a process and its group, as
 /// timeout(1) does, asks once; the two signals arrive as far apart as a busy machine delays the sender.
 const ECHO: Duration = Duration::from_millis(500);
+
+/// What a command says once it was asked to end: a process has one, whoever in it waits for signals.
+static WORDS: Mutex<Words> = Mutex::new(Words { waits_for: None, leaves: String::new() });
+
+struct Words {
+    waits_for: Option<Box<dyn Fn() -> String + Send>>,
+    leaves: String,
+}
+
+/// Whether what is waited for was said.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+fn words() -> MutexGuard<'static, Words> {
+    WORDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on, a request to end that is not met at once is answered with what the command waits for.
+pub(crate) fn waits_for(what: impl Fn() -> String + Send + 'static) {
+    words().waits_for = Some(Box::new(what));
+}
+
+/// From now on, a request to end at once is answered with what that leaves; empty: nothing that needs a hand.
+pub(crate) fn leaves(what: impl Into<String>) {
+    words().leaves = what.into();
+}
+
+/// Says what is waited for, once.
+fn say_what_is_waited_for() {
+    if screen::is_entered() || SAID.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let waits_for = words().waits_for.as_ref().map_or_else(|| "what is under way".to_owned(), |what| what());
+    terminal::say(&format!("stopping; waiting for {waits_for}; Ctrl-C again ends at once"));
+}
 
 /// SIGINT and SIGTERM, which ask for an orderly end. From the moment this exists they no longer end the process.
 pub(crate) struct Requests {
@@ -64,7 +99,8 @@ impl Reloads {
     }
 }
 
-/// From now on the first Ctrl-C (or SIGTERM) asks for an orderly end, and the second ends the process.
+/// From now on the first Ctrl-C (or SIGTERM) asks for an orderly end, and the second ends the process. Who may wait for
+/// something that does not answer tells [`waits_for`] what that is.
 pub(crate) fn watch() -> Cancel {
     let cancel = Cancel::new();
     let asked = cancel.clone();
@@ -84,8 +120,18 @@ pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
             let _ = begin.send(());
             requests.next().await;
             ask();
-            requests.next().await;
+            let again = requests.next();
+            tokio::pin!(again);
+            // One that comes this late is another request.
+            if tokio::time::timeout(ECHO, &mut again).await.is_err() {
+                say_what_is_waited_for();
+                again.await;
+            }
             screen::leave();
+            let leaves = words().leaves.clone();
+            if !leaves.is_empty() {
+                terminal::say(&format!("ended at once: {leaves}"));
+            }
             if let Some(Err(error)) = freezing::thaw_owed() {
                 error.report();
             }

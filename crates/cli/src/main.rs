@@ -19,6 +19,7 @@
 //! | `supervisor` | what systemd is told |
 
 mod arguments;
+mod awaited;
 mod command;
 mod device;
 mod failure;

@@ -52,6 +52,11 @@ impl Drop for Screen {
     }
 }
 
+/// Returns `true` while this process draws on the alternate screen.
+pub(crate) fn is_entered() -> bool {
+    ENTERED.load(Ordering::SeqCst)
+}
+
 /// Gives the terminal back, if it was taken.
 pub(crate) fn leave() {
     if ENTERED.swap(false, Ordering::SeqCst) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_console::{Client, Endpoint, Method, RunningDaemon};
+use lunway_occupancy::backing_files;
 use serde_json::Value;
 
 use crate::report_file::{file_of, is_same_file};
@@ -25,19 +26,29 @@ pub(crate) struct ServedFile {
 }
 
 impl ServedFile {
-    /// The first of `arguments` that is a served file and is named in `error`.
+    /// The first of `arguments`, and of what loop devices among them lie on, that is a served file and is named in
+    /// `error`.
     pub(crate) fn named_in(error: &str, arguments: impl Iterator<Item = String>) -> Option<Self> {
-        let files: Vec<PathBuf> = arguments.filter_map(|argument| file_in(&argument)).collect();
+        let with_below = |file: PathBuf| {
+            let below = backing_files(&file);
+            std::iter::once(file).chain(below)
+        };
+        let files = arguments.filter_map(|argument| file_in(&argument)).flat_map(with_below);
         let is_named = |file: &&PathBuf| {
             file.file_name().and_then(OsStr::to_str).is_some_and(|name| error.contains(name))
         };
-        let file = files.iter().find(is_named)?;
+        let named: Vec<PathBuf> = files.filter(is_named).collect();
+        if named.is_empty() {
+            return None;
+        }
         let found = device::run(async {
             let all = RunningDaemon::all();
             let asked = async {
-                for daemon in &all {
-                    if let Some(found) = Self::of(daemon, file).await {
-                        return Some(found);
+                for file in &named {
+                    for daemon in &all {
+                        if let Some(found) = Self::of(daemon, file).await {
+                            return Some(found);
+                        }
                     }
                 }
                 None

@@ -27,6 +27,14 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
 }
 
+/// Says a sentence on standard error while the command goes on: a bar there is drawn again below it.
+pub(crate) fn say(sentence: &str) {
+    let mut err = io::stderr().lock();
+    let clear = if can_redraw(&err) { "\r\x1b[K" } else { "" };
+    // Nobody who listens is no reason to end.
+    let _ = writeln!(err, "{clear}lunway: {}", clean(sentence));
+}
+
 /// Prints a document on one line.
 pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
     print(&value.to_string())

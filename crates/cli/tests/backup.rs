@@ -292,6 +292,57 @@ fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
     assert_same_bytes(Path::new(&out), Path::new(&disk));
 }
 
+/// A prune that needs room on a share without any cannot make some.
+#[test]
+fn a_share_without_any_room_is_pruned_and_verified() {
+    if !rustix::process::geteuid().is_root() {
+        return lunway_foreign::not_run("mounts: root");
+    }
+    let Some(unshare) = lunway_foreign::program("unshare") else { return };
+    let fixture = BackupFixture::new();
+    let binary = env!("CARGO_BIN_EXE_lunway");
+    let [disk, dest, out] = ["disk", "dest", "out"].map(|name| fixture.path(name));
+    // Two chains. The older one goes, which needs no room; of the newer one two points would have to be merged.
+    let script = format!(
+        "set -x
+        mount -t tmpfs -o size=96m none {dest} || exit 77
+        change() {{ dd if=/dev/urandom of={disk} bs=64k count=4 seek=$1 conv=notrunc; }}
+        {binary} backup run {disk} {dest} || exit 1
+        change 20; {binary} backup run {disk} {dest} || exit 2
+        change 40; {binary} backup run {disk} {dest} --full || exit 3
+        change 60; {binary} backup run {disk} {dest} || exit 4
+        cat /dev/zero > {dest}/fill
+        {binary} backup verify {dest} || exit 5
+        {binary} backup prune {dest} --keep-last 2 || exit 6
+        cat /dev/zero >> {dest}/fill
+        echo refused
+        {binary} backup prune {dest} --keep-last 1 && exit 7
+        ls -A {dest}
+        {binary} backup verify {dest} || exit 8
+        rm {dest}/fill
+        {binary} backup prune {dest} --keep-last 1 || exit 9
+        {binary} backup verify {dest} || exit 10
+        {binary} backup restore {dest} {out} || exit 11"
+    );
+    let mut command = Command::new(unshare);
+    command.args(["--mount", "sh", "-c", &script]);
+    let output = finish(command, PATIENCE);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, said) = (text(&output.stdout), text(&output.stderr));
+    if output.status.code() == Some(77) {
+        return lunway_foreign::not_run("mounts in a namespace of its own");
+    }
+    assert!(output.status.success(), "{:?}\n{printed}\n{said}", output.status.code());
+    let (removed, refused) = printed.split_once("refused\n").unwrap();
+    assert!(removed.contains("2 points removed, 2 kept"), "{removed}");
+    assert!(!refused.contains(".incomplete"), "what was begun takes no room: {refused}");
+    let sentence = format!("which {dest}/ does not have; free as much there, or keep fewer points");
+    assert!(said.contains("the destination is full: merging ") && said.contains(&sentence), "{said}");
+    assert!(said.contains("was not noted at the destination: there is no room left for "), "{said}");
+    assert!(refused.contains("1 point removed, 1 kept"), "{refused}");
+    assert_same_bytes(Path::new(&out), Path::new(&disk));
+}
+
 /// The kernel lets root write to a file that nobody may write to.
 #[test]
 fn a_sealed_point_is_changed_by_no_command() {

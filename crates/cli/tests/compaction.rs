@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "support/attached.rs"]
+mod attached;
 #[path = "support/daemon.rs"]
 mod daemon;
 #[path = "support/initiator.rs"]
@@ -16,8 +18,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use attached::{Ext4, Loop, run};
 use daemon::{Daemon, folder_of_vhdx, lun, refused};
 use initiator::Initiator;
 use serde_json::Value;
@@ -154,6 +157,70 @@ fn a_frozen_guest_says_what_is_free() {
     assert!(checked.status.success(), "{checked:?}");
     let file = Command::new("debugfs").args(["-R", "cat /file", &path("ext4.img")]).output().unwrap();
     assert!(file.stdout == vec![0xA5; 2 << 20], "{} bytes", file.stdout.len());
+}
+
+/// A file system that is frozen (fsfreeze(8)): thawed when dropped.
+struct FrozenExt4<'a>(&'a Path);
+
+impl<'a> FrozenExt4<'a> {
+    fn freeze(folder: &'a Path) -> Self {
+        run("fsfreeze", ["--freeze", folder.to_str().unwrap()]);
+        Self(folder)
+    }
+}
+
+impl Drop for FrozenExt4<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(self.0).status();
+    }
+}
+
+/// It waited without a word and without an end, also after a Ctrl-C.
+#[test]
+fn a_compaction_that_the_hosts_disk_holds_up_says_so_and_is_left_at_once() {
+    let (Some(mkfs), Some(_)) = (lunway_foreign::program("mkfs.ext4"), lunway_foreign::program("fsfreeze"))
+    else {
+        return;
+    };
+    let folder = folder_of_vhdx("");
+    let path = |name: &str| folder.path().join(name);
+    fs::File::create(path("host.img")).unwrap().set_len(512 * MIB).unwrap();
+    let Some(device) = Loop::on(&path("host.img")) else { return };
+    run(&mkfs, ["-q", &device.0]);
+    let host = Ext4::mount(&device, folder.path());
+    fs::copy(path("disk.vhdx"), host.0.join("disk.vhdx")).unwrap();
+    fs::remove_file(path("disk.vhdx")).unwrap();
+    let text = fs::read_to_string(path("lunway.toml")).unwrap().replace("disk.vhdx", "ext4/disk.vhdx");
+    fs::write(path("lunway.toml"), text).unwrap();
+    let daemon = Daemon::start(folder.path());
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    make_holes(&mut initiator);
+
+    let frozen = FrozenExt4::freeze(&host.0);
+    let compacting = support::Running::start(lun(folder.path(), "compact", &[IQN, "0", "--rate", "1G"]));
+    thread::sleep(Duration::from_secs(12));
+    compacting.signal(rustix::process::Signal::INT);
+    let asked = Instant::now();
+    let output = compacting.end(support::PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}: {said}", asked.elapsed());
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing was moved for 10 s"), "{said}");
+    assert!(said.contains("stops when the host's disk answers"), "{said}");
+    assert_eq!(read(&mut initiator, (BLOCKS - 1) * MIB), BLOCKS as u32, "the disk is served as before");
+
+    drop(frozen);
+    support::until(|| status(folder.path())["state"] == "cancelled");
+    for block in 0..BLOCKS {
+        let expected = if block < BLOCKS / 2 { 0 } else { block as u32 + 1 };
+        assert_eq!(read(&mut initiator, block * MIB), expected, "block {block}");
+    }
+    drop(initiator);
+    drop(daemon);
+    let disk = host.0.join("disk.vhdx");
+    assert!(succeed(lunway(&["disk", "check", disk.to_str().unwrap()])).contains("no errors"));
+    host.unmount();
+    device.detach();
 }
 
 #[test]

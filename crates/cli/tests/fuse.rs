@@ -64,6 +64,32 @@ fn ext4_on_a_loop_device_keeps_its_files_gives_space_back_and_is_in_order() {
 }
 
 #[test]
+fn a_disk_that_grows_at_the_target_grows_here_although_nobody_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, socket) = (folder.path().join("disk.img"), folder.path().join("api.sock"));
+    sparse(&disk, SIZE);
+    let socket = socket.to_str().unwrap();
+    let served = Served::start(&["--lun", &format!("0={}", disk.display()), "--socket", socket]);
+    let Some(attached) = Attached::start(&served.url(0), folder.path(), &[]) else { return };
+    let Some(device) = Loop::on(&attached.file()) else { return };
+    let sectors = || {
+        run("losetup", ["--set-capacity", &device.0]);
+        run("blockdev", ["--getsize64", &device.0]).trim().parse::<u64>().unwrap()
+    };
+    assert_eq!(sectors(), SIZE);
+    run(env!("CARGO_BIN_EXE_lunway"), ["lun", "resize", "--socket", socket, IQN, "0", "512M"]);
+    let start = Instant::now();
+    // Nothing is read, and nobody looks at the file.
+    while sectors() == SIZE && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(sectors(), 2 * SIZE);
+    assert_eq!(attached.file().metadata().unwrap().len(), 2 * SIZE);
+    device.detach();
+    attached.detach();
+}
+
+#[test]
 fn what_was_synced_before_a_kill_in_mid_write_is_there_when_it_is_attached_again() {
     let Some(mkfs) = lunway_foreign::program("mkfs.ext4") else { return };
     let folder = tempfile::tempdir().unwrap();

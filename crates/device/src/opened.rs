@@ -339,5 +339,6 @@ async fn with_sector(opened: Opened, device: String, options: &OpenOptions) -> R
 pub fn create_file(path: &Path, size: u64) -> Result<(), OpenError> {
     let failed = |source| OpenError::Create { path: path.to_owned(), source };
     let file = File::create_new(path).map_err(failed)?;
-    file.set_len(size).map_err(failed)
+    // Longer than the file system allows, as a rule: nobody has a use of an empty one.
+    file.set_len(size).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(failed)
 }

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
-use lunway_occupancy::{LockHolder, OtherUser, announce, lock_holder, other_user, write_protection};
+use lunway_occupancy::{
+    LockHolder, OtherUser, announce, lock_holder, other_user, write_protection, writer_below,
+};
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
     ioctl_blksszget, major, minor, open, seek,
@@ -254,7 +256,7 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let kind = file_type(path, &stat)?;
     let file = std::fs::File::from(file);
     // Looked for before the file is locked: NFS shows its own lock as another's.
-    let other = if options.read_only { None } else { other_user(&file) };
+    let other = if options.read_only { writer_below(&file) } else { other_user(&file) };
     let file = OwnedFd::from(file);
     lock(path, &file, options.read_only)?;
     if let Some(by) = other {

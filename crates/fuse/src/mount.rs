@@ -81,6 +81,7 @@ impl Mounted {
             return Err(MountError::NotEmpty(folder));
         }
         let name = name.into();
+        let file = folder.join(&name);
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let disk = Disk::new(name.clone(), Bytes::new(device.clone()), Handle::current(), owner);
         let mut config = Config::default();
@@ -105,7 +106,9 @@ impl Mounted {
             }
         };
         thread::Builder::new().name("fuse".to_owned()).spawn(run).map_err(refused)?;
-        Ok(Self { file: folder.join(name), folder, device, session: ended })
+        let resized = file.clone();
+        device.on_resize(Box::new(move |_| look_at(resized.clone())));
+        Ok(Self { file, folder, device, session: ended })
     }
 
     /// The file.
@@ -154,6 +157,13 @@ impl Drop for Mounted {
             tracing::warn!(folder = %self.folder.display(), "cannot be unmounted: {error}");
         }
     }
+}
+
+/// Has the kernel learn the file's new size. It asks whenever a program looks at the file, and otherwise never: a loop
+/// device that is told to take the new size (`losetup --set-capacity`) takes the one that the kernel knows.
+fn look_at(file: PathBuf) {
+    // On a thread, as this file system answers. Where there is none, the next program that looks has the same effect.
+    let _ = thread::Builder::new().name("fuse-resized".to_owned()).spawn(move || fs::metadata(file).map(drop));
 }
 
 /// Takes mounts off whose process is gone: there may be one on another.

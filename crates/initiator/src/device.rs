@@ -15,6 +15,7 @@ use crate::session::cache::is_power_on;
 use crate::driver::Driver;
 use crate::unit::exchange::had_its_turn;
 use crate::fresh_session::{FreshSession, Purpose};
+use crate::look::look_while_idle;
 use crate::ports::initiator_port::{ClaimedPort, UnitPorts};
 use crate::ports::isid::IsidFamily;
 use crate::operation::{Done, Handle, Single};
@@ -96,9 +97,11 @@ impl IscsiDevice {
             session.tell(SessionEvent::PowerOn);
         }
         session.tell(SessionEvent::Up { epoch: 1 });
-        let (fails_fast, settle) = (options.fails_fast(), options.settle);
+        let (fails_fast, settle, look_interval) =
+            (options.fails_fast(), options.settle, options.look_interval);
         let recovery = Recovery::new(url.clone(), options, isid, port, unit.clone());
         tokio::spawn(Driver::new(session.clone(), recovery).run(stream));
+        tokio::spawn(look_while_idle(session.clone(), look_interval));
         let device = Self { session, unit, url, fails_fast };
         if let Some(before) = before
             && let Err(error) = before.outlast(settle, || device.barrier().into_future()).await
@@ -395,7 +398,8 @@ impl BlockDevice for IscsiDevice {
         }
     }
 
-    /// The size is the target's to decide: a new one is noticed with the next command, and taken without a call.
+    /// The size is the target's to decide: a new one is noticed with the next command, or within
+    /// [`look_interval`](SessionOptions::look_interval), and taken without a call.
     fn resize(&self, size: u64, _: Permit) -> Io<Result<(), BlockError>> {
         let actual = self.unit.shape().geometry.size;
         if size == actual {

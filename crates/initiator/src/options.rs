@@ -56,6 +56,9 @@ pub struct SessionOptions {
     pub nop_interval: Duration,
     /// For the answer to that question.
     pub nop_timeout: Duration,
+    /// Interval at which an idle unit is asked whether it has news (TEST UNIT READY), as another size, which a target
+    /// tells only with the answer to a command; zero: never.
+    pub look_interval: Duration,
     /// Limits of silence after which a path counts as dead, sooner than by `nop_timeout`; `None`: never.
     pub silence: Option<Silence>,
     /// TCP_USER_TIMEOUT: how long sent data may stay without an acknowledgement before the kernel ends the connection;
@@ -149,6 +152,8 @@ impl Default for SessionOptions {
             retry_max: Duration::from_secs(2),
             nop_interval: Duration::from_secs(5),
             nop_timeout: Duration::from_secs(5),
+            // As the checkers of dm-multipath look at paths (polling_interval).
+            look_interval: Duration::from_secs(5),
             silence: None,
             user_timeout: None,
             logout_timeout: Duration::from_secs(2),

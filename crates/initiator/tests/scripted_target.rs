@@ -15,6 +15,7 @@ use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, SessionOptions, inspect
 use support::scripted::{Act, Disk, NAME, SECTOR};
 use support::{Random, model, quick};
 
+const TEST_UNIT_READY: u8 = 0x00;
 const INQUIRY: u8 = 0x12;
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8A;
@@ -493,6 +494,49 @@ async fn a_disk_that_grows_says_so() {
     device.resize(65536, Permit::default()).await.unwrap();
     let refused = device.resize(32768, Permit::default()).await.unwrap_err();
     assert!(refused.to_string().contains("resize it there"), "{refused}");
+}
+
+/// A client that mounts a disk asks it nothing while nobody uses it.
+#[tokio::test]
+async fn a_disk_that_grows_while_nobody_uses_it_says_so() {
+    let disk = Disk::new(64, 8);
+    let device = open(&disk, SessionOptions { look_interval: Duration::from_millis(50), ..quick() }).await;
+    let (tell, told) = std::sync::mpsc::channel();
+    device.on_resize(Box::new(move |geometry| tell.send(geometry.size).unwrap()));
+    disk.data.lock().unwrap().resize(128 * SECTOR, 0);
+    disk.once(TEST_UNIT_READY, Act::Sense(6, 0x2A, 0x09));
+    let heard = tokio::task::spawn_blocking(move || told.recv_timeout(Duration::from_secs(5))).await.unwrap();
+    assert_eq!(heard, Ok(65536));
+    assert_eq!((device.geometry().size, disk.count(READ)), (65536, 0));
+    device.read(65536 - 512, Buf::zeroed(512)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_look_that_is_never_answered_costs_no_session_and_delays_no_logout() {
+    let disk = Disk::new(64, 8);
+    let options = SessionOptions {
+        look_interval: Duration::from_millis(20),
+        command_timeout: Duration::from_millis(200),
+        abort_timeout: Duration::from_millis(100),
+        ..quick()
+    };
+    let device = open(&disk, options).await;
+    disk.script(|cdb| if cdb[0] == TEST_UNIT_READY { Act::Ignore } else { Act::Execute });
+    let looks = disk.count(TEST_UNIT_READY);
+    let until = Instant::now() + Duration::from_secs(5);
+    while disk.count(TEST_UNIT_READY) == looks {
+        assert!(Instant::now() < until, "the disk was not looked at");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Past the time for the command and for its abort.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(disk.count(TEST_UNIT_READY), looks + 1, "one after another is sent to a unit that hangs");
+    assert_eq!(device.epoch(), 1, "the session was given up");
+    device.read(0, Buf::zeroed(512)).await.unwrap();
+    let begun = Instant::now();
+    device.close().await;
+    // As long as a logout waits for what is under way, and no longer.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

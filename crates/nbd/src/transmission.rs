@@ -78,13 +78,25 @@ impl From<BlockError> for Refused {
             BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } | BlockError::Size { .. } => {
                 Errno::Inval
             }
-            BlockError::NoSpace => Errno::NoSpc,
+            // The specification wants ENOSPC for EFBIG and EDQUOT too; the latter has become the former already.
+            BlockError::NoSpace | BlockError::Io { kind: io::ErrorKind::FileTooLarge, .. } => Errno::NoSpc,
             BlockError::ReadOnly | BlockError::ReservationConflict => Errno::Perm,
             BlockError::Io { kind: io::ErrorKind::PermissionDenied, .. } => Errno::Perm,
             BlockError::Unsupported => Errno::NotSup,
             _ => Errno::Io,
         };
         Self { errno, why: error.to_string() }
+    }
+}
+
+impl Refused {
+    /// The error of a request that writes: beyond the end of the export there is no space (`doc/proto.md`, “Error
+    /// values”). The device says so itself where it has become smaller since the request was looked at.
+    fn of_write(error: BlockError) -> Self {
+        match error {
+            BlockError::OutOfRange { .. } => Self { errno: Errno::NoSpc, why: error.to_string() },
+            error => error.into(),
+        }
     }
 }
 
@@ -470,13 +482,22 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
     if writes && geometry.read_only {
         return refuse(Errno::Perm, "the export is read-only");
     }
-    // Beyond the end the protocol wants another error of what writes.
+    // Beyond the end the protocol wants ENOSPC of what writes, and EINVAL of what reads or trims.
     let beyond = offset.checked_add(length.into()).is_none_or(|end| end > geometry.size);
-    if matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES) && beyond {
-        return refuse(Errno::NoSpc, "the range leaves the export");
+    match command {
+        command::WRITE | command::WRITE_ZEROES if beyond => {
+            return refuse(Errno::NoSpc, "the range leaves the export");
+        }
+        command::READ | command::TRIM | command::BLOCK_STATUS if beyond => {
+            return refuse(Errno::Inval, "the range leaves the export");
+        }
+        _ => {}
     }
     let done =
         |result: std::result::Result<(), BlockError>| result.map(|()| Answer::Done).map_err(Refused::from);
+    let written = |result: std::result::Result<(), BlockError>| {
+        result.map(|()| Answer::Done).map_err(Refused::of_write)
+    };
     match command {
         command::READ if length > TRANSFER_MAX => refuse(Errno::Inval, "a read has at most 32 MiB"),
         command::READ => device
@@ -484,7 +505,7 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
             .map(|result| result.map(Answer::Data).map_err(Refused::from)),
         command::WRITE => {
             let durability = if fua { Durability::Stable } else { Durability::Volatile };
-            device.write(offset, data.freeze(), durability).map(done)
+            device.write(offset, data.freeze(), durability).map(written)
         }
         command::FLUSH => device.flush().map(done),
         command::TRIM => stable(device, fua, device.unmap(offset, length.into())).map(done),
@@ -493,7 +514,7 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
                 true => Zeroing::KeepAllocated,
                 false => Zeroing::MayUnmap,
             };
-            stable(device, fua, device.write_zeroes(offset, length.into(), zeroing)).map(done)
+            stable(device, fua, device.write_zeroes(offset, length.into(), zeroing)).map(written)
         }
         command::BLOCK_STATUS if !agreed.allocation => {
             refuse(Errno::Inval, "no context of block status was agreed upon")

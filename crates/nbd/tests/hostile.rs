@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fails_one_flush::FailsOneFlush;
-use lunway_block::BlockDevice;
 use lunway_block::decorate::Delay;
+use lunway_block::{BlockDevice, BlockError, Durability, Io, Layer, SharedBuf, Zeroing};
 use lunway_memory::RamDisk;
 use lunway_nbd::{Address, Export, Limits, Server};
 use socket2::{SockFilter, SockRef};
@@ -25,8 +25,13 @@ const OPTION: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const WRITE_ZEROES: u16 = 6;
 const BLOCK_STATUS: u16 = 7;
+const EPERM: u32 = 1;
+const EIO: u32 = 5;
 const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
 
 struct Served {
     path: PathBuf,
@@ -183,8 +188,12 @@ async fn requests_that_cannot_be_met_are_refused_and_the_next_one_is_understood(
         (READ, 0x80, 0, 512, EINVAL),
         (BLOCK_STATUS, 0, 0, 512, EINVAL),
         (77, 0, 0, 0, EINVAL),
-        (4, 0, size, 512, 28),
-        (6, 0, u64::MAX, u32::MAX, 28),
+        (READ, 0, size - 512, 1024, EINVAL),
+        (BLOCK_STATUS, 0, size, 512, EINVAL),
+        (TRIM, 0, size, 512, EINVAL),
+        (TRIM, 0, u64::MAX, u32::MAX, EINVAL),
+        (WRITE_ZEROES, 0, size - 512, 1024, ENOSPC),
+        (WRITE_ZEROES, 0, u64::MAX, u32::MAX, ENOSPC),
     ] {
         stream.write_all(&request(command, flags, 1, offset, length)).await.unwrap();
         assert_eq!(reply(&mut stream).await, (error, 1), "{command} {flags:#x} {offset} {length}");
@@ -192,7 +201,7 @@ async fn requests_that_cannot_be_met_are_refused_and_the_next_one_is_understood(
     // The data of a write that is refused is skipped.
     stream.write_all(&request(WRITE, 0, 2, size, 512)).await.unwrap();
     stream.write_all(&[9; 512]).await.unwrap();
-    assert_eq!(reply(&mut stream).await, (28, 2));
+    assert_eq!(reply(&mut stream).await, (ENOSPC, 2));
     stream.write_all(&request(READ, 0, 3, 0, 0)).await.unwrap();
     assert_eq!(reply(&mut stream).await, (0, 3));
 }
@@ -235,6 +244,57 @@ async fn a_flush_that_failed_for_one_client_fails_once_for_every_other() {
             client.write_all(&request(FLUSH, 0, cookie, 0, 0)).await.unwrap();
             let (error, answered) = reply(client).await;
             assert_eq!((error != 0, answered), (cookie == 0, cookie));
+        }
+    }
+}
+
+/// A device on which everything that changes it fails with the same error.
+struct Failing(RamDisk, BlockError);
+
+impl Layer for Failing {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+
+    fn write(&self, _: u64, _: SharedBuf, _: Durability) -> Io<Result<(), BlockError>> {
+        Io::err(self.1.clone())
+    }
+
+    fn write_zeroes(&self, _: u64, _: u64, _: Zeroing) -> Io<Result<(), BlockError>> {
+        Io::err(self.1.clone())
+    }
+
+    fn unmap(&self, _: u64, _: u64) -> Io<Result<(), BlockError>> {
+        Io::err(self.1.clone())
+    }
+}
+
+/// The specification's table of errors (`doc/proto.md`, “Error values”).
+#[tokio::test]
+async fn each_error_of_the_device_has_the_number_that_the_specification_wants() {
+    let io = |kind: std::io::ErrorKind| BlockError::Io { kind, message: String::new() };
+    let shrunk = BlockError::OutOfRange { offset: 0, len: 512, size: 0 };
+    for (error, of_writes, of_trim) in [
+        (BlockError::NoSpace, ENOSPC, ENOSPC),
+        (std::io::Error::from_raw_os_error(122).into(), ENOSPC, ENOSPC),
+        (std::io::Error::from_raw_os_error(27).into(), ENOSPC, ENOSPC),
+        (shrunk, ENOSPC, EINVAL),
+        (BlockError::ReadOnly, EPERM, EPERM),
+        (BlockError::ReservationConflict, EPERM, EPERM),
+        (io(std::io::ErrorKind::PermissionDenied), EPERM, EPERM),
+        (BlockError::Medium { offset: 0 }, EIO, EIO),
+        (BlockError::gone("it is away"), EIO, EIO),
+        (io(std::io::ErrorKind::Other), EIO, EIO),
+    ] {
+        let ram = RamDisk::new(64 << 20, 512).unwrap();
+        let served = Served::start(Arc::new(Failing(ram, error.clone()))).await;
+        let mut stream = served.connect().await;
+        for (command, errno) in [(WRITE, of_writes), (WRITE_ZEROES, of_writes), (TRIM, of_trim)] {
+            stream.write_all(&request(command, 0, 1, 0, 512)).await.unwrap();
+            if command == WRITE {
+                stream.write_all(&[9; 512]).await.unwrap();
+            }
+            assert_eq!(reply(&mut stream).await, (errno, 1), "{command}: {error}");
         }
     }
 }

@@ -1,19 +1,27 @@
 //! Users of a file: [`other_user`] finds those that hold no `flock` on it, which are loop devices and programs that
 //! lock parts of a file, as QEMU does. [`lock_holder`] names the process that holds a `flock`. [`announce`] lets QEMU
 //! find us. [`writer_of`] finds only those that may write, for who reads a file that must not change meanwhile.
+//! [`writer_below`] finds those that write to what a block device lies on; [`other_user`] looks there as well.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `stack.rs` | what a block device lies on, and loop devices that lie on it |
 //!
 //! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or
 //! while a file system on it is mounted, is destroyed all the same, so whatever opens a file for writing asks here
 //! first.
 #![expect(unsafe_code, reason = "fcntl(2) takes the lock that it is asked about by address")]
 
+mod stack;
+
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use stack::Device;
 
 /// Other user of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +32,23 @@ pub enum OtherUser {
     RecordLock,
     /// This process has locked a part of the file and all of it (`flock(2)`), as lunway does.
     Process(LockHolder),
+    /// A process that cannot be told has locked all of the file (`flock(2)`).
+    AnotherProcess,
     /// The block device is mounted, or a part of another device.
     Kernel,
+    /// What the block device lies on has a user of its own.
+    Below {
+        /// The file or device that it lies on.
+        base: PathBuf,
+        /// Its user.
+        by: Box<OtherUser>,
+    },
+}
+
+impl OtherUser {
+    fn below(base: PathBuf, by: Self) -> Self {
+        Self::Below { base, by: Box::new(by) }
+    }
 }
 
 impl fmt::Display for OtherUser {
@@ -36,6 +59,10 @@ impl fmt::Display for OtherUser {
                 f.write_str("by a program that has locked a part of it, such as QEMU or another lunway")
             }
             Self::Process(holder) => write!(f, "by {holder}"),
+            Self::AnotherProcess => f.write_str("by another process"),
+            Self::Below { base, by } => {
+                write!(f, "below: it lies on {}, which is in use {by}", base.display())
+            }
             Self::Kernel => f.write_str("by the kernel: it is mounted, or a part of another device"),
         }
     }
@@ -71,8 +98,17 @@ impl fmt::Display for LockHolder {
 const LOCKS_LEN_MAX: u64 = 1 << 20;
 
 /// The process that holds a `flock` on the file; `None`: none, or it cannot be told, as on file systems whose `st_dev`
-/// is not the one that the kernel locks by (btrfs, overlayfs), and of processes in other PID namespaces.
+/// is not the one that the kernel locks by (btrfs, overlayfs) for processes of other users, and of processes in other
+/// PID namespaces.
 pub fn lock_holder(file: &impl AsFd) -> Option<LockHolder> {
+    let pid = holder_in_locks(file).or_else(|| holder_in_descriptors(file))?;
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name).trim_end().replace(char::is_control, "?");
+    Some(LockHolder { pid, name })
+}
+
+/// The holder that `/proc/locks` names.
+fn holder_in_locks(file: &impl AsFd) -> Option<u32> {
     let stat = rustix::fs::fstat(file).ok()?;
     let id = format!(
         "{:02x}:{:02x}:{}",
@@ -83,25 +119,46 @@ pub fn lock_holder(file: &impl AsFd) -> Option<LockHolder> {
     let mut locks = String::new();
     File::open("/proc/locks").ok()?.take(LOCKS_LEN_MAX).read_to_string(&mut locks).ok()?;
     // `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF` (proc_locks(5)); who waits has an arrow behind the number.
-    let pid = locks.lines().find_map(|line| {
+    locks.lines().find_map(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
         match fields[..] {
             [_, "FLOCK", _, _, pid, of, ..] if of == id => pid.parse().ok().filter(|pid| *pid != 0),
             _ => None,
         }
-    })?;
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&name).trim_end().replace(char::is_control, "?");
-    Some(LockHolder { pid, name })
+    })
 }
 
-/// The user of a regular file beside those that `flock` knows; `None`: none is seen. Ask before taking a `flock`: NFS
-/// makes record locks of those, which would be found.
+/// The process that has the file open under the same path and holds a `flock` by that (proc_pid_fdinfo(5)): of those
+/// whose descriptors this one may see.
+fn holder_in_descriptors(file: &impl AsFd) -> Option<u32> {
+    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())).ok()?;
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
+    let holds = |pid: u32, descriptor: &fs::DirEntry| {
+        // The link alone: a `stat` of a file on a server that hangs would hang with it.
+        fs::read_link(descriptor.path()).is_ok_and(|other| other == path)
+            && fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor.file_name()))
+                .is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK")))
+    };
+    pids.find(|&pid| {
+        let mut descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors.any(|descriptor| holds(pid, &descriptor))
+    })
+}
+
+/// The user of a file beside those that `flock` knows; `None`: none is seen. Ask before taking a `flock`: NFS makes
+/// record locks of those, which would be found. For a block device that this process has for itself alone (open(2),
+/// `O_EXCL`): a loop device on it, and the user of what it lies on.
 ///
 /// A loop device is not seen where its file has another path here than for the program that attached it (another mount
 /// namespace).
 pub fn other_user(file: &File) -> Option<OtherUser> {
-    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+    let metadata = file.metadata().ok()?;
+    if let Some(device) = Device::of(&metadata) {
+        let above = stack::loop_on(device).map(OtherUser::LoopDevice);
+        return above.or_else(|| stack::user_below(device, true));
+    }
+    if !metadata.is_file() {
         return None;
     }
     match has_record_lock(file) {
@@ -110,6 +167,17 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
         // A file system without record locks has none.
         Ok(false) | Err(_) => loop_device(file, |_| true).map(OtherUser::LoopDevice),
     }
+}
+
+/// The user of what a block device lies on that has it for writing by a `flock`, as lunway has what it serves; `None`:
+/// none is seen, or it is a regular file. For who only reads the device: it would read a disk that changes.
+pub fn writer_below(file: &File) -> Option<OtherUser> {
+    stack::user_below(Device::of(&file.metadata().ok()?)?, false)
+}
+
+/// The file or device that a loop device is attached to, and so on down to the last; empty for everything else.
+pub fn backing_files(path: &Path) -> Vec<PathBuf> {
+    stack::backing_files(path)
 }
 
 /// The user of a regular file that may write to it, beside those that `flock` knows; `None`: none is seen. Programs
@@ -149,7 +217,7 @@ pub fn user_of(path: &Path) -> io::Result<Option<OtherUser>> {
     // The kernel refuses `O_EXCL` for a block device that it has a use of (open(2)). A pipe is not waited for.
     let exclusive = if is_block_device { libc::O_EXCL } else { 0 };
     match File::options().read(true).custom_flags(exclusive | libc::O_NONBLOCK).open(path) {
-        Ok(file) => Ok(writer_of(&file).map(|writer| match writer {
+        Ok(file) => Ok(writer_of(&file).or_else(|| writer_below(&file)).map(|writer| match writer {
             // A `flock` of this process, which reads the file already, is not the writer's.
             OtherUser::RecordLock => lock_holder(&file)
                 .filter(|holder| holder.pid != std::process::id())
@@ -235,25 +303,18 @@ fn conflicting(file: &File, mut lock: libc::flock) -> io::Result<Option<libc::fl
 }
 
 /// The loop device whose backing file this is, of those whose directory in `/sys/block` `counts`. Other files are only
-/// looked at where this one has a second name: a
-/// `stat` of a file on a server that hangs would hang with it.
+/// looked at where this one has a second name: a `stat` of a file on a server that hangs would hang with it.
 fn loop_device(file: &File, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let own = file.metadata().ok()?;
-    let devices = fs::read_dir("/sys/block").ok()?.flatten();
-    let mut loops = devices.filter(|device| device.file_name().as_bytes().starts_with(b"loop"));
     let is_it = |backing: &Path| {
         let same_file = |other: fs::Metadata| (other.dev(), other.ino()) == (own.dev(), own.ino());
         backing == path || own.nlink() > 1 && fs::metadata(backing).is_ok_and(same_file)
     };
-    let found = loops.find(|device| {
-        let backing = fs::read(device.path().join("loop/backing_file")).unwrap_or_default();
-        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
-        !backing.is_empty()
-            && is_it(Path::new(std::ffi::OsStr::from_bytes(backing)))
-            && counts(&device.path())
+    let found = stack::loop_devices().find(|folder| {
+        stack::backing_file(folder).is_some_and(|backing| is_it(&backing)) && counts(folder)
     })?;
-    Some(Path::new("/dev").join(found.file_name()))
+    Some(stack::node_of(&found))
 }
 
 #[cfg(test)]

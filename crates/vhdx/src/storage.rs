@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use lunway_occupancy::{announce, lock_holder, other_user, write_protection, writer_of};
+use lunway_occupancy::{announce, lock_holder, other_user, write_protection, writer_below, writer_of};
 
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
 ///
@@ -243,7 +243,7 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
     let mut patience = LOCK_TRIES;
     loop {
         // Looked for before the file is locked: NFS shows its own lock as another's.
-        let other = if writable { other_user(&file) } else { None };
+        let other = if writable { other_user(&file) } else { writer_below(&file) };
         let locked = if writable { file.try_lock() } else { file.try_lock_shared() };
         if locked.is_ok() && other.is_some() {
             // So that the next look does not find this process.

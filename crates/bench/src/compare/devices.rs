@@ -25,6 +25,17 @@ pub enum Figure {
     ResponseMs,
 }
 
+/// Result of one run.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Its figure; NaN if any I/O failed.
+    pub figure: f64,
+    /// Error of the first I/O that failed.
+    pub first_error: Option<String>,
+    /// Nothing but errors came any more.
+    pub failing: bool,
+}
+
 /// Candidates that are devices, and rows that are jobs.
 pub struct Devices {
     /// Devices, one for each arm; the first is the control.
@@ -105,13 +116,23 @@ impl Devices {
         Ok(())
     }
 
-    /// The figure of a run; NaN if any I/O failed. All arms of a block get the same addresses, each block others.
+    /// The figure of a run; NaN if any I/O failed.
     pub async fn measure(
         &self,
         run_of: Run,
         progress: &mut dyn FnMut(&Tick),
         cancel: &Cancel,
     ) -> Result<f64, BenchError> {
+        Ok(self.measured(run_of, progress, cancel).await?.figure)
+    }
+
+    /// The same, with the error. All arms of a block get the same addresses, each block others.
+    pub async fn measured(
+        &self,
+        run_of: Run,
+        progress: &mut dyn FnMut(&Tick),
+        cancel: &Cancel,
+    ) -> Result<Measured, BenchError> {
         let device = match run_of.arm {
             Arm::Candidate(index) => &self.candidates[index],
             Arm::ControlAgain => &self.control_again,
@@ -121,17 +142,22 @@ impl Devices {
         let job = Job { seed: mix(job.seed.wrapping_add(block)), ..job.clone() };
         let outcome = run(device.clone(), &job, progress, cancel).await?;
         if outcome.errors() > 0 || outcome.end == End::Failing {
-            return Ok(f64::NAN);
+            return Ok(Measured {
+                figure: f64::NAN,
+                first_error: outcome.read.first_error.or(outcome.write.first_error),
+                failing: outcome.end == End::Failing,
+            });
         }
         let iops = outcome.read.iops() + outcome.write.iops();
-        Ok(match self.figure_of(&job) {
+        let figure = match self.figure_of(&job) {
             Figure::Iops => iops,
             Figure::ResponseMs => {
                 let sum = |direction: &crate::Direction| direction.response.mean() * direction.ios as f64;
                 let ios = (outcome.read.ios + outcome.write.ios) as f64;
                 (sum(&outcome.read) + sum(&outcome.write)) / ios / 1e6
             }
-        })
+        };
+        Ok(Measured { figure, first_error: None, failing: false })
     }
 
     fn figure_of(&self, job: &Job) -> Figure {

@@ -41,7 +41,7 @@ mod trust;
 
 pub use comparison::Comparison;
 pub use decide::{Contrast, Verdict};
-pub use devices::{Devices, Figure};
+pub use devices::{Devices, Figure, Measured};
 pub use page::json;
 pub use plan::{Arm, MARGIN_PERCENT, PAIRS, Plan, PlanError, Progress, ROUNDS_MAX, Row, Run};
 pub use runs::Runs;

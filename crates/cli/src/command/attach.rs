@@ -4,19 +4,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, BlockError, PathState};
+use lunway_block::{BlockDevice, BlockError};
 use lunway_device::{OpenOptions, Opened};
 use lunway_fuse::Mounted;
 use lunway_nbd::{Address, Export, Server};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::awaited::ways;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::no_shrink::NoShrink;
@@ -103,6 +105,7 @@ impl Attach {
                     return Err(Failure::failed(anyhow::anyhow!("stopped before {spec} was open")));
                 }
             };
+            tell_of_sizes(&spec, &*opened.device, self.nbd.is_some());
             match (&self.nbd, &self.fuse) {
                 (Some(address), _) => self.serve_nbd(address, &spec, opened, &mut requests).await,
                 (None, Some(folder)) => self.mount(folder, &spec, opened, &mut requests).await,
@@ -250,6 +253,21 @@ async fn end(
     }
 }
 
+/// Logs each new size of the device, and who has to be told of it.
+fn tell_of_sizes(spec: &DeviceSpec, device: &dyn BlockDevice, over_nbd: bool) {
+    let (spec, before) = (spec.to_string(), AtomicU64::new(device.geometry().size));
+    device.on_resize(Box::new(move |geometry| {
+        if before.swap(geometry.size, Ordering::Relaxed) == geometry.size {
+            return;
+        }
+        let who = match over_nbd {
+            true => "NBD clients see it when they connect again",
+            false => "`losetup --set-capacity` tells it to a loop device",
+        };
+        tracing::warn!("{spec} has {} now: {who}", HumanSize(geometry.size));
+    }));
+}
+
 /// What people do with the file, as commands.
 fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
     let geometry = opened.device.geometry();
@@ -263,20 +281,6 @@ fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
   mount /dev/loopN DIR
   umount DIR && losetup --detach /dev/loopN && umount {folder}   # the end; or Ctrl-C here instead of the last"
     )
-}
-
-/// What is known of the ways to a device, where it has any that are not up.
-fn ways(device: &dyn BlockDevice) -> String {
-    let paths = device.paths();
-    let down: Vec<_> = paths.iter().filter(|path| path.state != PathState::Up).collect();
-    if down.is_empty() {
-        return String::new();
-    }
-    let told = down.iter().map(|path| match &path.last_event {
-        Some(event) => format!("{}: {event}", path.name),
-        None => path.name.clone(),
-    });
-    format!(" ({} of {} paths down: {})", down.len(), paths.len(), told.collect::<Vec<_>>().join("; "))
 }
 
 fn lost(spec: &DeviceSpec, error: &BlockError) -> Failure {

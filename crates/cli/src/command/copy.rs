@@ -22,6 +22,7 @@ use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
 use super::disk::{NewDisk, Replaced, skipped};
+use crate::awaited::{Awaited, waits_for};
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::report_file::{file_of, is_same_file};
@@ -91,16 +92,33 @@ pub(super) struct Destination {
     pub(super) before: Before,
     /// The file's name once it is complete, where it has another one until then.
     pub(super) complete: Option<PathBuf>,
+    /// The file was made just now, and has no data yet.
+    made: bool,
 }
 
 impl Destination {
+    /// A file that was made for it goes again where it cannot be opened.
     pub(super) async fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
-        match &self.spec {
+        let opened = match &self.spec {
             // The grammar's is only read; this one is new.
             DeviceSpec::Image { path, .. } if self.complete.is_some() => {
                 open_new_vhd(path).await.map_err(Failure::failed)
             }
             spec => device::open(spec, options).await,
+        };
+        if opened.is_err() {
+            self.give_up();
+        }
+        opened
+    }
+
+    /// Removes a file that was made for the copy, to which nothing was written.
+    fn give_up(&self) {
+        if let (Some(complete), true) = (&self.complete, self.made) {
+            let unfinished = partial(complete);
+            if let Err(error) = remove_unfinished(&unfinished) {
+                eprintln!("lunway: {} is left, and empty: {error:#}", unfinished.display());
+            }
         }
     }
 
@@ -171,19 +189,34 @@ impl Copy {
         let destination = into.open(options).await?;
 
         let cancel = interrupt::watch();
+        let read = Awaited::new(source_spec.to_string(), source.device.clone());
+        let written = Awaited::new(destination_spec.to_string(), destination.device.clone());
+        let awaited = vec![read.unanswered(), written.unanswered()];
+        let otherwise = format!("{source_spec} and {destination_spec}");
         let transfer = Transfer {
-            source: &*source.device,
-            destination: &*destination.device,
+            source: &read,
+            destination: &written,
             before: into.before,
             skipped,
             is_cancelled: &|| cancel.is_cancelled(),
         };
-        let result = match self.may_write(&transfer, &into).await {
+        interrupt::waits_for(waits_for(awaited, otherwise));
+        if into.complete.is_some() {
+            interrupt::leaves(self.remains(&into));
+        }
+        let allowed = self.may_write(&transfer, &into).await;
+        let is_refused = allowed.is_err();
+        let result = match allowed {
             Ok(()) => self.transfer(&transfer, size, &into).await,
             Err(error) => Err(error),
         };
+        // Files are closed when nothing uses them any more.
+        drop((read, written));
         source.close_or_log().await;
         let closed = destination.close().await.context("closing the destination");
+        if is_refused {
+            into.give_up();
+        }
         let text = result
             .and_then(|text| closed.map(|()| text))
             .with_context(|| format!("copying {source_spec} to {destination_spec}"))
@@ -205,7 +238,7 @@ impl Copy {
         sector: u32,
     ) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
-        let there = Destination { spec: spec.clone(), before, complete: None };
+        let there = Destination { spec: spec.clone(), before, complete: None, made: false };
         if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
             return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name {spec} *.avhdx")));
         }
@@ -275,7 +308,8 @@ impl Copy {
             Err(_) => Before::Blank,
         };
         let mut before = before;
-        if before == Before::Blank {
+        let made = before == Before::Blank;
+        if made {
             match (&spec, &self.parent) {
                 (DeviceSpec::Vhdx { path }, Some(parent)) => {
                     self.layout.make_child(path, parent, Some(size))?;
@@ -290,7 +324,7 @@ impl Copy {
                 replaced.lend_permissions(&unfinished)?;
             }
         }
-        Ok(Destination { spec, before, complete: Some(path.to_owned()) })
+        Ok(Destination { spec, before, complete: Some(path.to_owned()), made })
     }
 
     /// Refuses a destination that holds data, unless the user said what is to become of it.
@@ -313,18 +347,9 @@ impl Copy {
         }
     }
 
-    /// Copies and compares; the result is what to print.
-    async fn transfer(
-        &self,
-        transfer: &Transfer<'_>,
-        size: u64,
-        into: &Destination,
-    ) -> anyhow::Result<String> {
-        let start = Instant::now();
-        let bar = progress::bytes("copying", size);
-        let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
-        finish(&bar);
-        let remains = || match &into.complete {
+    /// What a copy that ends early leaves, and what completes it.
+    fn remains(&self, into: &Destination) -> String {
+        match &into.complete {
             Some(complete) => {
                 // Two words where a file is replaced: one would be refused because that exists.
                 let overwrite = if self.replaced.is_some() { " --overwrite" } else { "" };
@@ -334,12 +359,51 @@ impl Copy {
                 "the destination is incomplete; --resume --overwrite completes it".to_owned()
             }
             None => "the destination is incomplete; --resume completes it".to_owned(),
+        }
+    }
+
+    /// The same, where the source is another one by now.
+    fn remains_of_another(&self, into: &Destination) -> String {
+        match &into.complete {
+            Some(complete) => {
+                format!("{} is incomplete; --overwrite starts again", partial(complete).display())
+            }
+            None => "the destination is incomplete; --overwrite starts again".to_owned(),
+        }
+    }
+
+    /// Copies and compares; the result is what to print.
+    async fn transfer(
+        &self,
+        transfer: &Transfer<'_>,
+        size: u64,
+        into: &Destination,
+    ) -> anyhow::Result<String> {
+        interrupt::leaves(self.remains(into));
+        let start = Instant::now();
+        let bar = progress::bytes("copying", size);
+        let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
+        finish(&bar);
+        let now = transfer.source.geometry().size;
+        let remains = || match now < size {
+            // What the copy would go on with is another disk.
+            true => format!(
+                "the source had {} when the copy began, and has {} now: {}",
+                HumanSize(size),
+                HumanSize(now),
+                self.remains_of_another(into)
+            ),
+            false => self.remains(into),
         };
         let copied = copied.with_context(remains)?;
         let elapsed = start.elapsed().as_secs_f64();
         if !copied.complete {
             let (done, size) = (HumanSize(copied.done), HumanSize(size));
             return Err(anyhow!("interrupted after {done} of {size}: {}", remains()));
+        }
+        if now > size {
+            let more = HumanSize(now - size);
+            terminal::say(&format!("the source has grown by {more} since the copy began, which are not in it"));
         }
         let compared = if self.how.verify { Some(compare(transfer, size).await?) } else { None };
         let destination = transfer.destination.geometry().size;

@@ -208,3 +208,38 @@ fn a_disk_that_a_loop_device_has_is_written_by_no_command() {
     Command::new(&losetup).args(["--detach", &device]).status().unwrap();
     refused.unwrap();
 }
+
+#[test]
+fn a_loop_device_on_a_file_that_our_own_daemon_serves_is_opened_by_no_command() {
+    let Some(losetup) = lunway_foreign::program("losetup") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, socket) = (path("disk.img"), path("api.sock"));
+    data(Path::new(&disk));
+    let _served = Served::start(&["--lun", &format!("0={disk}"), "--socket", &socket]);
+    until(|| Path::new(&socket).exists());
+    let attached = Command::new(&losetup).args(["--find", "--show", &disk]).output().unwrap();
+    if !attached.status.success() {
+        return lunway_foreign::not_run("loop devices (root, on a machine that has some)");
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let refused = std::panic::catch_unwind(|| {
+        let lies = format!("{device} is in use below: it lies on {disk}, which is in use by ");
+        let unit = format!("{disk} is LUN 0 of target {IQN}, which the daemon on {socket} serves");
+        let mut commands = writing(&device);
+        // It would read a disk that another changes.
+        commands.push(vec!["copy", &device, "null:1M"]);
+        for sentence in [lies, unit] {
+            refused_in_use(&device, commands.clone(), &sentence);
+        }
+        let add = ["lun", "add", "--socket", &socket, IQN, "1", &device];
+        for more in [&[][..], &["--read-only"]] {
+            let output = finish(lunway(&[&add[..], more].concat()), PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains(&device) && said.contains(&disk) && said.contains("LUN 0"), "{said}");
+        }
+    });
+    Command::new(&losetup).args(["--detach", &device]).status().unwrap();
+    refused.unwrap();
+}

@@ -14,6 +14,8 @@ mod full;
 mod in_use;
 mod measuring;
 mod raw_disks;
+mod silent;
+mod vanishing;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -515,6 +517,29 @@ fn an_interrupted_copy_leaves_a_partial_file_that_a_later_one_completes() {
     succeed(lunway(&["copy", &source, &copied, "--resume", "--verify"]));
     support::assert_same_bytes(Path::new(&source), Path::new(&copied));
     assert!(!Path::new(&partial).exists());
+}
+
+/// A file that was made for a copy stayed where the copy was refused after that, and no message named it.
+#[test]
+fn a_copy_that_is_refused_once_its_file_is_made_leaves_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let source = path("source");
+    image(Path::new(&source), 8 << 20, 1 << 20);
+    let too_long = format!("null:{}", 1u64 << 62);
+    for words in [
+        // A virtual disk is not opened past the page cache.
+        &["copy", &source, &path("new.vhdx"), "--direct"][..],
+        // No file system has room for the name of its end.
+        &["copy", &too_long, &path("new.img")],
+    ] {
+        let output = finish(lunway(words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        let left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["source"], "{words:?}: {said}");
+    }
 }
 
 #[test]

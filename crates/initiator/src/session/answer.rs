@@ -313,7 +313,7 @@ pub(super) fn short_transfer(long: &Cdb, effect: Effect) -> Option<Cdb> {
 
 /// Whether a command is a question about the unit, and moves no data.
 fn asks_only(effect: Effect) -> bool {
-    matches!(effect, Effect::Query | Effect::Inspect | Effect::Barrier)
+    matches!(effect, Effect::Query | Effect::Inspect | Effect::Barrier | Effect::Look)
 }
 
 enum Verdict {

@@ -8,7 +8,7 @@ use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
 use super::{Life, Logout, SessionState, portal_group_of};
-use crate::session::slots::{AwaitedCommand, Stage};
+use crate::session::slots::{AwaitedCommand, Effect, Stage};
 use crate::session::traffic::Pings;
 
 /// Added to what happened before it.
@@ -73,6 +73,8 @@ impl SessionState {
         for (token, entry) in self.slots.iter_unanswered() {
             match entry.stage {
                 Stage::Sent => lost.push(token),
+                // The next session asks the unit anyway.
+                Stage::Queued | Stage::Delayed if entry.effect == Effect::Look => lost.push(token),
                 // Others may be carried out meanwhile: this one is what ends the sessions.
                 Stage::Queued
                     if entry.lost_at.is_some_and(|lost| tick - lost >= self.clock.replacement_ticks) =>

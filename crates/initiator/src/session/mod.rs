@@ -73,6 +73,8 @@ pub(crate) struct Session {
     port_down: AtomicBool,
     /// Told that the state of access of an inactive port may be another one now.
     pub(crate) look: Notify,
+    /// Told, for who looks at the idle unit, that the driver shall end.
+    pub(crate) leaving: Notify,
     observer: Option<SharedObserver>,
     /// The number of the session; the first is 1. Changed under the lock.
     epoch: AtomicU64,
@@ -94,6 +96,7 @@ impl Session {
             hope: Notify::new(),
             port_down: AtomicBool::new(false),
             look: Notify::new(),
+            leaving: Notify::new(),
             observer: options.observer.clone(),
             epoch: AtomicU64::new(1),
         })
@@ -212,6 +215,7 @@ impl Session {
             state.rouse()
         };
         self.closing.notify_one();
+        self.leaving.notify_one();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -548,6 +552,17 @@ impl SessionState {
         self.life == Life::Closing
     }
 
+    /// Returns `true` if nothing is asked of the unit over a session that is up, and the unit owes no answer to what was
+    /// given up. A port that is not active is asked for its state anyway.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.core.as_ref().is_some_and(|core| core.unanswered() == 0)
+            && self.life == Life::Open
+            && self.logout == Logout::None
+            && self.slots.unanswered() == 0
+            && !self.doubt.is_there()
+            && self.access.is_none_or(AccessState::is_active)
+    }
+
     /// Takes note of what happened to the path, to explain why an operation failed.
     pub(crate) fn note_event(&mut self, event: String) {
         self.last_event = Some(event);
@@ -650,7 +665,7 @@ mod tests {
     /// A unit that hangs answers neither a barrier nor its abort, over a session that is well.
     #[test]
     fn a_barrier_and_its_abort_without_an_answer_are_no_end_of_the_session() {
-        for (effect, ends) in [(Effect::Barrier, false), (Effect::Query, true)] {
+        for (effect, ends) in [(Effect::Barrier, false), (Effect::Look, false), (Effect::Query, true)] {
             let mut state = waiting(&SessionOptions::default());
             let late = state.enter(command(effect)).unwrap();
             let tick = state.clock.tick;

@@ -80,9 +80,10 @@ impl SessionState {
                     unanswered = Some((opcode, late));
                     entry.stage = Stage::Aborting { since: tick };
                 }
-                // The unit waits for what it was given before, over whichever session: this one is well.
+                // The unit waits for what it was given before, over whichever session, or hangs: this one is well.
                 Stage::Aborting { since }
-                    if entry.effect == Effect::Barrier && tick - since > self.clock.abort_ticks =>
+                    if matches!(entry.effect, Effect::Barrier | Effect::Look)
+                        && tick - since > self.clock.abort_ticks =>
                 {
                     hung.push((token, self.clock.timeout(entry.effect, Fate::Unknown)));
                 }

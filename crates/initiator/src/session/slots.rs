@@ -28,14 +28,16 @@ pub(crate) enum Effect {
     Flush,
     /// None, and it is answered after all that the unit was given before it. Sent again at will.
     Barrier,
+    /// None: gives an idle unit the occasion to say what has changed. Nobody waits for it, so it ends with its session.
+    Look,
     /// Not known, so never sent twice to a target that may have executed it.
     Unknown,
 }
 
 impl Effect {
-    /// Returns `true` if executing it twice has the effect of executing it once.
+    /// Returns `true` if executing it twice has the effect of executing it once, and somebody wants that.
     pub(crate) fn is_idempotent(self) -> bool {
-        self != Self::Unknown
+        !matches!(self, Self::Unknown | Self::Look)
     }
 
     /// Returns `true` if it changes data.

@@ -34,6 +34,7 @@ impl Traffic {
             | Effect::WriteRange
             | Effect::Flush
             | Effect::Barrier
+            | Effect::Look
             | Effect::Unknown => {}
         }
     }

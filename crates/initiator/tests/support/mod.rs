@@ -25,6 +25,8 @@ pub fn quick() -> SessionOptions {
         replacement_timeout: Duration::from_secs(10),
         nop_interval: Duration::from_millis(500),
         nop_timeout: Duration::from_millis(500),
+        // Tests count commands.
+        look_interval: Duration::ZERO,
         logout_timeout: Duration::from_millis(500),
         ..SessionOptions::default()
     }

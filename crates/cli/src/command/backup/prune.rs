@@ -2,13 +2,17 @@
 
 use std::num::NonZeroUsize;
 
+use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{Lease, Notes, PointId, Retention, Step, prune};
+use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Retention, Step, prune};
 use serde_json::{Value, json};
 
 use super::{Destination, failed, guids, holder, points};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
+
+/// What a prune leaves that ends early.
+const UNFINISHED: &str = "every point that was not removed is whole; the next prune continues";
 
 /// Remove points that no retention rule keeps.
 ///
@@ -79,7 +83,12 @@ impl Prune {
             return self.print(&steps, catalogue.points().len());
         }
         let cancel = interrupt::watch();
-        let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let shown = folder.show("");
+        interrupt::waits_for(move || shown.clone());
+        interrupt::leaves(UNFINISHED);
+        // A share without room must not be kept from having some.
+        let lease =
+            Lease::take_without_room(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let bar = progress::bytes("merging", 1);
         let steps = prune(&*folder, &lease, &guids()?, &retention, &mut |_, done, total| {
             bar.set_length(total);
@@ -87,7 +96,10 @@ impl Prune {
             !cancel.is_cancelled()
         });
         bar.finish_and_clear();
-        let steps = steps.map_err(failed)?;
+        let steps = steps.map_err(|error| match error {
+            BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
+            error => failed(error),
+        })?;
         let left = super::catalogue(&*folder)?.points().len();
         self.print(&steps, left + gone(&steps).len())
     }

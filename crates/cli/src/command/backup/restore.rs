@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_backup::{BackupError, Folder, Manifest, Order, Restored, Target, restore};
 use lunway_bench::{Region, holds_data};
+use lunway_block::BlockDevice;
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::DeviceSpec;
 use lunway_copy::{Before, of_paths};
@@ -16,6 +17,7 @@ use lunway_device::OpenOptions;
 use serde_json::json;
 
 use super::{Destination, catalogue, failed, refuse_inside};
+use crate::awaited::{Awaited, waits_for};
 use crate::command::copy::{Copy, Destination as Into, How, partial, rename, unchanged};
 use crate::command::disk::NewDisk;
 use crate::device::{self, BlockingRuntime};
@@ -93,8 +95,13 @@ impl Restore {
         let begun = Instant::now();
         let behind = opened.device.geometry().size.saturating_sub(size);
         let writes = Cell::new(false);
+        let written = Awaited::new(spec.to_string(), opened.device.clone());
+        interrupt::waits_for(waits_for(vec![written.unanswered()], folder.show("")));
+        if into.complete.is_some() {
+            interrupt::leaves(remains(&spec, &into, false, None).trim_start_matches(": "));
+        }
         let result = runtime.wait(async {
-            let device = &*opened.device;
+            let device: &dyn BlockDevice = &written;
             if into.complete.is_none() && !self.overwrite {
                 let region = Region { offset: 0, len: size.min(device.geometry().size) };
                 let held = holds_data(device, region).await;
@@ -110,10 +117,13 @@ impl Restore {
             let mut told = |done| bar.set_position(done);
             let order = Order { point: manifest.point, range: Some(range), target };
             writes.set(true);
+            interrupt::leaves(remains(&spec, &into, true, None).trim_start_matches(": "));
             let restored = restore(&folder, &catalogue, order, device, &is_cancelled, &mut told).await;
             bar.finish_and_clear();
             Ok(restored?)
         });
+        // A file is closed when nothing uses it any more.
+        drop(written);
         let closed = runtime.wait(opened.close()).context("closing the device");
         let restored = result
             .and_then(|restored| closed.map(|()| restored))

@@ -19,6 +19,7 @@ use serde_json::json;
 
 use super::served::{self, Frozen};
 use super::{Destination, failed, guids, holder};
+use crate::awaited::{Awaited, waits_for};
 use crate::command::copy::{refuse_users, warn_of_users, whole};
 use crate::command::disk::skipped;
 use crate::command::manage::DaemonAddress;
@@ -122,6 +123,8 @@ impl Run {
             may_be_read(&spec)?;
         }
         let cancel = interrupt::watch();
+        let destination = folder.show("");
+        interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
@@ -130,8 +133,10 @@ impl Run {
             runtime.wait(opened.close_or_log());
             return Err(refused);
         }
+        let read = Awaited::new(spec.to_string(), opened.device.clone());
+        interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
         let source = Source {
-            device: &*opened.device,
+            device: &read,
             name: source_name(&spec),
             changed: Changed::Unknown { why: "nothing keeps track of changes of this source".into() },
             state: None,
@@ -140,6 +145,8 @@ impl Run {
         };
         let begun = Instant::now();
         let done = self.make_point(source, (&folder, &lease), (&runtime, &cancel));
+        // A file is closed when nothing uses it any more.
+        drop(read);
         runtime.wait(opened.close_or_log());
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
@@ -151,6 +158,7 @@ impl Run {
     fn run_served(&self, lun: LunName) -> Result<(), Failure> {
         let folder: Arc<dyn Folder> = self.destination.open()?;
         let cancel = interrupt::watch();
+        interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let runtime = BlockingRuntime::new()?;
         let daemon = DaemonAddress::on(self.socket.clone());
@@ -187,6 +195,7 @@ impl Run {
             true => skipped(source.device, runtime)?,
             false => Skipped::default(),
         };
+        interrupt::leaves("the data that was sent is kept, and the next run continues");
         let bar = progress::bytes("backup", source.device.geometry().size);
         let request = Request {
             source: source.device,

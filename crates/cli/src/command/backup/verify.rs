@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{Folder, Lease, Report, Verification, verify};
+use lunway_backup::{BackupError, Folder, Lease, Report, Verification, verify};
 use lunway_block::size::HumanSize;
 use serde_json::json;
 
@@ -60,6 +60,8 @@ impl Verify {
         let verification =
             Verification { point, sample_permille: self.sample, seed: holder.nonce, patience: PATIENCE };
         let cancel = interrupt::watch();
+        let shown = folder.show("");
+        interrupt::waits_for(move || shown.clone());
         let bar = progress::bytes("verifying", 1);
         let report =
             verify(&*folder, &catalogue, verification, &|| cancel.is_cancelled(), &mut |done, total| {
@@ -72,9 +74,13 @@ impl Verify {
         let noted = Lease::take(&*folder, holder, &|| cancel.is_cancelled())
             .and_then(|lease| report.note(&*folder, &verification).map(|()| drop(lease)));
         if let Err(error) = noted {
+            let why = match error {
+                BackupError::Full { name } => format!("there is no room left for {name}"),
+                error => error.to_string(),
+            };
             eprintln!(
                 "{}",
-                terminal::clean(&format!("the result was not noted at the destination: {error}"))
+                terminal::clean(&format!("the result was not noted at the destination: {why}"))
             );
         }
         self.print(&report)?;

@@ -191,11 +191,16 @@ pub(crate) fn judge(outcomes: &[Outcome]) -> Result<(), Failure> {
     if faulty > 0 {
         return Err(Failure::failed(anyhow!("{faulty} blocks did not hold what was written")));
     }
+    let first = outcomes.iter().find_map(|outcome| {
+        let of_all = [&outcome.read.first_error, &outcome.write.first_error];
+        of_all.into_iter().flatten().next()
+    });
+    let first = first.map_or_else(String::new, |error| format!("; the first error: {error}"));
     if outcomes.iter().any(|outcome| outcome.end == End::Failing) {
-        return Err(Failure::failed(anyhow!("ended early: the device returned only errors")));
+        return Err(Failure::failed(anyhow!("ended early: the device returned only errors{first}")));
     }
     if errors > 0 {
-        return Err(Failure::failed(anyhow!("{errors} I/Os failed")));
+        return Err(Failure::failed(anyhow!("{errors} I/Os failed{first}")));
     }
     if outcomes.iter().any(|outcome| outcome.end == End::Cancelled) {
         return Err(interrupted());

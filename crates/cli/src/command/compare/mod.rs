@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use lunway_bench::compare::{
     self, Arm, Comparison, Devices, MARGIN_PERCENT, PAIRS, Plan, Progress, ROUNDS_MAX, Run,
 };
-use lunway_bench::{Cancel, Rate, Tick, random_seed};
+use lunway_bench::{BenchError, Cancel, Rate, Tick, random_seed};
 use lunway_block::duration::parse_duration;
 use lunway_block::size::parse_size;
 use lunway_report::{Document, Fact, html};
@@ -137,29 +137,39 @@ impl Compare {
             candidate.label = Some(label.clone());
         }
         self.files.check(&candidates.iter().map(Candidate::spec).collect::<Vec<_>>())?;
-        let (comparison, document) = device::run(self.measure(&candidates))?;
+        let (comparison, document, failed) = device::run(self.measure(&candidates))?;
         self.show(&comparison, &document)?;
-        if comparison.complete {
-            Ok(())
-        } else {
-            Err(Failure::failed(anyhow!("interrupted: the verdicts are of the pairs until then")))
+        match failed {
+            Some(Failed { of, error, only: true }) => Err(Failure::failed(anyhow!(
+                "ended early: {of} returned only errors; the first: {error}; the verdicts are of the pairs until then"
+            ))),
+            Some(Failed { of, error, only: false }) => Err(Failure::failed(anyhow!(
+                "I/Os of {of} failed; the first error: {error}; the verdicts are of the runs without errors"
+            ))),
+            None if !comparison.complete => {
+                Err(Failure::failed(anyhow!("interrupted: the verdicts are of the pairs until then")))
+            }
+            None => Ok(()),
         }
     }
 
-    async fn measure(&self, candidates: &[Candidate]) -> Result<(Comparison, Document), Failure> {
+    async fn measure(
+        &self,
+        candidates: &[Candidate],
+    ) -> Result<(Comparison, Document, Option<Failed>), Failure> {
         let opened = Opened::open(candidates, self.direct).await?;
         let cancel = interrupt::watch();
         let compared = self.compare(candidates, &opened, &cancel).await;
         let facts = opened.facts(candidates);
         let caches = opened.caches(candidates, self.size).await;
         opened.close().await;
-        let (comparison, notes) = compared?;
+        let (comparison, notes, failed) = compared?;
         let subject: Vec<String> = candidates.iter().map(Candidate::name).collect();
         let mut document = comparison.document("lunway compare", &subject.join(" · "));
         document.environment = facts.into_iter().chain(lunway_report::environment()).collect::<Vec<Fact>>();
         document.environment.push(crate::command::doctor::of_place());
         document.notes.extend(notes.into_iter().chain(caches));
-        Ok((comparison, document))
+        Ok((comparison, document, failed))
     }
 
     async fn compare(
@@ -167,7 +177,7 @@ impl Compare {
         candidates: &[Candidate],
         opened: &Opened,
         cancel: &Cancel,
-    ) -> Result<(Comparison, Vec<String>), Failure> {
+    ) -> Result<(Comparison, Vec<String>, Option<Failed>), Failure> {
         let seed = self.seed.unwrap_or_else(random_seed);
         let destroy = opened.may_write(self.destroy, self.size).await?;
         let (jobs, notes) = self.jobs(&opened.smallest(), destroy, seed)?;
@@ -189,7 +199,8 @@ impl Compare {
         if destroy {
             prepare(&devices, cancel).await?;
         }
-        Ok((carry_out(&plan, &devices, cancel).await?, notes))
+        let (comparison, failed) = carry_out(&plan, &devices, cancel).await?;
+        Ok((comparison, notes, failed))
     }
 
     fn show(&self, comparison: &Comparison, document: &Document) -> Result<(), Failure> {
@@ -244,15 +255,44 @@ async fn prepare(devices: &Devices, cancel: &Cancel) -> Result<(), Failure> {
     prepared.map_err(bench_failure)
 }
 
-async fn carry_out(plan: &Plan, devices: &Devices, cancel: &Cancel) -> Result<Comparison, Failure> {
+/// A candidate of which I/Os have failed.
+struct Failed {
+    /// The candidate, as it is named.
+    of: String,
+    /// Error of the first one.
+    error: String,
+    /// Nothing but errors came any more, which ended the comparison.
+    only: bool,
+}
+
+async fn carry_out(
+    plan: &Plan,
+    devices: &Devices,
+    cancel: &Cancel,
+) -> Result<(Comparison, Option<Failed>), Failure> {
     let bar = progress::fraction();
     let start = Instant::now();
     let position = std::cell::Cell::new((0, 1));
+    let failed = std::cell::RefCell::new(None);
     let mut measure = async |run: Run| {
         let mut show = |tick: &Tick| {
             bar.set_message(format!("{:.0} IOPS  {}", tick.iops(), left(start, position.get(), tick)));
         };
-        devices.measure(run, &mut show, cancel).await
+        let arm = run.arm;
+        let measured = devices.measured(run, &mut show, cancel).await?;
+        if let Some(error) = measured.first_error {
+            // A device that is gone for good says so to each further run, after all its timeouts.
+            let only = measured.failing && !cancel.is_cancelled();
+            let index = if let Arm::Candidate(index) = arm { index } else { 0 };
+            let mut failed = failed.borrow_mut();
+            if failed.is_none() || only {
+                *failed = Some(Failed { of: plan.arms[index].clone(), error, only });
+            }
+            if only {
+                cancel.cancel();
+            }
+        }
+        Ok::<_, BenchError>(measured.figure)
     };
     let mut at = |progress: &Progress| {
         position.set((progress.done, progress.planned));
@@ -266,7 +306,7 @@ async fn carry_out(plan: &Plan, devices: &Devices, cancel: &Cancel) -> Result<Co
     };
     let compared = plan.run(&mut measure, &mut at, cancel).await;
     bar.finish_and_clear();
-    compared.map_err(bench_failure)
+    Ok((compared.map_err(bench_failure)?, failed.into_inner()))
 }
 
 /// Time left if no row needs another round, by the time that runs took so far.

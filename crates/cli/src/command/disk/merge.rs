@@ -134,6 +134,11 @@ impl Merge {
         }
         // Ctrl-C stops between two pieces: what was written is durable, and the same command continues.
         let cancel = interrupt::watch();
+        let unchanged =
+            format!("the contents of {} are unchanged; the same command continues", path.display());
+        let waits_for = into.display().to_string();
+        interrupt::waits_for(move || waits_for.clone());
+        interrupt::leaves(&*unchanged);
         let bar = progress::bytes("merging", size);
         let mut written = 0;
         let outcome = merge_files(path, &into, &folder(path), self.keep, guids()?, &mut |now| {
@@ -146,10 +151,7 @@ impl Merge {
         let merged = match outcome.map_err(anyhow::Error::from).with_context(cannot)? {
             Outcome::Merged(files) => files,
             Outcome::Stopped => {
-                return Err(Failure::failed(anyhow!(
-                    "interrupted: the contents of {} are unchanged; the same command continues",
-                    path.display()
-                )));
+                return Err(Failure::failed(anyhow!("interrupted: {unchanged}")));
             }
         };
         let text = |path: &PathBuf| path.display().to_string();

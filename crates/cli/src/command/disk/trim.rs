@@ -97,6 +97,8 @@ impl Trim {
         let dead = Dead { free: true, zeroes: false, keep };
         let target = Target { device, runtime, disk: &disk };
         let cancel = interrupt::watch();
+        let shown = spec.to_string();
+        interrupt::waits_for(move || shown.clone());
         let done = match self.estimate {
             true => target.count(&dead, &cancel)?,
             false => target.discard(&dead, &cancel)?,

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::Args;
@@ -17,6 +17,13 @@ use crate::{interrupt, progress, terminal};
 
 /// How often the daemon is asked how far it is.
 const POLL: Duration = Duration::from_millis(300);
+
+/// The time after which a compaction that does not get on is remarked on: as long as the default rate needs for two of
+/// the largest blocks.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+/// The time for which its end is waited for once it was asked for: it ends between two pieces of a block, unless the
+/// disk does not answer.
+const STOP_TIME: Duration = Duration::from_secs(3);
 
 /// How a logical unit is compacted.
 #[derive(Debug, Args)]
@@ -63,18 +70,46 @@ impl Compacting {
     /// Shows how far it is, until it has ended. Ctrl-C ends it.
     fn wait(&self, path: &str, mut now: Value) -> Result<(), Failure> {
         let cancel = interrupt::watch();
+        interrupt::waits_for(|| "the daemon".to_owned());
+        interrupt::leaves("the compaction goes on: --cancel stops it, and --status shows how far it is");
         let bar = progress::bytes("compacting", 0);
-        let mut asked = false;
+        let mut asked: Option<Instant> = None;
+        let (mut moved_at, mut said) = (Instant::now(), false);
         while is_under_way(&now) {
-            if cancel.is_cancelled() && !asked {
-                asked = true;
-                self.daemon.ask(Method::DELETE, path, None)?;
+            match asked {
+                None if cancel.is_cancelled() => {
+                    asked = Some(Instant::now());
+                    self.daemon.ask(Method::DELETE, path, None)?;
+                    now = self.daemon.ask(Method::GET, path, None)?;
+                    continue;
+                }
+                Some(at) if at.elapsed() >= STOP_TIME => {
+                    bar.finish_and_clear();
+                    return Err(Failure::failed(anyhow!(
+                        "interrupted: the compaction was asked to stop, and stops when the host's disk answers, which it \
+                         has not for {} s (is its file system frozen?); the LUN is whole, and --status shows when it has \
+                         stopped",
+                        STOP_TIME.as_secs()
+                    )));
+                }
+                _ => {}
             }
             let bytes = |key: &str| now[key].as_u64().unwrap_or(0);
             bar.set_length(bytes("dropped") + bytes("moved") + bytes("left"));
             bar.set_position(bytes("dropped") + bytes("moved"));
             thread::sleep(POLL);
+            let before = now;
             now = self.daemon.ask(Method::GET, path, None)?;
+            if now != before {
+                (moved_at, said) = (Instant::now(), false);
+            } else if moved_at.elapsed() >= STALLED_AFTER && !said {
+                said = true;
+                terminal::say(&format!(
+                    "nothing was moved for {} s: the compaction waits for its --rate, for a disk that initiators keep \
+                     busy, or for the host's disk, which hangs or whose file system is frozen; Ctrl-C stops it",
+                    STALLED_AFTER.as_secs()
+                ));
+            }
         }
         bar.finish_and_clear();
         if let Some(error) = now["error"].as_str() {

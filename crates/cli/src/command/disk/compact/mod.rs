@@ -219,16 +219,16 @@ impl Compact {
         let (path, mode) = (&self.file, self.mode.mode());
         let before = Size::of(path)?;
         let cannot = || format!("cannot compact {}", path.display());
-        let stopped = || {
-            Failure::failed(anyhow!(
-                "interrupted: {} is consistent and has all its data; the same command continues",
-                path.display()
-            ))
-        };
+        let whole =
+            format!("{} is consistent and has all its data; the same command continues", path.display());
+        let stopped = || Failure::failed(anyhow!("interrupted: {whole}"));
         // One lock from here to the end.
         let file = open_to_change(path)?;
         let again = || file.try_clone().with_context(cannot);
         let cancel = interrupt::watch();
+        let shown = path.display().to_string();
+        interrupt::waits_for(move || shown.clone());
+        interrupt::leaves(&*whole);
         let mut next = guids()?;
         divide_blocks(&file, block_size, next().as_mut()).with_context(cannot)?;
         let mut dropped = lunway_compact::Dropped::default();

@@ -64,11 +64,14 @@ impl Compact {
         }
         let before = Size::of(path)?;
         let cancel = interrupt::watch();
+        let (shown, whole) = (
+            path.display().to_string(),
+            format!("{} has all its data; the same command continues", path.display()),
+        );
+        interrupt::waits_for(move || shown.clone());
+        interrupt::leaves(&*whole);
         let Some(bytes) = target.discard(&dead(mode, keep), &cancel)? else {
-            return Err(Failure::failed(anyhow!(
-                "interrupted: {} has all its data; the same command continues",
-                path.display()
-            )));
+            return Err(Failure::failed(anyhow!("interrupted: {whole}")));
         };
         let after = Size::of(path)?;
         if self.json {
