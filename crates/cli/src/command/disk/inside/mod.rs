@@ -13,7 +13,7 @@ use super::source::DeviceSource;
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::terminal;
+use crate::{sector, terminal};
 
 /// Show the partitions, volumes and file systems on a disk, and their free space.
 ///
@@ -31,7 +31,7 @@ pub(super) struct Inside {
     #[arg(value_name = "DEVICE")]
     device: String,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     #[command(flatten)]
     files: Files,
