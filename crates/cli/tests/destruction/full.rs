@@ -161,14 +161,14 @@ fn a_full_folder_of_backups_keeps_its_points_whatever_is_run_on_it() {
         if command == "backup mount" {
             continue;
         }
-        let place = path("full/backups");
+        let (place, restored) = (path("full/backups"), path("restored.img"));
         let mut words = vec![program.to_str().unwrap().to_owned()];
         words.extend(command.split(' ').map(str::to_owned));
         words.extend((command == "backup run").then(|| path("disk.img")));
         words.push(place);
         let more: &[&str] = match command.as_str() {
             "backup prune" => &["--keep-last", "1"],
-            "backup restore" => &[&path("restored.img")],
+            "backup restore" => &[&restored],
             _ => &[],
         };
         words.extend(more.iter().map(|word| (*word).to_owned()));
