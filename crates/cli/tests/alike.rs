@@ -178,6 +178,7 @@ fn what_may_destroy_has_the_same_words_everywhere() {
     assert_eq!(names(&leaves, |leaf| leaf.has("--shrink")), shrink);
     for leaf in leaves.iter().filter(|leaf| leaf.has("--force")) {
         let what = leaf.help.split("\n      --force").nth(1).unwrap().split("\n\n").next().unwrap();
+        let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(["Replace", "even if"].iter().any(|word| what.contains(word)), "{}: {what}", leaf.name);
     }
 }
