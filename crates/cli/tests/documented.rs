@@ -524,6 +524,34 @@ fn commands_in_the_documentation_have_only_options_that_exist() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Options of other programs that pages name without their program: of fio, iscsiadm and virsh.
+const FOREIGN_OPTIONS: [&str; 3] = ["invalidate", "login", "plain"];
+
+#[test]
+fn sentences_in_the_documentation_name_only_options_that_exist() {
+    let pages = manual(1);
+    let known: BTreeSet<String> = pages.values().flat_map(|text| options(text)).collect();
+    let commands: BTreeSet<&str> = pages.keys().filter_map(|page| page.split('-').nth(1)).collect();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (path, text) in documents() {
+        let prose: String = text.split("```").step_by(2).collect();
+        for span in prose.split('`').skip(1).step_by(2) {
+            let first = span.split_whitespace().next().unwrap_or_default();
+            if !first.starts_with("--") && first != "lunway" && !commands.contains(first) {
+                continue;
+            }
+            for option in options(span) {
+                seen += 1;
+                if !known.contains(&option) && !FOREIGN_OPTIONS.contains(&option.as_str()) {
+                    wrong.push(format!("{}: --{option} in `{span}`", path.display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 200, "{seen} options found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn manual_pages_pass_mandocs_lint() {
     if program("mandoc").is_none() {
