@@ -21,7 +21,7 @@ Examples:
   lunway lun add iqn.2026-11.com.example:disks 3 other.img --replace
   lunway lun resize iqn.2026-11.com.example:disks 3 200G
   lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
-  lunway lun snapshot iqn.2026-11.com.example:disks 5 db-1.avhdx
+  lunway lun snapshot iqn.2026-11.com.example:disks 5 /srv/db-1.avhdx
   lunway lun compact iqn.2026-11.com.example:disks 5 --rate 32M
   lunway lun add iqn.2026-11.com.example:disks 6 db.img --track
   lunway lun epoch close iqn.2026-11.com.example:disks 6
@@ -109,7 +109,7 @@ enum Verb {
     Snapshot {
         #[command(flatten)]
         selector: LunSelector,
-        /// The new file, in the same directory or above
+        /// The new file, in the same directory or above; a relative path is relative to the current directory
         #[arg(value_name = "CHILD")]
         leaf: PathBuf,
         #[command(flatten)]

@@ -24,7 +24,7 @@ use crate::{sector, terminal};
 #[command(after_help = "\
 Examples:
   lunway disk inside server.vhdx
-  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.io.lunway:disks/0 --json
+  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 --json
   lunway disk inside server.vhdx --html-file server.html    # a picture")]
 pub(super) struct Inside {
     /// The disk: a VHDX file, or any other device
