@@ -124,13 +124,13 @@ fn a_value_has_the_same_form_in_every_command() {
             };
             tried.insert(value.to_owned());
             let name: Vec<&str> = leaf.name.split(' ').collect();
-            let refused = finish(lunway(&[&name[..], &[option, wrong]].concat()), PATIENCE);
+            let refused = finish(lunway(&[&name[..], &[option.as_str(), wrong]].concat()), PATIENCE);
             let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
             assert_eq!(refused.status.code(), Some(2), "{} {option} {wrong}: {stderr}", leaf.name);
             assert!(stderr.contains(said), "{} {option} {wrong}: {stderr}", leaf.name);
             // A command without what it must have does nothing, and says first what is wrong with a value.
             for right in right.iter().filter(|_| !leaf.needs().is_empty()) {
-                let incomplete = finish(lunway(&[&name[..], &[option, right]].concat()), PATIENCE);
+                let incomplete = finish(lunway(&[&name[..], &[option.as_str(), *right]].concat()), PATIENCE);
                 let stderr = String::from_utf8_lossy(&incomplete.stderr).into_owned();
                 assert_eq!(incomplete.status.code(), Some(2), "{} {option} {right}: {stderr}", leaf.name);
                 assert!(!stderr.contains("invalid value"), "{} {option} {right}: {stderr}", leaf.name);
