@@ -106,7 +106,12 @@ impl Command {
 
     /// Returns `true` if other programs wait for the command's I/O until a signal ends it.
     pub(crate) fn serves(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Attach(_))
+        match self {
+            Self::Serve(_) | Self::Attach(_) => true,
+            Self::Disk(disk) => disk.serves(),
+            Self::Backup(backup) => backup.serves(),
+            _ => false,
+        }
     }
 
     pub(crate) fn run(self) -> Result<(), Failure> {

@@ -4,6 +4,9 @@ use std::env;
 use std::io;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
+
+use crate::arguments::Arguments;
 use crate::secret::without_arguments_secrets;
 use crate::served_file::ServedFile;
 
@@ -65,13 +68,14 @@ fn daemon_of(sentence: &str) -> String {
     }
 }
 
-/// The help of the command that was given: `lunway bench --help`.
-fn help_command(mut arguments: impl Iterator<Item = String>) -> String {
-    let is_command = |word: &String| word.chars().all(|c| c.is_ascii_lowercase());
-    match arguments.nth(1).filter(is_command) {
-        Some(command) => format!("lunway {command} --help"),
-        None => "lunway --help".to_owned(),
+/// The help of the command that was given: `lunway disk create --help`.
+fn help_command(arguments: impl Iterator<Item = String>) -> String {
+    let (mut command, mut name) = (Arguments::command(), "lunway".to_owned());
+    for word in arguments.skip(1) {
+        let Some(below) = command.find_subcommand(&word).cloned() else { break };
+        (command, name) = (below, format!("{name} {word}"));
     }
+    format!("{name} --help")
 }
 
 /// An error and its causes, as one sentence. Many errors already end with what caused them: that is not said twice.
@@ -102,6 +106,9 @@ mod tests {
         let help = |arguments: &str| help_command(arguments.split(' ').map(str::to_owned));
         assert_eq!(help("lunway bench x --job a"), "lunway bench --help");
         assert_eq!(help("lunway -v bench"), "lunway --help");
+        assert_eq!(help("lunway disk create x --fixed"), "lunway disk create --help");
+        assert_eq!(help("lunway net serve"), "lunway net serve --help");
+        assert_eq!(help("lunway inspect disk"), "lunway inspect --help");
     }
 
     #[test]

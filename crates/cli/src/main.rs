@@ -11,10 +11,12 @@
 //! | `failure` | what goes wrong, and the exit code for it |
 //! | `no_shrink` | a device whose clients may not make it smaller |
 //! | `output` | results as text, JSON and pages, and where they go |
+//! | `percent` | percentages as people write them |
 //! | `report_file` | a file that results are written to: what may be replaced, and how |
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
 //! | `protection` | a process that the kernel writes through: locked memory, OOM score, no I/O for memory |
+//! | `sector` | sizes of sectors as people write them |
 //! | `served_file` | the logical unit that a file in use is, for messages |
 //! | `supervisor` | what systemd is told |
 
@@ -28,11 +30,13 @@ mod interrupt;
 mod logging;
 mod no_shrink;
 mod output;
+mod percent;
 mod progress;
 mod protection;
 mod report_file;
 mod screen;
 mod secret;
+mod sector;
 mod served_file;
 mod supervisor;
 mod terminal;

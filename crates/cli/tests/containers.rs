@@ -8,11 +8,12 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::places::{commands, help, places};
 use support::{IQN, PATIENCE, finish, lunway, succeed};
 
@@ -292,6 +293,91 @@ fn a_container_that_is_named_without_its_format_is_refused_by_every_command_that
         let output = finish(daemon.command(&["reload"]), PATIENCE);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && said.contains("is a gzip stream, not raw data"), "{said}");
+    }
+}
+
+/// Runs a command to its end; one that serves until a signal is ended as soon as it serves.
+fn ended(mut command: Command, words: &[String]) -> (Option<i32>, String) {
+    if !["serve", "attach"].contains(&words[0].as_str()) {
+        let output = finish(command, PATIENCE);
+        return (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = String::new();
+    // Kept, so that it never finds nobody at the other end.
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut first).unwrap();
+    if !first.is_empty() {
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    }
+    let status = support::wait(&mut child, PATIENCE);
+    let _ = child.kill();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status.and_then(|status| status.code()), said)
+}
+
+/// Whether the disk is only read there, so that what is on it is no reason to refuse.
+fn reads(command: &str, place: &str) -> bool {
+    let reading = ["bench", "inspect", "attach", "serve", "lun add", "lun set", "disk inside", "compare"];
+    reading.contains(&command) || [("copy", "SRC"), ("disk convert", "SRC"), ("disk create", "--from")].contains(&(command, place))
+}
+
+#[test]
+fn raw_disks_are_raw_for_every_command_that_opens_a_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("first.img"), vec![0; 1 << 20]).unwrap();
+    fs::write(path("lunway.toml"), configuration(&[path("first.img")])).unwrap();
+    let daemon = Daemon::start(folder.path());
+    fs::create_dir(path("disks")).unwrap();
+    let places = places_of(true);
+    for disk in raw_disks(&path("disks")) {
+        let (device, before) = (disk.to_str().unwrap(), fs::read(&disk).unwrap());
+        for (command, place) in &places {
+            for words in opening(command, place, device, folder.path()) {
+                let running = if command == "serve" { lunway(&words) } else { daemon.command(&words) };
+                let (code, said) = ended(running, &words);
+                assert!(!said.contains("not raw data"), "{words:?}: {said}");
+                match reads(command, place) {
+                    true => assert_eq!(code, Some(0), "{words:?}: {said}"),
+                    false => assert!(matches!(code, Some(0 | 1)), "{words:?}: {said}"),
+                }
+                // As it was, for the next one.
+                match command.as_str() {
+                    "lun add" => _ = succeed(daemon.command(&["lun", "remove", IQN, "7"])),
+                    "lun set" => {
+                        let first = path("first.img");
+                        let back = ["lun", "set", IQN, "0", "--device", first.to_str().unwrap()];
+                        succeed(daemon.command(&back));
+                    }
+                    _ => fs::write(&disk, &before).unwrap(),
+                }
+                let _ = fs::remove_file(path("made.vhdx"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_exit_code_1_and_named_by_every_command_that_opens_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("first.img"), vec![0; 1 << 20]).unwrap();
+    fs::write(path("lunway.toml"), configuration(&[path("first.img")])).unwrap();
+    let daemon = Daemon::start(folder.path());
+    for missing in ["missing/disk.img", "missing/disk.vhdx", "missing/disk.qcow2"] {
+        let device = path(missing);
+        for (command, place) in &places_of(true) {
+            for words in opening(command, place, device.to_str().unwrap(), folder.path()) {
+                let running = if command == "serve" { lunway(&words) } else { daemon.command(&words) };
+                let (code, said) = ended(running, &words);
+                assert_eq!(code, Some(1), "{words:?}: {said}");
+                assert!(said.contains(missing), "{words:?}: {said}");
+                assert!(!path("missing").exists() && !path("made.vhdx").exists(), "{words:?}");
+            }
+        }
     }
 }
 

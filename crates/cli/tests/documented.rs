@@ -267,6 +267,28 @@ fn guide(section: &str, kind: &str) -> Vec<String> {
     text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
+/// The lines for discovery, login and boot run in the guest of `units.test.sh`. What is left are settings: each is one that a
+/// test with a kernel has made, by the same name.
+#[test]
+fn the_settings_of_open_iscsi_in_the_guide_are_those_that_the_tests_with_a_kernel_use() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/kernel");
+    let used: String = fs::read_dir(tests)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "sh"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let blocks = [guide("Linux (open-iscsi)", "sh"), guide("Linux (open-iscsi)", "text")].concat().join("\n");
+    let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || "._[]".contains(c);
+    let settings: BTreeSet<&str> =
+        blocks.split(|c| !is_of_a_name(c)).filter(|word| word.starts_with("node.")).collect();
+    assert!(settings.len() >= 6, "{settings:?}");
+    // That one is run as it stands on the page.
+    for setting in settings.into_iter().filter(|setting| *setting != "node.startup") {
+        assert!(used.contains(&format!("{setting}=")), "no test sets {setting}");
+    }
+}
+
 #[test]
 fn qemu_does_what_the_guide_says() {
     let (Some(_), Some(qemu_img)) = (program("qemu-system-x86_64"), program("qemu-img")) else { return };
@@ -499,6 +521,34 @@ fn commands_in_the_documentation_have_only_options_that_exist() {
         }
     }
     assert!(commands > 50, "{commands} commands found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Options of other programs that pages name without their program: of fio, iscsiadm and virsh.
+const FOREIGN_OPTIONS: [&str; 3] = ["invalidate", "login", "plain"];
+
+#[test]
+fn sentences_in_the_documentation_name_only_options_that_exist() {
+    let pages = manual(1);
+    let known: BTreeSet<String> = pages.values().flat_map(|text| options(text)).collect();
+    let commands: BTreeSet<&str> = pages.keys().filter_map(|page| page.split('-').nth(1)).collect();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (path, text) in documents() {
+        let prose: String = text.split("```").step_by(2).collect();
+        for span in prose.split('`').skip(1).step_by(2) {
+            let first = span.split_whitespace().next().unwrap_or_default();
+            if !first.starts_with("--") && first != "lunway" && !commands.contains(first) {
+                continue;
+            }
+            for option in options(span) {
+                seen += 1;
+                if !known.contains(&option) && !FOREIGN_OPTIONS.contains(&option.as_str()) {
+                    wrong.push(format!("{}: --{option} in `{span}`", path.display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 200, "{seen} options found");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

@@ -8,7 +8,7 @@ use lunway_iscsi::Cdb;
 use lunway_scsi::cdb;
 
 use crate::session::{Life, Session};
-use crate::slots::{Command, Effect};
+use crate::session::slots::{Command, Effect};
 
 /// Asks a unit for news while nobody else asks it anything, until the device is closed.
 ///

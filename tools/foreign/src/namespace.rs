@@ -21,17 +21,30 @@ const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
 ///
 /// Where the test fails inside, or is not there by that name; where something is missing and `CI=true`.
 pub fn inside(test: &str) -> bool {
+    enter(test, &["--map-root-user", "--net"])
+}
+
+/// The same, with mounts of its own as well.
+///
+/// # Panics
+///
+/// As [`inside`].
+pub fn inside_with_mounts(test: &str) -> bool {
+    enter(test, &["--map-root-user", "--net", "--mount"])
+}
+
+fn enter(test: &str, namespaces: &[&str]) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
     }
     let (Some(unshare), Some(_)) = (program("unshare"), program("ip")) else { return false };
     let apart = |what: &OsStr| {
         let mut command = Command::new(&unshare);
-        command.args(["--map-root-user", "--net"]).arg(what);
+        command.args(namespaces).arg(what);
         command
     };
     if !apart("true".as_ref()).output().is_ok_and(|output| output.status.success()) {
-        not_run("network namespaces of users");
+        not_run("namespaces of users");
         return false;
     }
     let this = env::current_exe().expect("a test knows its program");

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::no_shrink::NoShrink;
 use crate::protection::Protection;
-use crate::{device, supervisor, terminal};
+use crate::{device, sector, supervisor, terminal};
 
 /// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than
 /// people wait.
@@ -65,7 +65,7 @@ pub(crate) struct Attach {
     #[arg(long, conflicts_with = "read_only")]
     shrink: bool,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     /// Bypass the page cache for files (O_DIRECT)
     #[arg(long)]

@@ -14,7 +14,7 @@ use lunway_report::{
 
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::terminal;
+use crate::{percent, terminal};
 
 /// Show a saved report, or the changes between two
 #[derive(Debug, Args)]
@@ -78,20 +78,10 @@ struct Diff {
     #[arg(long, value_name = "FILE")]
     new: Vec<PathBuf>,
     /// Differences up to this percentage count as none
-    #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = margin)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent::margin)]
     margin: f64,
     #[command(flatten)]
     files: Files,
-}
-
-fn margin(text: &str) -> Result<f64, String> {
-    let percent = text.trim_end_matches('%').trim().parse::<f64>();
-    let percent = percent.map_err(|_| format!("`{text}` is not a percentage"))?;
-    if (0.0..100.0).contains(&percent) {
-        Ok(percent)
-    } else {
-        Err("a margin is from 0 to less than 100".into())
-    }
 }
 
 impl Show {
@@ -266,14 +256,6 @@ mod tests {
     use lunway_report::{Better, ChangeVerdict};
 
     use super::*;
-
-    #[test]
-    fn a_margin_is_a_number_of_per_cent() {
-        assert_eq!((margin("3"), margin("1.5 %"), margin("0")), (Ok(3.0), Ok(1.5), Ok(0.0)));
-        assert!(
-            margin("100").is_err() && margin("-1").is_err() && margin("NaN").is_err() && margin("x").is_err()
-        );
-    }
 
     fn document(iops: f64) -> Document {
         let mut document = Document::new("bench", "t", "ram:1G");

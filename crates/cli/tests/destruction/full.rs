@@ -5,20 +5,25 @@ use std::path::Path;
 
 use super::file_systems::with_mounts;
 use super::support::{IQN, image, lunway, succeed};
+use super::{Role, places_of};
 
-/// Runs `words` in a file system without room, where `$HERE/old.vhdx` has the data of `disk.img` in `folder`. Gives the
-/// exit code, what is said, and the names that are there afterwards: the disk must be sound and have its data. `None`:
-/// this machine cannot.
+/// Runs `words` in a file system without room, where `$HERE/old.vhdx` has the data of `disk.img` in `folder`, and, where
+/// `words` name it, `$HERE/child.avhdx` on it those of `child.img`. Gives the exit code, what is said, and the names that
+/// are there afterwards: the disk must be sound and have its data. `None`: this machine cannot.
 fn beside_a_disk(folder: &Path, words: &[&str]) -> Option<(Option<i32>, String, String)> {
     let script = r#"
         mount -t tmpfs -o size=16m none "$HERE" || exit 77
         cp --sparse=always "$OUT/old.vhdx" "$HERE/old.vhdx"
+        top=old.vhdx; data=disk.img
+        case "$*" in *child.avhdx*) top=child.avhdx; data=child.img; cp --sparse=always "$OUT/$top" "$HERE" ;; esac
         head -c 64M /dev/zero > "$HERE/fill" 2>/dev/null
         timeout 60 "$@"; code=$?
         rm "$HERE/fill"
-        "$LUNWAY" disk check "$HERE/old.vhdx" >&2 || exit 78
-        "$LUNWAY" copy "$HERE/old.vhdx" "$OUT/read.img" --overwrite >/dev/null || exit 79
-        cmp "$OUT/disk.img" "$OUT/read.img" >&2 || exit 80
+        # It was merged.
+        [ -e "$HERE/$top" ] || top=old.vhdx
+        "$LUNWAY" disk check "$HERE/$top" >&2 || exit 78
+        "$LUNWAY" copy "$HERE/$top" "$OUT/read.img" --overwrite >/dev/null || exit 79
+        cmp "$OUT/$data" "$OUT/read.img" >&2 || exit 80
         echo "there now:"; ls "$HERE"
         exit $code"#;
     let here = folder.join("full");
@@ -49,8 +54,12 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
     ]));
     fs::create_dir(path("backups")).unwrap();
     succeed(lunway(&["backup", "run", &path("disk.img"), &path("backups")]));
+    // A child with other data, of which some blocks are only its own.
+    image(Path::new(&path("child.img")), 8 << 20, 4 << 20);
+    succeed(lunway(&["disk", "convert", &path("child.img"), &path("child.avhdx"), "--parent", &path("old.vhdx")]));
     let at = |name: &str| path(&format!("full/{name}"));
     let (old, new, vhdx, child) = (at("old.vhdx"), at("new.img"), at("new.vhdx"), at("new.avhdx"));
+    let leaf = at("child.avhdx");
     let (source, backups) = (path("disk.img"), path("backups"));
     // What is left may only have a name that nobody takes for whole.
     let rows: &[(&[&str], &[&str])] = &[
@@ -60,6 +69,8 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
         (&["disk", "create", &at("new.vhd"), "--size", "8M", "--fixed"], &[]),
         (&["disk", "convert", &source, &vhdx], &["new.vhdx.partial"]),
         (&["disk", "convert", &source, &new], &["new.img.partial"]),
+        (&["disk", "convert", &source, &child, "--parent", &old], &["new.avhdx.partial"]),
+        (&["disk", "create", &child, "--parent", &old], &[]),
         (&["disk", "snapshot", &old, &child], &[]),
         // The table of the new size is longer than what the file has reserved for it.
         (&["disk", "resize", &old, "60T"], &[]),
@@ -80,6 +91,25 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
             &[],
         ),
     ];
+    // What may have the room that it needs.
+    let in_place: &[&[&str]] = &[
+        &["disk", "compact", &old],
+        &["disk", "compact", &old, "--block-size", "1M"],
+        &["disk", "merge", &leaf],
+        &["disk", "rebase", &leaf, "--parent", &old],
+        &["disk", "repair", &old],
+        &["disk", "set", &old, "--new-id"],
+    ];
+    // What reads, what file_systems.rs and the test below try, and what serves until a signal, with the files that it is
+    // given.
+    let elsewhere = ["copy", "disk check", "disk info", "disk map", "disk mount"];
+    for role in [Role::Copy, Role::Restore, Role::NewDisk, Role::Vhdx, Role::NewFile] {
+        for (command, _) in places_of(role) {
+            let words: Vec<&str> = command.split(' ').collect();
+            let tried = rows.iter().map(|(row, _)| row).chain(in_place).any(|row| row.starts_with(&words));
+            assert!(tried || elsewhere.contains(&command.as_str()), "{command} has no row here");
+        }
+    }
     for (words, left) in rows {
         let Some((code, said, names)) = beside_a_disk(folder.path(), words) else { return };
         assert_eq!(code, Some(1), "{words:?}: {said}");
@@ -90,10 +120,71 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
         let named = |name: &str| said.contains(&format!("{name} is incomplete; --resume continues it"));
         assert!(new.iter().all(|name| named(name)), "{words:?} says nothing of {new:?}: {said}");
     }
-    // Compaction needs no room, or ends as it began.
-    let Some((code, said, names)) = beside_a_disk(folder.path(), &["disk", "compact", &old]) else { return };
-    assert!(code == Some(0) || said.contains("No space left"), "{said}");
-    assert_eq!(names.trim(), "old.vhdx");
+    for words in in_place {
+        let Some((code, said, names)) = beside_a_disk(folder.path(), words) else { return };
+        let full = code == Some(1) && said.contains("No space left");
+        assert!(code == Some(0) || full, "{words:?}: {code:?}: {said}");
+        let known = ["old.vhdx", "child.avhdx"];
+        assert!(names.lines().all(|name| known.contains(&name)), "{words:?} left {names}");
+    }
+}
+
+#[test]
+fn a_full_folder_of_backups_keeps_its_points_whatever_is_run_on_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(path("backups")).unwrap();
+    for seed in [1, 2, 3] {
+        image(Path::new(&path("disk.img")), 8 << 20, seed << 20);
+        succeed(lunway(&["backup", "run", &path("disk.img"), &path("backups")]));
+    }
+    // Another increment, for which there is no room.
+    fs::write(path("disk.img"), vec![0x5a; 8 << 20]).unwrap();
+    fs::create_dir(path("full")).unwrap();
+    let script = r#"
+        mount -t tmpfs -o size=32m none "$HERE" || exit 77
+        cp -r --sparse=always "$OUT/backups" "$HERE"
+        "$LUNWAY" backup list "$HERE/backups" --json >"$OUT/before" || exit 76
+        head -c 64M /dev/zero > "$HERE/fill" 2>/dev/null
+        timeout 60 "$@"; code=$?
+        rm "$HERE/fill"
+        "$LUNWAY" backup verify "$HERE/backups" >&2 || exit 78
+        "$LUNWAY" backup list "$HERE/backups" --json >"$OUT/after" || exit 79
+        exit $code"#;
+    let (program, here) = (Path::new(env!("CARGO_BIN_EXE_lunway")), folder.path().join("full"));
+    let points = |name: &str| {
+        let list: serde_json::Value = serde_json::from_str(&fs::read_to_string(path(name)).unwrap()).unwrap();
+        list.as_array().unwrap().len()
+    };
+    for (command, _) in places_of(Role::Backups) {
+        // It serves until it is interrupted: `backup_mount.rs`.
+        if command == "backup mount" {
+            continue;
+        }
+        let (place, restored) = (path("full/backups"), path("restored.img"));
+        let mut words = vec![program.to_str().unwrap().to_owned()];
+        words.extend(command.split(' ').map(str::to_owned));
+        words.extend((command == "backup run").then(|| path("disk.img")));
+        words.push(place);
+        let more: &[&str] = match command.as_str() {
+            "backup prune" => &["--keep-last", "1"],
+            "backup restore" => &[&restored],
+            _ => &[],
+        };
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        let variables = [("HERE", here.as_path()), ("OUT", folder.path()), ("LUNWAY", program)];
+        let Some((code, said, printed)) = with_mounts(script, &words, &variables) else { return };
+        let context = format!("{command}: {code:?}: {said}{printed}");
+        let is_full = said.contains("full: free space there") || said.contains("No space left");
+        match command.as_str() {
+            "backup run" => assert!(code == Some(1) && is_full && points("after") == 3, "{context}"),
+            // It makes its new file before it removes any.
+            "backup prune" => {
+                assert!(code == Some(1) && is_full && points("after") == 3 || code == Some(0), "{context}");
+            }
+            _ => assert!(code == Some(0) && points("after") == points("before"), "{context}"),
+        }
+    }
 }
 
 #[test]

@@ -109,6 +109,43 @@ pub(crate) fn commands() -> Vec<Vec<String>> {
     found
 }
 
+/// The options and arguments of a command, in the order of its help, each with the name of its value; `None`: it is a
+/// flag.
+pub(crate) fn words(text: &str) -> Vec<(String, Option<String>)> {
+    // An argument stands two blanks from the edge, an option two or, without a letter, six.
+    let heads = text.lines().filter_map(|line| {
+        let head = line.strip_prefix("      --").map(|rest| ["--", rest].concat());
+        head.or_else(|| line.strip_prefix("  ").map(str::to_owned))
+    });
+    let mut found = Vec::new();
+    for head in heads {
+        let Some(first) = head.chars().next() else { continue };
+        match first {
+            '-' => {
+                let Some(option) = head.split([' ', '=', '[', ',']).find(|word| word.starts_with("--"))
+                else {
+                    continue;
+                };
+                let value = head.split_once('<').map(|(_, rest)| {
+                    rest.rsplit_once('>').map_or(rest, |(value, _)| value).to_owned()
+                });
+                found.push((option.to_owned(), value));
+            }
+            '<' => {
+                let value = head[1..].split('>').next().unwrap_or_default();
+                found.push((value.to_owned(), Some(value.to_owned())));
+            }
+            '[' => {
+                let value = head[1..].trim_end_matches("...");
+                let value = value.strip_suffix(']').unwrap_or(value);
+                found.push((value.to_owned(), Some(value.to_owned())));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
 /// The options and arguments of a command whose values are devices or other places, each with which of the two.
 ///
 /// # Panics
@@ -116,39 +153,10 @@ pub(crate) fn commands() -> Vec<Vec<String>> {
 /// Where the name of a value is not in [`VALUES`].
 pub(crate) fn places(text: &str) -> BTreeSet<(String, bool)> {
     let mut found = BTreeSet::new();
-    // An argument stands two blanks from the edge, an option two or, without a letter, six.
-    let heads = text.lines().filter_map(|line| {
-        let head = line.strip_prefix("      --").map(|rest| ["--", rest].concat());
-        head.or_else(|| line.strip_prefix("  ").map(str::to_owned))
-    });
-    for head in heads {
-        let Some(first) = head.chars().next() else { continue };
-        let (name, value) = match first {
-            '-' => {
-                let Some(option) = head.split([' ', '=', '[', ',']).find(|word| word.starts_with("--"))
-                else {
-                    continue;
-                };
-                match head.split_once('<') {
-                    Some((_, rest)) => {
-                        (option.to_owned(), rest.rsplit_once('>').map_or(rest, |(value, _)| value))
-                    }
-                    None => continue,
-                }
-            }
-            '<' => {
-                let value = head[1..].split('>').next().unwrap_or_default();
-                (value.to_owned(), value)
-            }
-            '[' => {
-                let value = head[1..].trim_end_matches("...");
-                let value = value.strip_suffix(']').unwrap_or(value);
-                (value.to_owned(), value)
-            }
-            _ => continue,
-        };
+    for (name, value) in words(text) {
+        let Some(value) = value else { continue };
         let kind = VALUES.iter().find(|(known, _)| *known == value);
-        match kind.unwrap_or_else(|| panic!("give the value {value} of {name} its kind: {head}")).1 {
+        match kind.unwrap_or_else(|| panic!("give the value {value} of {name} its kind")).1 {
             Kind::Other => {}
             kind => _ = found.insert((name, kind == Kind::Device)),
         }

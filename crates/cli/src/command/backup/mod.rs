@@ -47,6 +47,11 @@ enum Action {
 }
 
 impl Backup {
+    /// Whether other programs wait for its I/O until a signal ends it.
+    pub(crate) fn serves(&self) -> bool {
+        matches!(self.action, Action::Mount(_))
+    }
+
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.action {
             Action::Run(run) => run.run(),

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Destination, failed, holder, points};
 use crate::failure::Failure;
-use crate::{interrupt, progress, terminal};
+use crate::{interrupt, percent, progress, terminal};
 
 /// For how long what cannot be read is tried again: what a share takes to come back after its server was restarted.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,10 +41,9 @@ pub(super) struct Verify {
 
 /// A share in thousandths.
 fn parse_percent(text: &str) -> Result<u16, String> {
-    let number: Option<f64> = text.strip_suffix('%').unwrap_or(text).parse().ok();
-    match number {
-        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok((percent * 10.0).ceil() as u16),
-        _ => Err("a number above 0 and up to 100 is expected".into()),
+    match percent::percent(text)? {
+        0.0 => Err("nothing would be read: a number above 0 is expected".into()),
+        percent => Ok((percent * 10.0).ceil() as u16),
     }
 }
 

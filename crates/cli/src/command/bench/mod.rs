@@ -30,7 +30,7 @@ use self::plan::{Measured, Plan, may_write};
 use self::watch::Watch;
 use self::wire::Wire;
 use crate::failure::Failure;
-use crate::{device, interrupt};
+use crate::{device, interrupt, percent, sector};
 
 pub(crate) use self::output::{environment, judge, result_text};
 pub(crate) use self::plan::run_profile;
@@ -91,7 +91,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "OFFSET+SIZE", requires = "rw", value_parser = region)]
     region: Option<Region>,
     /// Percentage of reads, for --rw rw and randrw [default: 50]
-    #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = percent::whole)]
     mix: Option<u8>,
     /// Issue I/Os at this rate, however the device responds: bytes per second (100M), or 5000iops
     #[arg(long, value_name = "RATE", requires = "rw", value_parser = rate)]
@@ -106,7 +106,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     /// Bypass the page cache for files (O_DIRECT)
     #[arg(long)]

@@ -21,7 +21,7 @@ use super::bench::arguments::{RwModeName, block_size, rate};
 use super::bench::plan::bench_failure;
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::{device, interrupt, progress, terminal};
+use crate::{device, interrupt, percent, progress, terminal};
 
 /// Most candidates: a page and a terminal still show them side by side.
 const CANDIDATES_MAX: usize = 8;
@@ -59,7 +59,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "N", requires = "rw")]
     qd: Option<u32>,
     /// Percentage of reads, for --rw rw and randrw [default: 50]
-    #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = percent::whole)]
     mix: Option<u8>,
     /// Issue I/Os at this rate (100M, 5000iops) and compare response times
     #[arg(long, value_name = "RATE", requires = "rw", value_parser = rate)]
@@ -77,7 +77,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "N", default_value_t = ROUNDS_MAX)]
     rounds: u32,
     /// Differences up to this percentage count as none
-    #[arg(long, value_name = "PERCENT", default_value_t = MARGIN_PERCENT)]
+    #[arg(long, value_name = "PERCENT", default_value_t = MARGIN_PERCENT, value_parser = percent::margin)]
     margin: f64,
     /// Duration of each run [default: 1s; with --job from the file]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]

@@ -24,7 +24,7 @@ use super::{folder, guids, kind_name};
 use crate::command::copy::{Copy, How, refuse_same};
 use crate::failure::Failure;
 use crate::report_file::{file_of, is_same_file};
-use crate::{device, progress, terminal};
+use crate::{device, progress, sector, terminal};
 
 /// How a new VHDX or VHD file is laid out.
 #[derive(Clone, Debug, Default, Args)]
@@ -39,10 +39,10 @@ pub(in crate::command) struct NewDisk {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     block_size: Option<u64>,
     /// Logical sector size: 512 or 4096 [default: that of the source or parent, else 512]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     /// Physical sector size: 512 or 4096 [default: 4096]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     physical_sector: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::named::vhdx;
 use super::{guids, no_children, open_to_change};
 use crate::failure::Failure;
-use crate::terminal;
+use crate::{sector, terminal};
 
 /// Give a disk a new identity, or another physical sector size
 ///
@@ -28,7 +28,7 @@ pub(super) struct Set {
     #[arg(long)]
     new_id: bool,
     /// Physical sector: 512 or 4096, not less than the logical one
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     physical_sector: Option<u32>,
     /// Change the disk even if it has children, which can then no longer be opened
     #[arg(long)]

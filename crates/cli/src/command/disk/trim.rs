@@ -14,7 +14,7 @@ use super::free::report;
 use super::source::DeviceSource;
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
-use crate::{interrupt, terminal};
+use crate::{interrupt, sector, terminal};
 
 /// Discard what the file systems on a device prove to be free
 ///
@@ -46,7 +46,7 @@ pub(super) struct Trim {
     #[arg(long, value_name = "NUMBER")]
     keep: Vec<usize>,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     /// Print the result as JSON
     #[arg(long)]

@@ -10,7 +10,7 @@ use lunway_iscsi_paths::Address;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::{device, terminal};
+use crate::{device, sector, terminal};
 
 /// Show the properties of a device.
 ///
@@ -26,7 +26,7 @@ pub(crate) struct Inspect {
     #[arg(value_name = "DEVICE")]
     device: String,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     /// Print the result as JSON
     #[arg(long)]

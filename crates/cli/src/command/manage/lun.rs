@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::compaction::Compacting;
 use super::{Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text};
 use crate::failure::Failure;
-use crate::terminal;
+use crate::{percent, sector, terminal};
 
 /// List, add, resize, snapshot, compact, change and remove the logical units of a running daemon.
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ Examples:
   lunway lun add iqn.2026-11.com.example:disks 3 other.img --replace
   lunway lun resize iqn.2026-11.com.example:disks 3 200G
   lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
-  lunway lun snapshot iqn.2026-11.com.example:disks 5 db-1.avhdx
+  lunway lun snapshot iqn.2026-11.com.example:disks 5 /srv/db-1.avhdx
   lunway lun compact iqn.2026-11.com.example:disks 5 --rate 32M
   lunway lun add iqn.2026-11.com.example:disks 6 db.img --track
   lunway lun epoch close iqn.2026-11.com.example:disks 6
@@ -109,7 +109,7 @@ enum Verb {
     Snapshot {
         #[command(flatten)]
         selector: LunSelector,
-        /// The new file, in the same directory or above
+        /// The new file, in the same directory or above; a relative path is relative to the current directory
         #[arg(value_name = "CHILD")]
         leaf: PathBuf,
         #[command(flatten)]
@@ -159,10 +159,10 @@ pub(super) struct LunSelector {
 #[derive(Debug, Args)]
 struct Shape {
     /// Logical sector size: 512 or 4096
-    #[arg(long, value_name = "BYTES", value_parser = sector_size)]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     /// Physical sector size that is reported to initiators
-    #[arg(long, value_name = "BYTES", value_parser = physical_sector_size)]
+    #[arg(long, value_name = "BYTES", value_parser = sector::physical)]
     physical_sector: Option<u32>,
     /// Refuse writes
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
@@ -177,7 +177,7 @@ struct Shape {
     #[arg(long, value_name = "WHEN", value_delimiter = ',', value_parser = ["on-idle", "on-close", "never"])]
     compact: Option<Vec<String>>,
     /// Warn initiators if the backing store is fuller than this percentage
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
     threshold: Option<u8>,
     /// Record which 64 KiB change: see `lunway lun changes`
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
@@ -193,16 +193,12 @@ fn number(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| format!("a number from 0 to {NUMBER_MAX} is expected"))
 }
 
-/// A logical sector, bytes: `512`, `4096`, `4K`.
-fn sector_size(text: &str) -> Result<u32, String> {
-    let size = lunway_block::size::parse_size(text).ok().and_then(|size| u32::try_from(size).ok());
-    size.filter(|size| matches!(size, 512 | 4096)).ok_or_else(|| "512 or 4096 is expected".to_owned())
-}
-
-/// A physical sector, bytes. The daemon says which ones the logical sector allows.
-fn physical_sector_size(text: &str) -> Result<u32, String> {
-    let size = lunway_block::size::parse_size(text).ok().and_then(|size| u32::try_from(size).ok());
-    size.ok_or_else(|| "a size is expected, such as 512 or 4096".to_owned())
+/// How full a backing store may be, per cent.
+fn threshold(text: &str) -> Result<u8, String> {
+    match percent::whole(text)? {
+        0 | 100 => Err("it is from 1 to 99".to_owned()),
+        percent => Ok(percent),
+    }
 }
 
 impl LunSelector {

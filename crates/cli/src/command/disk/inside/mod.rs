@@ -13,7 +13,7 @@ use super::source::DeviceSource;
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::terminal;
+use crate::{sector, terminal};
 
 /// Show the partitions, volumes and file systems on a disk, and their free space.
 ///
@@ -24,14 +24,14 @@ use crate::terminal;
 #[command(after_help = "\
 Examples:
   lunway disk inside server.vhdx
-  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.io.lunway:disks/0 --json
+  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 --json
   lunway disk inside server.vhdx --html-file server.html    # a picture")]
 pub(super) struct Inside {
     /// The disk: a VHDX file, or any other device
     #[arg(value_name = "DEVICE")]
     device: String,
     /// Logical sector size, for devices that have no fixed one: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector::sector)]
     sector: Option<u32>,
     #[command(flatten)]
     files: Files,
