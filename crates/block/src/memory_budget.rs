@@ -104,8 +104,7 @@ pub struct OwnerMemory {
 impl MemoryBudget {
     /// A budget of which nothing is used.
     pub fn new(limits: MemoryLimits) -> Arc<Self> {
-        let state =
-            State { limits, used: 0, owners: BTreeMap::new(), last_lease: 0, waits: 0, refused: 0 };
+        let state = State { limits, used: 0, owners: BTreeMap::new(), last_lease: 0, waits: 0, refused: 0 };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -183,7 +182,10 @@ impl State {
     }
 
     fn all_waiting(&mut self) -> Vec<Waker> {
-        self.owners.values_mut().flat_map(|account| std::mem::take(&mut account.waiting).into_values()).collect()
+        self.owners
+            .values_mut()
+            .flat_map(|account| std::mem::take(&mut account.waiting).into_values())
+            .collect()
     }
 
     fn is_scarce(&self) -> bool {
@@ -396,8 +398,7 @@ mod tests {
     #[test]
     fn owners_that_take_all_they_get_leave_a_part_to_those_that_have_few() {
         let budget = budget();
-        let mut leases: Vec<_> =
-            (0..20).map(|owner| MemoryLease::new(&budget, &owner.to_string())).collect();
+        let mut leases: Vec<_> = (0..20).map(|owner| MemoryLease::new(&budget, &owner.to_string())).collect();
         let taken: Vec<_> = leases.iter_mut().map(take_all).collect();
         assert_eq!(taken[..3], [16, 16, 16], "three take three quarters");
         assert_eq!(taken[3..5], [4, 4], "those that come later have a sixteenth each");

@@ -8,8 +8,8 @@ use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockError, Compaction, CompactionPhase, Permit};
 use lunway_target::{
-    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName,
-    IscsiName, Load, LunConfig, LunSummary, Persist, Served, Server, StartError,
+    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName, IscsiName, Load,
+    LunConfig, LunSummary, Persist, Served, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 

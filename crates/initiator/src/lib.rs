@@ -34,7 +34,7 @@
 //! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
 //! | `traffic` | what has gone over the path, and its round trip |
 //! | `look` | looks at an idle unit, which tells its news only when it is asked something |
-| `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
+//! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `fence`, [`Detours`] | proof over other paths that a lost session is dead |
@@ -66,19 +66,19 @@ mod shape;
 mod unit;
 mod url;
 
+pub use connection::silence::Silence;
 pub use device::IscsiDevice;
-pub use unit::identity::VpdIdentity;
 pub use initiator_ports::InitiatorPorts;
 pub use inspect::{Inspection, UnitInspection, discover, inspect, luns};
-pub use ports::isid::IsidFamily;
 pub use lunway_iscsi::TargetRecord;
 pub use lunway_iscsi::pdu::Isid;
 pub use lunway_scsi::AccessState;
 pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
 pub use options::SessionOptions;
-pub use predecessors::Predecessors;
+pub use ports::isid::IsidFamily;
 pub use ports::recorded_session::RecordedSession;
+pub use predecessors::Predecessors;
 pub use shape::KnownDisk;
-pub use connection::silence::Silence;
+pub use unit::identity::VpdIdentity;
 pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

@@ -7,8 +7,8 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::Cdb;
 use lunway_scsi::cdb;
 
-use crate::session::{Life, Session};
 use crate::session::slots::{Command, Effect};
+use crate::session::{Life, Session};
 
 /// Asks a unit for news while nobody else asks it anything, until the device is closed.
 ///

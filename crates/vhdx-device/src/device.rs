@@ -19,8 +19,8 @@ use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, VhdxOpenOptions};
 
 use crate::backing::Backing;
-use crate::compact::{self, Watch};
 use crate::chain_state::{Alone, ChainState, closed};
+use crate::compact::{self, Watch};
 use crate::{names, random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -45,9 +45,7 @@ pub struct OpenError {
 /// What a device offers in place of what was refused, as the end of a sentence.
 fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
     match refused {
-        lunway_vhdx::OpenError::WriteProtected { .. } => {
-            "; `readonly:` before its name opens it for reading"
-        }
+        lunway_vhdx::OpenError::WriteProtected { .. } => "; `readonly:` before its name opens it for reading",
         _ => "",
     }
 }
@@ -323,10 +321,7 @@ impl Inner {
             return;
         }
         let path = chain.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
-        tracing::error!(
-            file = path,
-            "{CUT}"
-        );
+        tracing::error!(file = path, "{CUT}");
     }
 
     /// Changes a range of the disk.
@@ -408,7 +403,9 @@ impl Inner {
         self.with(|chain| {
             chain.map(offset, len, |segment| {
                 let kind = match segment.source {
-                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten if list.len() < EXTENTS_MAX => {
+                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten
+                        if list.len() < EXTENTS_MAX =>
+                    {
                         ExtentKind::Unallocated
                     }
                     _ => ExtentKind::Data,
@@ -487,8 +484,7 @@ pub(crate) fn meaning(error: DiskError) -> BlockError {
 }
 
 /// What is said of a file that another program has cut.
-const CUT: &str =
-    "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
+const CUT: &str = "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
      restore it from a backup, or let lunway disk repair fill it with zeroes";
 
 impl BlockDevice for VhdxDevice {

@@ -44,18 +44,8 @@ const FAULTS: (&str, &[i32]) = ("lunway bench fault:", &[0, 1]);
 const LAB: (&str, &str) = ("lab run", "takes a minute: lab.rs");
 
 pub(crate) const PAGES: &[Page] = &[
-    Page {
-        file: "README.md",
-        daemon: DISKS,
-        left_out: &[LAB],
-        ends: &[VERDICTS],
-        ..PAGE
-    },
-    Page {
-        file: "access.md",
-        daemon: "[[target]]\nname = \"iqn.2026-11.com.example:scratch\"\n",
-        ..PAGE
-    },
+    Page { file: "README.md", daemon: DISKS, left_out: &[LAB], ends: &[VERDICTS], ..PAGE },
+    Page { file: "access.md", daemon: "[[target]]\nname = \"iqn.2026-11.com.example:scratch\"\n", ..PAGE },
     Page {
         file: "alua.md",
         daemon: concat!(
@@ -99,9 +89,10 @@ pub(crate) const PAGES: &[Page] = &[
     Page {
         file: "clients.md",
         daemon: DISKS,
-        left_out: &[
-            ("--chap alice:", "optional on the page, and the commands at its end are without: manage.md has it"),
-        ],
+        left_out: &[(
+            "--chap alice:",
+            "optional on the page, and the commands at its end are without: manage.md has it",
+        )],
         ..PAGE
     },
     Page {
@@ -154,18 +145,9 @@ pub(crate) const PAGES: &[Page] = &[
         ..PAGE
     },
     Page { file: "experiments.md", left_out: &[LAB], ..PAGE },
-    Page {
-        file: "failover.md",
-        daemon: DISKS,
-        left_out: &[LAB],
-        ..PAGE
-    },
+    Page { file: "failover.md", daemon: DISKS, left_out: &[LAB], ..PAGE },
     Page { file: "install.md", elsewhere: "tests/kernel/units.test.sh", ..PAGE },
-    Page {
-        file: "isolation.md",
-        daemon: DISKS,
-        ..PAGE
-    },
+    Page { file: "isolation.md", daemon: DISKS, ..PAGE },
     Page {
         file: "jobs.md",
         before: DISK,
@@ -173,11 +155,7 @@ pub(crate) const PAGES: &[Page] = &[
         files: &[("oltp.fio", "jobs.md", "ini"), ("nightly.fio", "jobs.md", "ini")],
         ..PAGE
     },
-    Page {
-        file: "lab.md",
-        left_out: &[("lab run control", "takes a minute: lab.rs")],
-        ..PAGE
-    },
+    Page { file: "lab.md", left_out: &[("lab run control", "takes a minute: lab.rs")], ..PAGE },
     Page {
         file: "manage.md",
         before: "truncate -s 64M other.img; mkdir -p /srv/lunway; lunway disk create /srv/lunway/db.vhdx --size 64M; \
@@ -191,20 +169,14 @@ pub(crate) const PAGES: &[Page] = &[
             "[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n",
             "[[target.lun]]\nid = 5\ndevice = \"/srv/lunway/db.vhdx\"\n"
         ),
-        left_out: &[
-            ("lab.sock", "another daemon: manage.rs"),
-        ],
+        left_out: &[("lab.sock", "another daemon: manage.rs")],
         names: &[(
             "5ad28a1ae1b10d1b",
             "lunway lun list iqn.2026-11.com.example:disks --json | jq -r '.luns[] | select(.config.id == 5) | .status.serial'",
         )],
         ..PAGE
     },
-    Page {
-        file: "metrics.md",
-        daemon: DISKS,
-        ..PAGE
-    },
+    Page { file: "metrics.md", daemon: DISKS, ..PAGE },
     Page {
         file: "multipath.md",
         // Nobody asks for a secret here.
@@ -264,9 +236,5 @@ pub(crate) const PAGES: &[Page] = &[
         )],
         ..PAGE
     },
-    Page {
-        file: "vhdx.md",
-        before: "lunway disk create server.vhdx --size 100M",
-        ..PAGE
-    },
+    Page { file: "vhdx.md", before: "lunway disk create server.vhdx --size 100M", ..PAGE },
 ];

@@ -112,8 +112,7 @@ impl TargetConnection {
     pub(super) fn charge_held(&mut self, held: &mut Held) {
         let bytes = held.data.as_ref().map_or(0, |data| Buf::memory_of(data.buf.len()));
         let need = self.occupied() + bytes;
-        let covered =
-            bytes == 0 || self.memory.lease.as_mut().is_none_or(|lease| lease.cover_ahead(need));
+        let covered = bytes == 0 || self.memory.lease.as_mut().is_none_or(|lease| lease.cover_ahead(need));
         if covered {
             held.charged = bytes;
             self.memory.charged += bytes;

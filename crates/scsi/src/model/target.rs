@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::data::lun::Lun;
 use crate::model::fair_turn::FairTurn;
 use crate::model::logical_unit::LogicalUnit;
-use crate::data::lun::Lun;
 use crate::model::lun_view::LunView;
 use crate::model::nexus::{Nexus, PortPair};
 use crate::model::port_group::{AccessState, PortGroup, PortGroups};
@@ -84,7 +84,8 @@ impl ScsiTarget {
     }
 
     fn make(name: &str, state: Option<Arc<dyn StateStore>>, groups: PortGroups) -> Arc<Self> {
-        let inventory = Inventory { luns: BTreeMap::new(), awaited: BTreeSet::new(), groups, nexuses: Vec::new() };
+        let inventory =
+            Inventory { luns: BTreeMap::new(), awaited: BTreeSet::new(), groups, nexuses: Vec::new() };
         Arc::new(Self {
             name: name.to_owned(),
             inventory: Mutex::new(inventory),

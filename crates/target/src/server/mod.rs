@@ -323,12 +323,7 @@ impl Server {
     }
 
     /// Takes what is needed of a served logical unit, between two changes. Waits for none of them.
-    fn of_lun<T>(
-        &self,
-        target: &str,
-        lun: u16,
-        take: impl FnOnce(&Lun) -> T,
-    ) -> Result<T, ChangeError> {
+    fn of_lun<T>(&self, target: &str, lun: u16, take: impl FnOnce(&Lun) -> T) -> Result<T, ChangeError> {
         let transaction = self.changer.transaction();
         transaction.lun(target, lun).map(take).ok_or_else(|| self.not_served(target, lun))
     }
