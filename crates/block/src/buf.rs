@@ -136,8 +136,8 @@ impl Buf {
     pub const fn memory_of(len: usize) -> usize {
         match len {
             0 => 0,
-            ..=SMALLEST => SMALLEST,
-            ..=LARGEST => len.next_power_of_two(),
+            1..SMALLEST => SMALLEST,
+            SMALLEST..=LARGEST => len.next_power_of_two(),
             _ => len,
         }
     }

@@ -62,7 +62,7 @@ impl Report {
                 self.add(AnomalySeverity::Damage, place, offset, problem);
             }
             OpenError::Lost { place, offset, problem } => {
-                self.add(AnomalySeverity::Loss, place, offset, problem)
+                self.add(AnomalySeverity::Loss, place, offset, problem);
             }
             OpenError::Unsupported { place, offset, problem } => {
                 self.add(

@@ -282,7 +282,7 @@ impl Nexus {
         Some(seen.units[index].clone())
     }
 
-    fn seen(&self) -> RwLockReadGuard<'_, Seen> {
+    pub(crate) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
         self.seen.read().unwrap_or_else(PoisonError::into_inner)
     }
 
