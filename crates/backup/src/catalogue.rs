@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk};
 
-use crate::point_files::{is_journal, journal_name, lacks, open_disk};
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open, read_small};
 use crate::history::History;
 use crate::manifest::{MANIFEST_MAX, Manifest, manifest_names, parse_stem};
-use crate::point_id::PointId;
 use crate::merge_record;
+use crate::point_files::{is_journal, journal_name, lacks, open_disk};
+use crate::point_id::PointId;
 use crate::time::Moment;
 
 /// Points that lie on each other, the full included. A chain of more is slow to open on a share, and Windows knows

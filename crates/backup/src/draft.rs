@@ -15,20 +15,20 @@ use std::sync::Arc;
 use lunway_file::Workers;
 use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, OpenError, VhdxOpenOptions, create};
 
-use crate::guids::{Guids, new_id};
-use crate::point_files::{Names, clean_up, damaged, open_disk};
-use crate::threads::on;
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE};
+use crate::guids::{Guids, new_id};
 use crate::history::History;
 use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{Lost, UNIT, UnitLeaves};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem, stem};
 use crate::notes::NOTES;
 use crate::pace::Pace;
+use crate::point_files::{Names, clean_up, damaged, open_disk};
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
+use crate::threads::on;
 
 /// Properties decided for a new point.
 pub(crate) struct Decided {

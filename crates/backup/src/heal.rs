@@ -9,14 +9,14 @@ use std::ops::Range;
 use lunway_block::{BlockDevice, Buf};
 use lunway_vhdx::{Chain, SegmentSource};
 
-use crate::point_files::{damaged, open_disk, open_sidecar, protect};
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
-use crate::leaf::{Leaf, leaf_range, Lost};
+use crate::leaf::{Leaf, Lost, leaf_range};
 use crate::manifest::Manifest;
-use crate::point_id::PointId;
 use crate::notes::{Damage, Notes};
+use crate::point_files::{damaged, open_disk, open_sidecar, protect};
+use crate::point_id::PointId;
 use crate::seal::write_manifest;
 
 /// Result of healing.

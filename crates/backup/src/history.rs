@@ -1,10 +1,10 @@
 //! The leaves of a point, through all points on which it lies.
 
-use crate::point_files::{damaged, open_sidecar};
 use crate::error::Result;
 use crate::folder::Folder;
 use crate::leaf::{LEAVES, Leaf, UnitLeaves, leaf_range};
 use crate::manifest::Manifest;
+use crate::point_files::{damaged, open_sidecar};
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use lunway_vhdx::Storage;
 use serde::{Deserialize, Serialize};
 
-use crate::point_files::is_journal;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Lock, Open, read_small};
+use crate::point_files::is_journal;
 
 /// Between two beats: seldom enough for a share, often enough that a stale lease is found in half a minute.
 const BEAT: Duration = Duration::from_secs(5);
@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_start_of_the_same_machine_goes_on_with_the_files_of_its_last_one_and_no_other_machine_does() {
-        let journal = crate::point_files::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
+        let journal =
+            crate::point_files::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
         let other_name = Holder { host: "clone".into(), ..started("a", 2, 2) };
         let unknown = Holder { lasting: String::new(), ..started("a", 2, 2) };
         let takers =
@@ -331,7 +332,8 @@ mod tests {
     fn who_takes_over_from_a_silent_machine_goes_on_with_none_of_its_files() {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
-        let journal = crate::point_files::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
+        let journal =
+            crate::point_files::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
         let mut suspended = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
         folder.create(&journal).unwrap();
         drop(suspended.end.take());

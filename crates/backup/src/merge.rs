@@ -14,16 +14,16 @@
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, CreateOptions, DiscardMode, Disk, DiskKind, VhdxOpenOptions, create};
 
-use crate::guids::Guids;
-use crate::merge_record::{MERGE, Merge, is_merge, read};
-use crate::point_files::{damaged, merged_names, open_disk, protect, release};
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, write_whole};
+use crate::guids::Guids;
 use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
 use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal};
+use crate::merge_record::{MERGE, Merge, is_merge, read};
+use crate::point_files::{damaged, merged_names, open_disk, protect, release};
 use crate::point_id::PointId;
 use crate::seal::{measure, write_manifest};
 use crate::sidecar::{Sidecar, Writer};

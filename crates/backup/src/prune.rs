@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::guids::Guids;
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
+use crate::guids::Guids;
 use crate::lease::Lease;
 use crate::manifest::Manifest;
-use crate::point_id::PointId;
 use crate::merge::{self, merge, remove_point};
 use crate::mount::refuse_mounts;
 use crate::notes::Notes;
+use crate::point_id::PointId;
 use crate::time::Moment;
 
 /// Retention policy: the number of points to keep. These are the newest points, and the newest point of each of a

@@ -9,13 +9,13 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, SharedB
 use lunway_file::Workers;
 use lunway_vhdx::Chain;
 
-use crate::threads::on;
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, leaf_range, unit_range, units};
 use crate::point_id::PointId;
+use crate::threads::on;
 
 /// Units under way at a time: each has at most 2 MiB.
 const IN_FLIGHT: usize = 16;

@@ -17,14 +17,12 @@ use lunway_block::{BlockDevice, BlockError, Buf, Extent, ExtentKind};
 use lunway_copy::Skipped;
 use lunway_file::Workers;
 
-use crate::guids::Guids;
-use crate::point_files::{lacks, open_disk};
-use crate::threads::on;
 use crate::catalogue::{Catalogue, LINKS_MAX};
 use crate::changed::Changed;
 use crate::draft::Draft;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
+use crate::guids::Guids;
 use crate::heal;
 use crate::history::History;
 use crate::journal::Counted;
@@ -33,8 +31,10 @@ use crate::lease::Lease;
 use crate::manifest::{Level, Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
+use crate::point_files::{lacks, open_disk};
 use crate::seal::Sealing;
 use crate::ship::{Masks, Shared, Work, mask};
+use crate::threads::on;
 
 /// Units under way at a time, 32 MiB of memory: enough for 10 Gbit/s at 20 ms.
 const IN_FLIGHT: usize = 32;

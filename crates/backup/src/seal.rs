@@ -16,12 +16,12 @@ use std::sync::Arc;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
-use crate::point_files::{clean_up, damaged, release};
 use crate::access::checked;
 use crate::draft::Draft;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
+use crate::point_files::{clean_up, damaged, release};
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
 

@@ -20,14 +20,14 @@ use std::sync::Arc;
 use lunway_block::Buf;
 use lunway_vhdx::{Chain, DiscardMode, DiskError, SegmentSource};
 
-use crate::point_files::damaged;
 use crate::error::{BackupError, Result};
 use crate::folder::Open;
 use crate::history::History;
 use crate::journal::Counted;
-use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range, Lost};
-use crate::point_id::PointId;
+use crate::leaf::{LEAF, LEAVES, Leaf, Lost, UNIT, UnitLeaves, leaf_range, unit_range};
 use crate::pace::Pace;
+use crate::point_files::damaged;
+use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 
 /// State of a leaf in the file after an earlier pass.

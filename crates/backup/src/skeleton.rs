@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use lunway_vhdx::{Chain, SegmentSource};
 
-use crate::point_files::damaged;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::leaf::{LEAF, LEAVES, UNIT, is_zero, leaf_range};
 use crate::manifest::FILE_MAX;
+use crate::point_files::damaged;
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 

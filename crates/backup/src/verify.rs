@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use lunway_vhdx::{Chain, DiskError};
 
-use crate::point_files::{open_disk, open_sidecar};
 use crate::access::{RetryingFolder, checked};
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open};
 use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
 use crate::manifest::Manifest;
-use crate::point_id::PointId;
 use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
+use crate::point_files::{open_disk, open_sidecar};
+use crate::point_id::PointId;
 use crate::sidecar::{Sidecar, SidecarError};
 use crate::skeleton::skeleton;
 

@@ -8,9 +8,9 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, Share
 use tokio::runtime;
 
 use crate::BenchError;
-use crate::run::cancel::Cancel;
-use crate::measure::cpu::thread_time;
 use crate::load::job::{Job, Limit};
+use crate::measure::cpu::thread_time;
+use crate::run::cancel::Cancel;
 use crate::run::run;
 
 /// Cost of one I/O on a device that costs nothing: the floor under every figure of this program, and its ceiling of

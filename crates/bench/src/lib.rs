@@ -50,25 +50,25 @@ mod run;
 mod table;
 mod verify;
 
-pub use load::job_error::JobError;
-pub use load::access::{Distribution, Mix, Pattern, RwMode};
 pub use cache::cache_truth;
-pub use run::cancel::Cancel;
-pub use measure::cpu::CpuTime;
 pub use error::BenchError;
 pub use generator::{GeneratorCost, generator_cost};
-pub use measure::interval::Interval;
+pub use load::access::{Distribution, Mix, Pattern, RwMode};
 pub use load::job::{
     Arrivals, Fill, JOBS_MAX, Job, Limit, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX, random_seed,
 };
+pub use load::job_error::JobError;
+pub use load::sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
+pub use measure::cpu::CpuTime;
+pub use measure::interval::Interval;
 pub use measure::latency::Latency;
-pub use occupancy::{holds_data, holds_data_anywhere};
 pub use measure::outcome::{Direction, End, Outcome};
+pub use measure::series::{Point, Series};
+pub use occupancy::{holds_data, holds_data_anywhere};
+pub use run::cancel::Cancel;
 pub use run::progress::Tick;
 pub use run::run;
-pub use run::schedule::{ScheduledJob, Event, Schedule};
-pub use measure::series::{Point, Series};
-pub use load::sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
+pub use run::schedule::{Event, Schedule, ScheduledJob};
 pub use table::{Table, TableRow};
 
 pub use verify::{Fault, FaultKind, Verification};

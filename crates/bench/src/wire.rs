@@ -189,8 +189,8 @@ mod tests {
 
     use super::*;
     use crate::load::access::Mix;
-    use crate::measure::cpu::CpuTime;
     use crate::load::job::Rate;
+    use crate::measure::cpu::CpuTime;
     use crate::measure::outcome::End;
     use crate::measure::series::Series;
 

@@ -8,8 +8,8 @@ use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockError, Compaction, CompactionPhase};
 use lunway_target::{
-    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName,
-    IscsiName, LunConfig, LunSummary, Server, StartError,
+    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, DeviceName, IscsiName, LunConfig,
+    LunSummary, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::map::{Ranges, zero_bits};
-use crate::source::{LARGEST, Segment, ByteSource, View};
+use crate::source::{ByteSource, LARGEST, Segment, View};
 use crate::volume::{Doubt, Volume, count_free};
 
 /// A bitmap with a bit for each cluster, 1 where it is allocated, in files of the volume.

@@ -9,7 +9,7 @@ use crate::opaque::Opaque;
 use crate::partition::layout::{self, Layout};
 use crate::partition::types::Declared;
 use crate::probe::{Format, Found, probe};
-use crate::source::{Budget, Cached, Segment, ByteSource, View};
+use crate::source::{Budget, ByteSource, Cached, Segment, View};
 use crate::swap;
 use crate::volume::{Doubt, Mounted, Volume, free_in};
 
@@ -149,7 +149,11 @@ impl Disk {
 
     /// Gives the free ranges of the disk, sorted, disjoint, not touching. After an error what was given is free
     /// nevertheless.
-    pub fn for_each_free(&self, source: &dyn ByteSource, sink: &mut dyn FnMut(Range<u64>)) -> Result<(), Doubt> {
+    pub fn for_each_free(
+        &self,
+        source: &dyn ByteSource,
+        sink: &mut dyn FnMut(Range<u64>),
+    ) -> Result<(), Doubt> {
         let mut joiner = crate::map::Joiner::new(sink);
         let ended = self.for_each(source, 0..u64::MAX, &mut |span| {
             if span.what == Use::Free {

@@ -179,7 +179,9 @@ fn a_differencing_disk_shows_its_parent_where_its_bitmaps_say() {
     assert!(sectors[11..2048].iter().all(|byte| *byte == 1) && sectors[2048..].iter().all(|byte| *byte == 0));
     let mut map = Vec::new();
     image
-        .map(0, 2 * MIB, |segment| map.push((segment.len, segment.level, segment.source == LayerSource::Absent)))
+        .map(0, 2 * MIB, |segment| {
+            map.push((segment.len, segment.level, segment.source == LayerSource::Absent))
+        })
         .unwrap();
     assert_eq!(map.iter().map(|piece| piece.0).sum::<u64>(), 2 * MIB);
     assert_eq!(map[..3], [(512, 0, false), (6 * 512, 1, false), (512, 0, false)]);

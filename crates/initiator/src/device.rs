@@ -11,17 +11,17 @@ use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::Isid;
 use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 
-use crate::session::cache::is_power_on;
 use crate::driver::Driver;
-use crate::unit::exchange::had_its_turn;
 use crate::fresh_session::{FreshSession, Purpose};
+use crate::operation::{Done, Handle, Single};
 use crate::ports::initiator_port::{ClaimedPort, UnitPorts};
 use crate::ports::isid::IsidFamily;
-use crate::operation::{Done, Handle, Single};
 use crate::recovery::Recovery;
 use crate::session::Session;
+use crate::session::cache::is_power_on;
 use crate::session::slots::{Command, Effect, Outcome};
 use crate::shape::Shape;
+use crate::unit::exchange::had_its_turn;
 use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, KnownDisk, OpenError, Predecessors, SessionEvent, SessionOptions, VpdIdentity};
 

@@ -14,13 +14,13 @@ use lunway_scsi::Sense;
 use tokio::net::TcpStream;
 
 use crate::SessionEvent;
-use crate::dialling::{close_in_order, keep_off_the_port};
-use crate::fresh_session::log_tolerated;
 use crate::connection::probe::Probe;
-use crate::recovery::Recovery;
-use crate::session::{End, Life, Session, SessionState};
 use crate::connection::silence::{Sign, Watch, black_hole};
 use crate::connection::wire::{self, Alarm};
+use crate::dialling::{close_in_order, keep_off_the_port};
+use crate::fresh_session::log_tolerated;
+use crate::recovery::Recovery;
+use crate::session::{End, Life, Session, SessionState};
 
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
 ///

@@ -13,15 +13,15 @@ use lunway_scsi::{AdditionalSense, Lun, Sense, Status, cdb};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use crate::dialling::{Dialling, close_in_order};
-use crate::unit::exchange::{ATTENTIONS_MAX, Answer, Exchange};
-use crate::ports::initiator_port::ClaimedPort;
-use crate::options::initiator_name;
 use crate::connection::probe::Probe;
-use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
 use crate::connection::silence::{Sign, Watch, black_hole};
-use crate::url::portal_of;
 use crate::connection::wire::{self, Alarm};
+use crate::dialling::{Dialling, close_in_order};
+use crate::options::initiator_name;
+use crate::ports::initiator_port::ClaimedPort;
+use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
+use crate::unit::exchange::{ATTENTIONS_MAX, Answer, Exchange};
+use crate::url::portal_of;
 use crate::{IscsiUrl, OpenError, SessionOptions};
 
 /// Most targets that one login may be sent on through (RFC 7143 §11.13.5, status class 1).

@@ -9,9 +9,9 @@ use lunway_scsi::vpd::{
 };
 use lunway_scsi::{AdditionalSense, Inquiry, Lun, LunAddress, LunList, ReadCapacity, Status, cdb};
 
-use crate::unit::exchange::{Exchange, ask};
 use crate::fresh_session::{FreshSession, Purpose};
 use crate::ports::isid::IsidFamily;
+use crate::unit::exchange::{Exchange, ask};
 use crate::unit::vpd;
 use crate::{IscsiUrl, OpenError, SessionOptions};
 

@@ -13,8 +13,8 @@ use lunway_scsi::block_error::{Request, result_of};
 use lunway_scsi::cdb::{self, WriteSameFlags};
 use lunway_scsi::{LbaStatus, Sense, Status};
 
-use crate::session::{Session, Ticket};
 use crate::session::slots::{Command, Effect, Outcome};
+use crate::session::{Session, Ticket};
 use crate::shape::Shape;
 use crate::unit::UnitCell;
 

@@ -10,10 +10,10 @@ use lunway_iscsi::pdu::Isid;
 use lunway_scsi::AdditionalSense;
 use tokio::net::TcpStream;
 
-use crate::session::cache::is_power_on;
 use crate::fence::Fence;
 use crate::fresh_session::{FreshSession, Purpose};
 use crate::ports::initiator_port::ClaimedPort;
+use crate::session::cache::is_power_on;
 use crate::session::{BREACHES_MAX, Session};
 use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, OpenError, SessionEvent, SessionOptions};

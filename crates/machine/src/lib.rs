@@ -22,8 +22,8 @@ mod machine;
 mod netlink;
 mod route;
 
+pub use address::MachineAddress;
 pub use identity::{host_name, machine_id};
 pub use link::Link;
-pub use address::MachineAddress;
 pub use machine::Machine;
 pub use route::Route;

@@ -64,7 +64,11 @@ impl Link {
             })
             .collect();
         let name_of = |index: u32| {
-            messages.iter().find(|link| link.header.index == index).and_then(|link| netlink::name(link)).cloned()
+            messages
+                .iter()
+                .find(|link| link.header.index == index)
+                .and_then(|link| netlink::name(link))
+                .cloned()
         };
         messages
             .iter()

@@ -200,7 +200,6 @@ fn usable(message: &AddressMessage, links: &HashMap<u32, LinkMessage>) -> Option
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-
     use super::*;
 
     fn message(prefix: u8, index: u32, attributes: Vec<AddressAttribute>) -> AddressMessage {

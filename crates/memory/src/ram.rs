@@ -11,8 +11,8 @@ use lunway_block::{
 };
 
 use crate::ShapeError;
-use crate::huge;
 use crate::chunk::CHUNK;
+use crate::huge;
 use crate::reservation::{Chunk, ReadGuard};
 use crate::table::{SIZE_MAX, Table};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::{BlockError, CacheNews, Durability, Fate};
 
-use crate::device::{Shared, RetainState};
+use crate::device::{RetainState, Shared};
 use crate::writes::{Change, Retained};
 
 /// Maximum number of times that everything is written again in one go because the cache was lost once more meanwhile:

@@ -43,25 +43,25 @@ mod limits;
 mod model;
 mod working_memory;
 
-pub use model::authority::Authority;
 pub use data::capacity::ReadCapacity;
-pub use data::{cdb, mode, opcode, vpd};
 pub use data::cdb::Cdb;
-pub use device_server::TaskOptions;
-pub use model::identity::UnitIdentity;
 pub use data::inquiry::{Inquiry, PeripheralType};
 pub use data::lba_status::{LbaStatus, LbaStatusDescriptor, Provisioning};
-pub use model::logical_unit::LogicalUnit;
 pub use data::lun::{Lun, LunAddress, LunList};
+pub use data::response::Response;
+pub use data::sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
+pub use data::status::Status;
+pub use data::{cdb, mode, opcode, vpd};
+pub use device_server::TaskOptions;
+pub use model::authority::Authority;
+pub use model::identity::UnitIdentity;
+pub use model::logical_unit::LogicalUnit;
 pub use model::lun_view::LunView;
 pub use model::medium_operation::Background;
 pub use model::nexus::{Nexus, PortPair};
 pub use model::port_group::{AccessState, PortGroup};
 pub use model::reservation::{RegistrationSummary, ReservationSummary, ReservationType};
-pub use data::response::Response;
-pub use data::sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
 pub use model::state_store::{MemoryStore, StateError, StateStore, item as state_item};
-pub use data::status::Status;
 pub use model::target::{LunInUse, ScsiTarget};
 pub use model::task_management::{
     FUNCTIONS, ManagementFunction, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome,

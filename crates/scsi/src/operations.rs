@@ -5,15 +5,15 @@
 
 use std::fmt::Write as _;
 
-use crate::model::authority::Authority;
+use crate::data::opcode::{self as op, service_action as sa};
 use crate::device_server::transfer::Blocks;
 use crate::device_server::{
     Handler, PaddedCdb, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log,
     medium, mode, ports, report, sanitize, thin, transfer, verify,
 };
+use crate::model::authority::Authority;
 use crate::model::gate::Claim;
 use crate::model::logical_unit::LogicalUnit;
-use crate::data::opcode::{self as op, service_action as sa};
 use crate::model::port_group::Reach;
 use crate::model::reservation::Access;
 use crate::model::task_management;

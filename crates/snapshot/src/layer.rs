@@ -180,7 +180,9 @@ impl Layer for SnapshotLayer {
         let layer = Arc::clone(&self.inside);
         self.change(0, 0, Effect::Data, move |inner| {
             if layer.fleeces.list().iter().any(|fleece| !fleece.has_ended()) {
-                let why = "the disk has a snapshot: delete it first, or compact without freezing its file systems".to_owned();
+                let why =
+                    "the disk has a snapshot: delete it first, or compact without freezing its file systems"
+                        .to_owned();
                 return Io::err(BlockError::Compaction { why });
             }
             inner.compact(task)

@@ -60,8 +60,8 @@ mod warning;
 mod worker;
 
 pub use config::{
-    AccessRule, AccessState, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config,
-    ConfigError, DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
+    AccessRule, AccessState, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config, ConfigError,
+    DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
     PortalGroupConfig, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
@@ -73,9 +73,9 @@ pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, Port
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
-    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, OpenDevice, OpenError,
-    OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError,
-    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
+    KeepFormats, LunOpenOptions, LunRegistration, LunReservations, OpenDevice, OpenError, OpenedDevice,
+    OpeningDevice, Persist, Served, Server, ShutdownError, SnapshotHandle, SnapshotOrder, SnapshotSummary,
+    StartError, UnansweredDevice,
 };
 pub use source::SourceHost;
 pub use source_quota::SourceQuota;

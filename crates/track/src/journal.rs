@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::changes::EpochId;
 use crate::format::{
-    AREAS, BASE_MAGIC, BaseHeader, COPY, Damage, EPOCHS_MAX, RecordEntry, EpochHeader, PageHeader, RECORD_HEADER,
-    RECORD_MAX, RecordHeader, SECTOR, SLOT, Superblock, TEXT_MAX, decode_page, encode_page, is_region,
-    page_length, record,
+    AREAS, BASE_MAGIC, BaseHeader, COPY, Damage, EPOCHS_MAX, EpochHeader, PageHeader, RECORD_HEADER,
+    RECORD_MAX, RecordEntry, RecordHeader, SECTOR, SLOT, Superblock, TEXT_MAX, decode_page, encode_page,
+    is_region, page_length, record,
 };
 use crate::grain::{DISK_MAX, GRAIN, HOT_MAX, PAGE_GRAINS};
 use crate::map::{Map, Page};
@@ -78,7 +78,8 @@ impl Journal {
         while let Some(entries) = self.next_record()? {
             let mut rest = &entries[..];
             while !rest.is_empty() {
-                let applied = RecordEntry::decode(&mut rest, state.region_grains).and_then(|e| state.apply(&e));
+                let applied =
+                    RecordEntry::decode(&mut rest, state.region_grains).and_then(|e| state.apply(&e));
                 if let Err(damage) = applied {
                     return Ok(Err(damage));
                 }

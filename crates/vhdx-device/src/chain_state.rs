@@ -52,7 +52,10 @@ pub(crate) struct Alone<'a> {
 
 impl<'a> Alone<'a> {
     /// `wanting` counts those that hold the state, or wait for it.
-    pub(crate) fn new(wanting: &'a AtomicUsize, lock: impl FnOnce() -> RwLockWriteGuard<'a, ChainState>) -> Self {
+    pub(crate) fn new(
+        wanting: &'a AtomicUsize,
+        lock: impl FnOnce() -> RwLockWriteGuard<'a, ChainState>,
+    ) -> Self {
         wanting.fetch_add(1, Ordering::AcqRel);
         Self { state: lock(), wanting }
     }

@@ -19,8 +19,8 @@ use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, VhdxOpenOptions};
 
 use crate::backing::Backing;
-use crate::compact::{self, Watch};
 use crate::chain_state::{Alone, ChainState, closed};
+use crate::compact::{self, Watch};
 use crate::{random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -45,9 +45,7 @@ pub struct OpenError {
 /// What a device offers in place of what was refused, as the end of a sentence.
 fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
     match refused {
-        lunway_vhdx::OpenError::WriteProtected { .. } => {
-            "; `readonly:` before its name opens it for reading"
-        }
+        lunway_vhdx::OpenError::WriteProtected { .. } => "; `readonly:` before its name opens it for reading",
         _ => "",
     }
 }
@@ -406,7 +404,9 @@ impl Inner {
         self.with(|chain| {
             chain.map(offset, len, |segment| {
                 let kind = match segment.source {
-                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten if list.len() < EXTENTS_MAX => {
+                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten
+                        if list.len() < EXTENTS_MAX =>
+                    {
                         ExtentKind::Unallocated
                     }
                     _ => ExtentKind::Data,

@@ -22,13 +22,13 @@
 //! | `guids` | random GUIDs for the engine |
 
 mod backing;
+mod chain_state;
 mod compact;
 mod device;
 #[cfg(test)]
 mod failing;
 mod guids;
 mod names;
-mod chain_state;
 mod range;
 mod resize;
 mod snapshot;

@@ -17,7 +17,9 @@ impl Inner {
         let Ok(chain) = state.chain() else { return Ok(None) };
         let mut pieces = Vec::new();
         chain.map(offset, len, |segment| pieces.push(segment)).map_err(meaning)?;
-        let [MapSegment { source: SegmentSource::File(from), level, .. }] = pieces[..] else { return Ok(None) };
+        let [MapSegment { source: SegmentSource::File(from), level, .. }] = pieces[..] else {
+            return Ok(None);
+        };
         let Some(Backing::File(file)) = chain.disks().get(level).map(Disk::storage) else { return Ok(None) };
         // What was cut off is read, and fails.
         if from + len > Storage::len(&**file)? {

@@ -13,9 +13,9 @@ use lunway_block::{BlockError, Permit};
 use lunway_vhdx::merge::children;
 use lunway_vhdx::{EditError, Resize};
 
+use crate::chain_state::ChainState;
 use crate::device::{Inner, meaning};
 use crate::names;
-use crate::chain_state::ChainState;
 use crate::random_guids;
 use crate::unopened::Unopened;
 

@@ -24,9 +24,9 @@ use lunway_vhdx::{
 };
 
 use crate::backing::{Backing, Locked};
+use crate::chain_state::{ChainState, closed};
 use crate::device::{Inner, folder, meaning, no_guids};
 use crate::names;
-use crate::chain_state::{ChainState, closed};
 use crate::random_guids;
 use crate::unopened::Unopened;
 

@@ -9,8 +9,8 @@ use lunway_block::BlockError;
 use lunway_vhdx::{Chain, Disk, OpenError, VhdxOpenOptions};
 
 use crate::backing::{Backing, Locked};
-use crate::device::{Inner, folder, identity, no_guids};
 use crate::chain_state::{Alone, ChainState};
+use crate::device::{Inner, folder, identity, no_guids};
 use crate::{names, random_guids, snapshot};
 
 /// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk

@@ -7,7 +7,7 @@ use crate::format::{HEADER_OFFSETS, Header, MIB, PAGE};
 use crate::log::replay::View;
 use crate::metadata::Parameters;
 use crate::open;
-use crate::scan::{Counts, Anomaly, AnomalySeverity, scan};
+use crate::scan::{Anomaly, AnomalySeverity, Counts, scan};
 use crate::storage::Storage;
 
 /// Maximum number of findings kept; more of a kind say nothing new.
@@ -61,7 +61,9 @@ impl Report {
             OpenError::Corrupt { place, offset, problem } => {
                 self.add(AnomalySeverity::Damage, place, offset, problem);
             }
-            OpenError::Lost { place, offset, problem } => self.add(AnomalySeverity::Loss, place, offset, problem),
+            OpenError::Lost { place, offset, problem } => {
+                self.add(AnomalySeverity::Loss, place, offset, problem)
+            }
             OpenError::Unsupported { place, offset, problem } => {
                 self.add(
                     AnomalySeverity::Damage,
@@ -129,7 +131,12 @@ pub fn check(storage: &impl Storage) -> Report {
         Err(error) => report.add_error(error),
     }
     if let Some(offset) = in_payload {
-        report.add(AnomalySeverity::Note, Structure::Log, offset, "it changes payload, which the standard forbids");
+        report.add(
+            AnomalySeverity::Note,
+            Structure::Log,
+            offset,
+            "it changes payload, which the standard forbids",
+        );
     }
     report.free = opened.space.free() * MIB;
     if opened.space.end() + MIB <= opened.file_len {

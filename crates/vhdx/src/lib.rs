@@ -93,6 +93,6 @@ pub use measured::Measured;
 pub use metadata::{DiskKind, Item, Parameters};
 pub use open::VhdxOpenOptions;
 pub use region::Span;
-pub use scan::{Counts, Anomaly, AnomalySeverity};
+pub use scan::{Anomaly, AnomalySeverity, Counts};
 pub use storage::{Storage, open_as_parent, open_file, open_unlocked, rename_new};
 pub use transition::DiscardMode;

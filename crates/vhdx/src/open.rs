@@ -9,7 +9,7 @@ use crate::log::replay::{self, View};
 use crate::measured::Measured;
 use crate::metadata::Parameters;
 use crate::region::Regions;
-use crate::scan::{Counts, Anomaly, AnomalySeverity, scan};
+use crate::scan::{Anomaly, AnomalySeverity, Counts, scan};
 use crate::space::Space;
 use crate::storage::Storage;
 

@@ -6,7 +6,9 @@ mod support;
 
 use lunway_vhdx::crash::{Crash, MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, Item, MapSegment, SegmentSource, Storage, VhdxOpenOptions};
+use lunway_vhdx::{
+    Chain, DiscardMode, Disk, DiskKind, Item, MapSegment, SegmentSource, Storage, VhdxOpenOptions,
+};
 use support::*;
 
 /// The unit of the tests' writes, bytes: small enough for partial blocks, large enough to look at all of a disk often.
@@ -238,7 +240,8 @@ fn a_disk_of_blocks_that_unmaps_empty_part_by_part_survives_every_power_cut() {
         let mut disk = Workload::new(3, differencing, holes);
         let is_zero = |disk: &Workload, block: u64| {
             let mut zero = false;
-            let mut look = |segment: MapSegment| zero = segment.source == SegmentSource::Zero && segment.len == MIB;
+            let mut look =
+                |segment: MapSegment| zero = segment.source == SegmentSource::Zero && segment.len == MIB;
             disk.chain().map(block * MIB, MIB, &mut look).expect("a map");
             zero
         };

@@ -3,7 +3,9 @@
 mod support;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, EditError, Resize, SegmentSource, VhdxOpenOptions, resize};
+use lunway_vhdx::{
+    Chain, DiscardMode, Disk, DiskKind, EditError, Resize, SegmentSource, VhdxOpenOptions, resize,
+};
 use support::*;
 
 type Storage = std::sync::Arc<MemoryStorage>;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use lunway_vhdx::check::check;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, OpenError, Resize, AnomalySeverity, Storage,
-    Structure, VhdxOpenOptions, pack, repair, resize, set_identity,
+    AnomalySeverity, Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, OpenError, Resize,
+    Storage, Structure, VhdxOpenOptions, pack, repair, resize, set_identity,
 };
 use support::*;
 

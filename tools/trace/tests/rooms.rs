@@ -95,10 +95,16 @@ fn arrows(src: &Path) -> Arrows {
     let root: String = roots.iter().filter(|path| path.exists()).map(|path| code(path)).collect();
     let exported = exported(&root, &arrows);
     for (room, paths) in paths {
-        let code: Vec<String> =
-            paths.iter().flat_map(|path| sources(path)).filter(|path| !is_test(path)).map(|path| code(&path)).collect();
+        let code: Vec<String> = paths
+            .iter()
+            .flat_map(|path| sources(path))
+            .filter(|path| !is_test(path))
+            .map(|path| code(&path))
+            .collect();
         let named = code.iter().flat_map(|code| named(code));
-        let known = named.filter_map(|name| arrows.get_key_value(name).map(|(room, _)| room).or_else(|| exported.get(name)));
+        let known = named.filter_map(|name| {
+            arrows.get_key_value(name).map(|(room, _)| room).or_else(|| exported.get(name))
+        });
         let known: BTreeSet<String> = known.filter(|other| **other != room).cloned().collect();
         arrows.insert(room, known);
     }
@@ -166,7 +172,10 @@ fn a_circle_of_rooms_is_seen() {
     fs::create_dir_all(folder.join("deep")).expect("a folder");
     for (name, text) in [
         ("lib.rs", "mod a;\nmod deep;\nmod c;\npub use deep::inner::{Thing, other};\npub use c::C;\n"),
-        ("a.rs", "use crate::Thing;\n// use crate::C;\nfn a() {}\n#[cfg(test)]\nmod tests {\n    use crate::C;\n}\n"),
+        (
+            "a.rs",
+            "use crate::Thing;\n// use crate::C;\nfn a() {}\n#[cfg(test)]\nmod tests {\n    use crate::C;\n}\n",
+        ),
         ("deep/mod.rs", "mod inner;\n"),
         ("deep/inner.rs", "use crate::{C, a::{b, d}};\n"),
         ("c.rs", "fn c() {}\n"),

@@ -8,13 +8,13 @@ use lunway_report::Better;
 use super::plan::{Arm, Row, Run};
 use crate::BenchError;
 use crate::load::access::{Mix, Pattern};
-use crate::run::cancel::Cancel;
 use crate::load::job::{Job, Limit, Region};
-use crate::measure::outcome::End;
-use crate::run::progress::Tick;
 use crate::load::random::mix;
-use crate::run::run;
 use crate::load::sizes::BlockSizes;
+use crate::measure::outcome::End;
+use crate::run::cancel::Cancel;
+use crate::run::progress::Tick;
+use crate::run::run;
 
 /// Figure taken from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

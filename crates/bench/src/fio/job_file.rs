@@ -9,7 +9,7 @@ use super::error::JobFileError;
 use super::ini::{Environment, Ini};
 use super::keys::Reason;
 use super::section::Section;
-use crate::run::schedule::{ScheduledJob, Schedule};
+use crate::run::schedule::{Schedule, ScheduledJob};
 
 /// A job file of fio's, understood as far as that is possible without the device that it will run on.
 ///

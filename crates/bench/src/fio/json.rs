@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use super::bins::bins;
 use crate::load::access::{Distribution, Pattern};
-use crate::measure::cpu::CpuTime;
 use crate::load::job::{Arrivals, Fill, Job, Limit, Rate};
+use crate::load::sizes::{BlockSizes, Share};
+use crate::measure::cpu::CpuTime;
 use crate::measure::latency::Latency;
 use crate::measure::outcome::{Direction, End, Outcome};
 use crate::measure::series::Point;
-use crate::load::sizes::{BlockSizes, Share};
 
 /// fio's default percentiles.
 pub const PERCENTILES: [f64; 17] =

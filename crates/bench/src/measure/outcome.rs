@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::measure::cpu::CpuTime;
 use crate::load::job::Job;
+use crate::measure::cpu::CpuTime;
 use crate::measure::latency::Latency;
 use crate::measure::series::Series;
 use crate::verify::Verification;

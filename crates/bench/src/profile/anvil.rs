@@ -8,9 +8,9 @@ use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
 use crate::load::access::{Mix, Pattern};
-use crate::run::cancel::Cancel;
 use crate::load::job::Job;
 use crate::measure::outcome::Outcome;
+use crate::run::cancel::Cancel;
 use crate::run::progress::Tick;
 
 use crate::score::{REFERENCE, REFERENCE_VERSION};

@@ -30,12 +30,12 @@ use lunway_block::{BlockDevice, Finding, Geometry};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::load::access::{Mix, Pattern};
 use crate::cache::cache_truth;
-use crate::run::cancel::Cancel;
-use crate::run::cost::{ASSUMED_RATE, Cost, total};
+use crate::load::access::{Mix, Pattern};
 use crate::load::job::{Job, Limit, Region};
 use crate::measure::outcome::Outcome;
+use crate::run::cancel::Cancel;
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
 use crate::run::progress::Tick;
 use crate::score::Score;
 use crate::table::Table;

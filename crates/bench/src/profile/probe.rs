@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{ALIGNMENT, BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 
-use crate::run::cancel::Cancel;
 use crate::load::random::Random;
+use crate::run::cancel::Cancel;
 
 /// A cancel is looked after this often while an I/O is under way.
 const TURN: Duration = Duration::from_millis(50);

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
-use crate::run::cancel::Cancel;
-use crate::run::cost::{ASSUMED_RATE, Cost, total};
 use crate::load::job::Job;
 use crate::measure::outcome::{End, Outcome};
+use crate::run::cancel::Cancel;
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
 use crate::run::progress::{Step, Tick};
 use crate::run::run;
 

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::BenchError;
 use crate::load::access::{Mix, Pattern};
-use crate::run::cost::{ASSUMED_RATE, Cost, total};
 use crate::load::job::{Job, Limit, Region};
 use crate::measure::outcome::End;
+use crate::run::cost::{ASSUMED_RATE, Cost, total};
 
 use super::crystal::Figures;
 use super::probe::{Probe, Stop};

@@ -12,12 +12,12 @@ use lunway_report::{
     response_time,
 };
 
-use crate::measure::cpu::CpuTime;
 use crate::fio;
+use crate::measure::cpu::CpuTime;
 use crate::measure::latency::Latency;
 use crate::measure::outcome::{Direction, End, Outcome};
-use crate::score::{REFERENCE_VERSION, Score};
 use crate::measure::series::Point;
+use crate::score::{REFERENCE_VERSION, Score};
 use crate::table::{Table, too_short};
 
 pub use imported::imported;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io};
 use tokio::time::Sleep;
 
-use crate::run::cancel::Cancel;
 use crate::load::job::Job;
-use crate::measure::meter::{Beat, Meter, NEVER, Times, nanos};
-use crate::measure::outcome::{End, Outcome};
 use crate::load::pace::Pace;
 use crate::load::payload::Payload;
+use crate::load::source::{IoSource, Next};
+use crate::measure::meter::{Beat, Meter, NEVER, Times, nanos};
+use crate::measure::outcome::{End, Outcome};
+use crate::run::cancel::Cancel;
 use crate::run::slots::Wakes;
-use crate::load::source::{Next, IoSource};
 use crate::verify::Verifier;
 
 /// A device that answers inline keeps the task this long, nanoseconds, before the runtime gets its turn: a thousand

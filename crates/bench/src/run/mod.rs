@@ -24,10 +24,10 @@ use std::sync::Arc;
 use lunway_block::BlockDevice;
 
 use crate::BenchError;
-use crate::run::cancel::Cancel;
 use crate::load::job::Job;
-use crate::occupancy::holds_data_anywhere;
 use crate::measure::outcome::{End, Outcome};
+use crate::occupancy::holds_data_anywhere;
+use crate::run::cancel::Cancel;
 use crate::run::progress::{Progress, Tick};
 use crate::run::workers::Workers;
 

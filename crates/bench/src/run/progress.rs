@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::measure::interval::Interval;
 use crate::load::job::Job;
+use crate::measure::interval::Interval;
 use crate::measure::meter::{Beat, nanos};
 
 /// Step of a running profile or schedule.

@@ -8,11 +8,11 @@ use lunway_block::BlockDevice;
 use tokio::sync::mpsc;
 
 use crate::BenchError;
+use crate::load::job::Job;
+use crate::measure::outcome::Outcome;
+use crate::occupancy::holds_data_anywhere;
 use crate::run::cancel::Cancel;
 use crate::run::cost::cost;
-use crate::load::job::Job;
-use crate::occupancy::holds_data_anywhere;
-use crate::measure::outcome::Outcome;
 use crate::run::progress::{Step, Tick};
 use crate::run::run;
 

@@ -19,14 +19,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::BenchError;
-use crate::run::cancel::Cancel;
-use crate::run::engine::Engine;
-use crate::measure::interval::Interval;
 use crate::load::job::Job;
+use crate::load::random::mix;
+use crate::measure::interval::Interval;
 use crate::measure::meter::{BEAT, Beat, nanos};
 use crate::measure::outcome::Outcome;
+use crate::run::cancel::Cancel;
+use crate::run::engine::Engine;
 use crate::run::progress::Progress;
-use crate::load::random::mix;
 use crate::verify::{Verification, Verifier};
 
 /// The caller's task looks after a cancel this often.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lunway_console::{Method, ConfigSource};
+use lunway_console::{ConfigSource, Method};
 use lunway_target::{IscsiName, LunConfig, Overrides, TargetConfig};
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError, Compaction, Io, Layer};
-use lunway_console::{Client, ClientError, Console, Endpoint, Method, Sockets, ConfigSource};
+use lunway_console::{Client, ClientError, ConfigSource, Console, Endpoint, Method, Sockets};
 use lunway_memory::RamDisk;
 use lunway_target::{ApiConfig, Config, OpenDevice, Overrides, Server};
 use serde_json::Value;

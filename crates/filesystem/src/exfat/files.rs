@@ -8,7 +8,7 @@ use super::{
 };
 use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap};
 use crate::fields::{le16, le32, le64};
-use crate::source::{Segment, ByteSource};
+use crate::source::{ByteSource, Segment};
 use crate::volume::Doubt;
 
 /// Types of entries (§7.4, §7.5, §7.6, §7.7).

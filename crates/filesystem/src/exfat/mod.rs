@@ -12,7 +12,7 @@ mod files;
 use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
 use crate::fields::{le16, le32, le64};
 use crate::map::Ranges;
-use crate::source::{Segment, ByteSource, Unreadable};
+use crate::source::{ByteSource, Segment, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 
 /// Fields of the boot sector (§3.1): offset.
@@ -138,7 +138,13 @@ impl Geometry {
     }
 
     /// The chain of a file in one of the tables: at most `limit` clusters.
-    fn chain(&self, source: &dyn ByteSource, table: u64, first: u32, limit: u64) -> Result<Vec<Segment>, Doubt> {
+    fn chain(
+        &self,
+        source: &dyn ByteSource,
+        table: u64,
+        first: u32,
+        limit: u64,
+    ) -> Result<Vec<Segment>, Doubt> {
         let mut runs: Vec<Segment> = Vec::new();
         let mut at = first;
         for _ in 0..limit {

@@ -7,7 +7,7 @@ use super::groups::{Bitmap, Groups};
 use super::inode::{self, Inode};
 use super::superblock::Superblock;
 use crate::map::{Ranges, zero_bits};
-use crate::source::{LARGEST, ByteSource};
+use crate::source::{ByteSource, LARGEST};
 use crate::volume::Doubt;
 
 /// The most inodes that are read: 1 GiB of tables, as many as mke2fs makes for 64 GiB.

@@ -4,7 +4,7 @@
 
 use super::{DIRECTORY_MAX, ENTRY, Geometry, Width, damaged};
 use crate::fields::le16;
-use crate::source::{LARGEST, ByteSource};
+use crate::source::{ByteSource, LARGEST};
 use crate::volume::Doubt;
 use std::ops::Range;
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::fields::{label, le16, le32};
 use crate::map::{Joiner, Ranges};
-use crate::source::{LARGEST, ByteSource, Unreadable};
+use crate::source::{ByteSource, LARGEST, Unreadable};
 use crate::volume::{Doubt, Examined, Mounted, Volume, VolumeIdentity};
 use files::FreeClusters;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::wrong;
 use crate::fields::{le32, le64};
 use crate::map::Ranges;
-use crate::source::{LARGEST, ByteSource, Unreadable};
+use crate::source::{ByteSource, LARGEST, Unreadable};
 use crate::volume::Doubt;
 
 const SECTOR: u64 = super::SECTOR;

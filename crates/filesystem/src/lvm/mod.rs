@@ -11,7 +11,7 @@ mod text;
 use std::ops::Range;
 
 use crate::map::Ranges;
-use crate::source::{Segment, ByteSource, Unreadable};
+use crate::source::{ByteSource, Segment, Unreadable};
 use crate::volume::Doubt;
 use label::Label;
 use text::{Item, Section};

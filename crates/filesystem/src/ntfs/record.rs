@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::fields::{le16, le32, le64};
-use crate::source::{LARGEST, Segment, ByteSource, View};
+use crate::source::{ByteSource, LARGEST, Segment, View};
 use crate::volume::Doubt;
 
 /// Types of attributes.

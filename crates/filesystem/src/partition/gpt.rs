@@ -1,7 +1,7 @@
 //! Copy of a GPT (UEFI 2.10, 5.3): a header with its entries, both checked.
 
 use super::{crc32, field, u32_at, u64_at};
-use crate::source::{LARGEST, ByteSource, Unreadable};
+use crate::source::{ByteSource, LARGEST, Unreadable};
 
 /// A valid copy.
 #[derive(Clone, Debug, PartialEq, Eq)]

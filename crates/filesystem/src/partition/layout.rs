@@ -170,7 +170,12 @@ fn mbr(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout
             extended(source, sector, slot, &mut partitions, &mut table)?;
         } else {
             let refused = ldm.then_some(OTHER_DISKS);
-            partitions.push(PartitionEntry { range, name: None, refused, declared: types::of_byte(slot.kind) });
+            partitions.push(PartitionEntry {
+                range,
+                name: None,
+                refused,
+                declared: types::of_byte(slot.kind),
+            });
         }
     }
     Layout { kind: "MBR", partitions, table: Ranges::default(), notes: Vec::new() }.sorted(source, table)

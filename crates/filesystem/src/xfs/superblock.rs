@@ -191,7 +191,12 @@ impl Superblock {
 }
 
 /// Reads `len` bytes at `at` whose CRC-32C lies, little-endian, at `crc` in them.
-pub(super) fn checked_sector(source: &dyn ByteSource, at: u64, len: u64, crc: usize) -> Result<Vec<u8>, Doubt> {
+pub(super) fn checked_sector(
+    source: &dyn ByteSource,
+    at: u64,
+    len: u64,
+    crc: usize,
+) -> Result<Vec<u8>, Doubt> {
     let bytes = source.bytes(at, len as usize)?;
     let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..crc]), &[0; 4]);
     if crc32c::crc32c_append(sum, &bytes[crc + 4..]) != le32(&bytes, crc) {

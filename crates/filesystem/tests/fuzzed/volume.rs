@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use lunway_filesystem::source::Budget;
 use lunway_filesystem::tree::{Disk, Node};
 use lunway_filesystem::volume::free_in;
-use lunway_filesystem::{Doubt, Examined, Mounted, ByteSource, Unreadable};
+use lunway_filesystem::{ByteSource, Doubt, Examined, Mounted, Unreadable};
 
 /// Patches are within pages of this size, and so are the smallest structures that have a checksum.
 const PAGE: usize = 4096;

@@ -16,7 +16,7 @@ use std::process::Command;
 use lunway_filesystem::probe::{Found, probe};
 use lunway_filesystem::source::Budget;
 use lunway_filesystem::volume::free_in;
-use lunway_filesystem::{Doubt, Examined, ByteSource, Unreadable, Volume};
+use lunway_filesystem::{ByteSource, Doubt, Examined, Unreadable, Volume};
 pub(crate) use random::Random;
 
 /// A file as a disk.

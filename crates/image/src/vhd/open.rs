@@ -217,7 +217,8 @@ impl<S: Storage> Vhd<S> {
             end += 1;
         }
         let found = (end * SECTOR - within).min(len);
-        let source = if here { LayerSource::File(start + table.bitmap_len + within) } else { LayerSource::Absent };
+        let source =
+            if here { LayerSource::File(start + table.bitmap_len + within) } else { LayerSource::Absent };
         Ok((found, source))
     }
 

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::ports::initiator_port::{NAMES_FILE, Record, hex, isid_of};
 use crate::initiator_ports::record_folders;
+use crate::ports::initiator_port::{NAMES_FILE, Record, hex, isid_of};
 
 /// Sessions that are told. A host with more has one lane each to a thousand disks.
 const SESSIONS_MAX: usize = 1024;

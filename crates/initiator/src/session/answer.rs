@@ -13,9 +13,9 @@ use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status, cdb};
 
 use super::doubt::{is_doubtful, tells_of_no_disk};
 use super::{End, SessionState};
-use crate::session::cache::is_power_on;
 use crate::observer::SessionEvent;
-use crate::session::slots::{Effect, AwaitedCommand, Outcome, Stage};
+use crate::session::cache::is_power_on;
+use crate::session::slots::{AwaitedCommand, Effect, Outcome, Stage};
 
 /// Most returns of a command with a unit attention. A target queues a handful of conditions; one
 /// that has more to say than this is broken.
@@ -148,7 +148,9 @@ impl SessionState {
     fn shorten(&mut self, token: u64, sense: &[u8]) -> bool {
         let unknown = AdditionalSense::INVALID_COMMAND_OPERATION_CODE;
         let is_unknown = Sense::parse(sense).is_some_and(|sense| !sense.deferred && sense.code == unknown);
-        let Some(entry @ AwaitedCommand { stage: Stage::Sent, .. }) = self.slots.get_mut(token) else { return false };
+        let Some(entry @ AwaitedCommand { stage: Stage::Sent, .. }) = self.slots.get_mut(token) else {
+            return false;
+        };
         let Some(short) = short_transfer(&entry.cdb, entry.effect).filter(|_| is_unknown) else {
             return false;
         };
@@ -280,7 +282,8 @@ impl SessionState {
 
     /// The answer to ABORT TASK. An error ends the connection, which aborts for certain.
     pub(crate) fn task_managed(&mut self, token: u64, result: TaskManagementResult) -> Result<(), End> {
-        let Some(entry @ AwaitedCommand { stage: Stage::Aborting { .. }, .. }) = self.slots.get_mut(token) else {
+        let Some(entry @ AwaitedCommand { stage: Stage::Aborting { .. }, .. }) = self.slots.get_mut(token)
+        else {
             return Ok(());
         };
         // Told only where the target has confirmed that nothing of it happens any more.

@@ -6,7 +6,7 @@ use lunway_block::BlockError;
 use lunway_scsi::AdditionalSense;
 
 use super::{Session, SessionState};
-use crate::session::slots::{Effect, AwaitedCommand, Slots, Stage};
+use crate::session::slots::{AwaitedCommand, Effect, Slots, Stage};
 
 /// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);

@@ -43,12 +43,12 @@ pub(crate) use self::doubt::is_doubtful;
 pub(crate) use self::loss::BREACHES_MAX;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 use crate::SessionOptions;
-use crate::session::cache::Cache;
-use crate::session::clock::Clock;
-use crate::observer::{SessionEvent, SharedObserver};
 use crate::connection::probe::Probe;
 use crate::connection::silence::Watch;
-use crate::session::slots::{Command, Effect, AwaitedCommand, Outcome, Slots, Stage};
+use crate::observer::{SessionEvent, SharedObserver};
+use crate::session::cache::Cache;
+use crate::session::clock::Clock;
+use crate::session::slots::{AwaitedCommand, Command, Effect, Outcome, Slots, Stage};
 use crate::session::traffic::{Pings, Traffic};
 
 /// Session state that the callers of a device share with its driver, behind one lock. It is held for a few hundred

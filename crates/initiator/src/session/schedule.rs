@@ -10,7 +10,7 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 use lunway_scsi::operations;
 
 use super::{End, Life, Logout, SessionState};
-use crate::session::slots::{Effect, AwaitedCommand, Stage};
+use crate::session::slots::{AwaitedCommand, Effect, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
 fn what(cdb: &Cdb) -> String {
@@ -45,7 +45,9 @@ impl SessionState {
                 continue;
             }
             let (_, submission) = self.delayed.swap_remove(index);
-            if let Some(entry @ AwaitedCommand { stage: Stage::Delayed, .. }) = self.slots.get_mut(submission.token) {
+            if let Some(entry @ AwaitedCommand { stage: Stage::Delayed, .. }) =
+                self.slots.get_mut(submission.token)
+            {
                 entry.stage = Stage::Queued;
                 self.queue.push_back(submission);
             }

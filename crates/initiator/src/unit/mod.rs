@@ -22,15 +22,13 @@ use lunway_scsi::vpd::{
     BlockDeviceCharacteristics, BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages,
     UnitSerialNumber, page,
 };
-use lunway_scsi::{
-    AccessState, AdditionalSense, Inquiry, PeripheralType, ReadCapacity, SenseKey, Status,
-};
+use lunway_scsi::{AccessState, AdditionalSense, Inquiry, PeripheralType, ReadCapacity, SenseKey, Status};
 use tokio::time::timeout;
 
-use crate::unit::access::Port;
-use crate::unit::exchange::{Answer, Exchange, OverSession, ask};
 use crate::session::{Session, is_doubtful};
 use crate::shape::Shape;
+use crate::unit::access::Port;
+use crate::unit::exchange::{Answer, Exchange, OverSession, ask};
 use crate::{OpenError, VpdIdentity};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.

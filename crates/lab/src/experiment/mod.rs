@@ -14,17 +14,19 @@ mod measure;
 mod plan;
 mod result;
 
+pub use measure::options::Options;
+pub use measure::pace::{Progress, Watcher};
+pub use measure::run_error::RunError;
+pub use measure::runner::run;
+pub use measure::sampler::{Label, SAMPLING, Sampler, Seen};
 pub use plan::error::{ExperimentError, Problem};
 pub use plan::expression::{Condition, Expression, ExpressionError, Others};
 pub use plan::figures::{Figure, Template, Verdict};
-pub use measure::pace::{Progress, Watcher};
-pub use result::results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
-pub use plan::run::{Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire};
-pub use measure::run_error::RunError;
-pub use measure::options::Options;
-pub use measure::runner::run;
-pub use measure::sampler::{Label, SAMPLING, Sampler, Seen};
+pub use plan::run::{
+    Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
+};
 pub use plan::shipped::{SHIPPED, Shipped};
+pub use result::results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
 
 use crate::topology::Topology;
 

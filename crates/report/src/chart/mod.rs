@@ -35,7 +35,7 @@ pub use steady::{Rounds, steady};
 pub use strip::{Strip, strip};
 pub use svg::escape;
 pub use time::{Event, Line, Timeline, over_time};
-pub use topology::{Cable, End, Host, Port, Side, CableState, Switch, Topology, topology};
+pub use topology::{Cable, CableState, End, Host, Port, Side, Switch, Topology, topology};
 pub use zones::{Zones, zones};
 
 use svg::Svg;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::axis::{linear_ticks, short};
-use super::legend::{LegendEntry, Legend};
+use super::legend::{Legend, LegendEntry};
 use super::svg::{Svg, TEXT};
 use super::{BROAD, COLUMN, both};
 

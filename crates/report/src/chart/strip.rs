@@ -1,7 +1,7 @@
 //! Strip chart of the use of a device's addresses.
 
 use super::axis::{linear_ticks, short};
-use super::legend::{LegendEntry, Legend};
+use super::legend::{Legend, LegendEntry};
 use super::svg::Svg;
 use super::{BROAD, both};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::axis::{linear_ticks, short};
-use super::legend::{LegendEntry, Legend};
+use super::legend::{Legend, LegendEntry};
 use super::series::thin;
 use super::svg::{Svg, TEXT, fit, width_of};
 use super::{BROAD, COLUMN, SERIES_MAX, Tone, both};

@@ -354,7 +354,9 @@ mod tests {
     }
 
     fn cable(a: End, b: End) -> Cable {
-        Cable { name: "lane".into(), ends: [a, b], detail: "1 Gb/s · MTU 9000".into(), state: CableState::Up }
+        Cable {
+            name: "lane".into(), ends: [a, b], detail: "1 Gb/s · MTU 9000".into(), state: CableState::Up
+        }
     }
 
     #[test]

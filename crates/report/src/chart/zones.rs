@@ -1,7 +1,7 @@
 //! Something over the addresses of a device.
 
 use super::axis::{linear_ticks, short};
-use super::legend::{LegendEntry, Legend};
+use super::legend::{Legend, LegendEntry};
 use super::series::thin;
 use super::svg::{Svg, TEXT};
 use super::{BROAD, COLUMN, both};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunway_report::chart::{
-    Cable, End, Event, Host, Line, Port, Side, CableState, Switch, Timeline, Topology, over_time, topology,
+    Cable, CableState, End, Event, Host, Line, Port, Side, Switch, Timeline, Topology, over_time, topology,
 };
 use lunway_report::{
     Better, Block, Column, Document, Grid, Measure, Row, Section, Tile, Verdict, VerdictTone,

@@ -4,8 +4,8 @@ mod block_limits;
 mod designation;
 
 pub use block_limits::{BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning};
-pub(crate) use designation::{code_set, scsi_name};
 pub use designation::{Association, Designator, DesignatorType, DeviceIdentification};
+pub(crate) use designation::{code_set, scsi_name};
 
 use crate::data::field::{ascii, put, u8_at, u16_at};
 use crate::data::inquiry::PeripheralType;

@@ -4,14 +4,14 @@ use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data, stepwise};
 use crate::data::field::{put, u8_at, u16_at, u32_at, u64_at};
-use crate::model::gate;
-use crate::model::nexus::PortPair;
 use crate::data::opcode::service_action as sa;
-use crate::model::reservation::{Move, Outcome, Persistent, Preempt, Refusal, Register, ReservationType};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
 use crate::data::status::Status;
 use crate::data::transport_id::{self, TransportId};
+use crate::model::gate;
+use crate::model::nexus::PortPair;
+use crate::model::reservation::{Move, Outcome, Persistent, Preempt, Refusal, Register, ReservationType};
 use crate::model::unit_attention::UnitAttention;
 
 impl From<Refusal> for Response {

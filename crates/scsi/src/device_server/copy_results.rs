@@ -3,13 +3,13 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data};
+use crate::data::field::put;
+use crate::data::response::Response;
+use crate::data::sense::Sense;
 use crate::model::copy_record::{
     COPIES_MAX, CopyRecord, CopyState, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX,
     descriptor,
 };
-use crate::data::field::put;
-use crate::data::response::Response;
-use crate::data::sense::Sense;
 
 fn allocation(command: &Command) -> usize {
     command.cdb.u32(10) as usize

@@ -3,9 +3,9 @@
 use lunway_block::{Buf, Io};
 
 use super::{Answer, Command, parameter_data, stepwise};
-use crate::model::gate::{self, Claim};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::model::gate::{self, Claim};
 
 /// SELF-TEST CODE.
 mod self_test {

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Geometry, SharedBuf, TimeSlices, Zeroing};
 
 use super::{Answer, Command, refusal_of, settle};
-use crate::model::copy_record::{
-    Copying, DESCRIPTORS_LEN_MAX, Refused, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGET_DESCRIPTOR, TARGETS_MAX,
-    descriptor,
-};
 use crate::data::field::{u8_at, u16_at, u32_at, u64_at};
-use crate::model::gate::{self, Claim};
-use crate::model::nexus::ItlNexus;
 use crate::data::opcode;
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::data::status::Status;
 use crate::data::vpd::{Association, DesignatorType, DeviceIdentification};
+use crate::model::copy_record::{
+    Copying, DESCRIPTORS_LEN_MAX, Refused, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGET_DESCRIPTOR, TARGETS_MAX,
+    descriptor,
+};
+use crate::model::gate::{self, Claim};
+use crate::model::nexus::ItlNexus;
 
 /// Bytes copied at a time: bounds the memory of a copy, whatever its length.
 pub(crate) const CHUNK: u64 = 1 << 20;

@@ -9,11 +9,11 @@ use lunway_block::{BlockError, TimeSlices, Zeroing};
 
 use super::{Answer, Command, settle};
 use crate::data::field::{u16_at, u32_at};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense};
 use crate::model::gate;
 use crate::model::logical_unit::LogicalUnit;
 use crate::model::medium_operation::{MediumWork, Phase, Waited};
-use crate::data::response::Response;
-use crate::data::sense::{AdditionalSense, Sense};
 
 /// Bytes zeroed at a time, so that PROGRESS INDICATION moves.
 const WINDOW: u64 = 1 << 30;

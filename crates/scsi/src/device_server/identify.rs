@@ -6,10 +6,10 @@ use super::{Answer, Command, PaddedCdb, parameter_data, product_data};
 use crate::data::capacity::ReadCapacity;
 use crate::data::inquiry::{Inquiry, PeripheralType};
 use crate::data::lun::{Lun, LunList};
-use crate::model::nexus::Nexus;
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::data::vpd::{self, page};
+use crate::model::nexus::Nexus;
 
 const EVPD: u8 = 0x01;
 
@@ -27,7 +27,9 @@ pub(crate) fn inquiry(command: Command) -> Answer {
     let (page, allocation) = inquiry_request(&command.cdb)?;
     let data = match page {
         None => Inquiry::of(&command.itl).build().to_vec(),
-        Some(page) => product_data::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
+        Some(page) => {
+            product_data::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?
+        }
     };
     Ok(Io::Ready(parameter_data(&data, allocation)))
 }

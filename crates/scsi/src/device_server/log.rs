@@ -4,8 +4,8 @@ use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data};
 use crate::data::field::put;
-use crate::model::logical_unit::LogicalUnit;
 use crate::data::sense::{AdditionalSense, Sense};
+use crate::model::logical_unit::LogicalUnit;
 
 /// Log pages.
 mod page {

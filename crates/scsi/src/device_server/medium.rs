@@ -4,9 +4,9 @@ use lunway_block::Io;
 
 use super::{Answer, Command, failure, stepwise};
 use crate::block_error::Step;
-use crate::model::logical_unit::obstacle;
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
+use crate::model::logical_unit::obstacle;
 use crate::model::unit_attention::UnitAttention;
 
 /// Everything that could be in the way has been asked before.

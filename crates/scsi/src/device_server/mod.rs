@@ -29,19 +29,19 @@ use std::task::{Context, Poll, Waker};
 
 use lunway_block::{BlockError, Buf, Io, SharedBuf};
 
-use crate::model::authority::Authority;
 use crate::block_error::{Step, response_of};
 use crate::data::field::{u16_at, u32_at, u64_at};
-use crate::model::gate;
-use crate::model::logical_unit::{LogicalUnit, obstacle};
 use crate::data::lun::{Lun, LunAddress};
-use crate::model::nexus::{ItlNexus, Nexus};
 use crate::data::opcode;
-use crate::operations::{self, NotFound, Operation, Passage};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::data::status::Status;
+use crate::model::authority::Authority;
+use crate::model::gate;
+use crate::model::logical_unit::{LogicalUnit, obstacle};
+use crate::model::nexus::{ItlNexus, Nexus};
 use crate::model::unit_attention::UnitAttention;
+use crate::operations::{self, NotFound, Operation, Passage};
 
 /// Options of a command that the transport gives beside its CDB and data.
 #[derive(Clone, Copy, Debug)]

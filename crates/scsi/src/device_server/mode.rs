@@ -4,10 +4,10 @@ use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data, stepwise};
 use crate::data::field::{put, u8_at, u16_at, u32_at, u64_at};
-use crate::model::logical_unit::{LogicalUnit, obstacle};
 use crate::data::mode::{ModeSense, PageControl, SelectError};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::model::logical_unit::{LogicalUnit, obstacle};
 
 /// Form of CDB and header: which of the two lengths.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data, stepwise};
 use crate::data::field::{u8_at, u16_at};
-use crate::model::port_group::{AccessState, PortGroups};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
+use crate::model::port_group::{AccessState, PortGroups};
 use crate::model::target::SetGroupsError;
 
 /// PARAMETER DATA FORMAT of REPORT TARGET PORT GROUPS (SPC-4 table 303).

@@ -4,14 +4,14 @@
 use super::third_party_copy;
 use crate::data::field::put_ascii;
 use crate::data::inquiry::{Inquiry, PeripheralType};
-use crate::limits::{COMPARE_AND_WRITE_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
-use crate::model::logical_unit::LogicalUnit;
-use crate::model::nexus::ItlNexus;
-use crate::model::port_group::AccessState;
 use crate::data::vpd::{
     Association, BlockDeviceCharacteristics, BlockLimits, Designator, DesignatorType, DeviceIdentification,
     LogicalBlockProvisioning, code_set, framed, page, scsi_name,
 };
+use crate::limits::{COMPARE_AND_WRITE_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
+use crate::model::logical_unit::LogicalUnit;
+use crate::model::nexus::ItlNexus;
+use crate::model::port_group::AccessState;
 
 /// The pages of a disk, in ascending order as page 00h wants them.
 const PAGES: [u8; 8] = [

@@ -5,10 +5,10 @@ use lunway_block::Io;
 
 use super::{Answer, Command, parameter_data};
 use crate::data::field::put;
-use crate::model::logical_unit::LogicalUnit;
-use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
 use crate::data::sense::Sense;
+use crate::model::logical_unit::LogicalUnit;
 use crate::model::task_management::{FUNCTIONS, TaskManagementFunction};
+use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
 
 /// REPORTING OPTIONS (SPC-4 §6.35.1).
 mod option {

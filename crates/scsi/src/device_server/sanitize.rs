@@ -13,11 +13,11 @@ use std::sync::Arc;
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Io, SharedBuf, TimeSlices, Zeroing};
 
 use super::{Answer, Command, settle, stepwise};
+use crate::data::response::Response;
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::model::gate;
 use crate::model::logical_unit::LogicalUnit;
 use crate::model::medium_operation::{self, MediumWork, Phase, Waited};
-use crate::data::response::Response;
-use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::model::state_store::item;
 
 /// Bytes written at a time: long enough for the device, short enough for PROGRESS INDICATION to move.

@@ -6,12 +6,12 @@ use super::transfer::Blocks;
 use super::{Answer, Command, failure, parameter_data, stepwise};
 use crate::block_error::Step;
 use crate::data::field::{u16_at, u32_at, u64_at};
-use crate::model::gate::Claim;
 use crate::data::lba_status::{LbaStatus, Provisioning};
-use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
-use crate::model::logical_unit::LogicalUnit;
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
+use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
+use crate::model::gate::Claim;
+use crate::model::logical_unit::LogicalUnit;
 
 /// Bytes of pattern written at a time.
 pub(crate) const PATTERN_CHUNK: usize = 1 << 20;

@@ -1,10 +1,10 @@
 //! Third-party copy, page 8Fh (SPC-4 §7.8.17): which of its commands and descriptors the copy manager understands.
 
+use crate::data::field::put;
+use crate::data::opcode;
 use crate::model::copy_record::{
     COPIES_MAX, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX, descriptor,
 };
-use crate::data::field::put;
-use crate::data::opcode;
 use crate::operations;
 
 /// Third-party copy descriptor types (SPC-4 table 661).

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::model::nexus::ItlNexus;
 use crate::data::sense::Sense;
+use crate::model::nexus::ItlNexus;
 
 /// MAXIMUM TARGET DESCRIPTOR COUNT: a source and a destination are what everyone sends.
 pub(crate) const TARGETS_MAX: usize = 8;

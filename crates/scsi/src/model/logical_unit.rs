@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use lunway_block::decorate::{Opener, Openers};
 use lunway_block::{BlockDevice, Durability, Geometry};
 
+use crate::data::mode::{ModeChange, ModeParameters};
 use crate::model::fair_turn::FairTurn;
 use crate::model::gate::Gate;
 use crate::model::identity::UnitIdentity;
 use crate::model::medium_operation::{self, MediumOperation, MediumWork, Phase};
-use crate::data::mode::{ModeChange, ModeParameters};
 use crate::model::nexus::{ItlNexus, PortPair};
 use crate::model::reservation::{Keeper, Reservations};
 use crate::model::state_store::{StateError, StateStore, item as state_item};

@@ -9,8 +9,8 @@ use std::task::{Poll, Waker};
 
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
-use crate::model::state_store::{StateError, StateStore, item};
 use crate::data::status::Status;
+use crate::model::state_store::{StateError, StateStore, item};
 
 /// Executor of work that goes on after its command was answered.
 ///

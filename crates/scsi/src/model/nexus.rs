@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use lunway_block::decorate::Opener;
 use lunway_block::{Io, Owner};
 
+use crate::data::lun::{Lun, LunAddress};
 use crate::model::authority::Authority;
 use crate::model::copy_record::CopyRecords;
 use crate::model::logical_unit::{LogicalUnit, obstacle};
-use crate::data::lun::{Lun, LunAddress};
 use crate::model::lun_view::LunView;
 use crate::model::port_group::{AccessState, PortGroup};
 use crate::model::target::ScsiTarget;

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::model::logical_unit::LogicalUnit;
 use crate::data::mode::THRESHOLD_EXPONENT;
+use crate::model::logical_unit::LogicalUnit;
 use crate::model::unit_attention::UnitAttention;
 
 /// Resources in units of 2 to the power of [`THRESHOLD_EXPONENT`] blocks, as far as 32 bits reach.

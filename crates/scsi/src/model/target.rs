@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::data::lun::Lun;
 use crate::model::fair_turn::FairTurn;
 use crate::model::logical_unit::LogicalUnit;
-use crate::data::lun::Lun;
 use crate::model::lun_view::LunView;
 use crate::model::nexus::{Nexus, PortPair};
 use crate::model::port_group::{AccessState, PortGroup, PortGroups};

@@ -234,8 +234,7 @@ impl Config {
         }
         if let Some(mutual) = mutual {
             if chap.is_empty() {
-                let why =
-                    format!("mutual CHAP needs a CHAP user that initiators log in as: add a {section}");
+                let why = format!("mutual CHAP needs a CHAP user that initiators log in as: add a {section}");
                 return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
             }
             // RFC 7143 [9.2.1-8]

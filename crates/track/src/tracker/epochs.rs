@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::{CLOSED, LogState, SHUT, Tracker, lock};
 use crate::changes::{ChangeState, ChangedRange, Changes, EpochId};
-use crate::format::{EPOCHS_MAX, RecordEntry, RECORD_HEADER, RECORD_MAX};
+use crate::format::{EPOCHS_MAX, RECORD_HEADER, RECORD_MAX, RecordEntry};
 use crate::grain::{GRAIN, PAGE_GRAINS, PAGE_WORDS, UNMAPPED, UNTOUCHED, WRITTEN};
 use crate::live::Live;
 use crate::map::{Map, Page, Runs, overlay};
@@ -81,7 +81,8 @@ impl Tracker {
         if let Some(why) = &begins_anew {
             let size = self.size.load(SeqCst);
             let lasting = std::mem::take(&mut log.state.lasting);
-            log.state = TrackState { lasting, ..TrackState::new(size, self.live.region_grains(), why.clone()) };
+            log.state =
+                TrackState { lasting, ..TrackState::new(size, self.live.region_grains(), why.clone()) };
         }
         let mut entries = Vec::new();
         let settles = std::mem::take(&mut lock(&self.queue).settles);
@@ -94,7 +95,8 @@ impl Tracker {
         let oldest = oldest.filter(|_| log.state.epochs.len() >= EPOCHS_MAX);
         entries.extend(oldest.map(RecordEntry::Release));
         entries.push(RecordEntry::Close(id));
-        let again = |&(first, last): &(u64, u64)| RecordEntry::Range { first, count: last - first, state: WRITTEN };
+        let again =
+            |&(first, last): &(u64, u64)| RecordEntry::Range { first, count: last - first, state: WRITTEN };
         entries.extend(abandoned.iter().map(again));
         let mut bytes = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut bytes));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{LOST, LogState, Queue, TRACKING, Tracker, lock, shortened};
-use crate::format::{RecordEntry, RECORD_HEADER, RECORD_MAX};
+use crate::format::{RECORD_HEADER, RECORD_MAX, RecordEntry};
 use crate::grain::{UNMAPPED, WORD_GRAINS, WRITTEN, all_of};
 use crate::state::grains;
 
@@ -81,7 +81,12 @@ impl Tracker {
     }
 
     /// Logs `entries`, and that regions are hot; others become cold for it.
-    fn log_hot(&self, log: &mut LogState, chunk: &[(u64, bool)], mut entries: Vec<RecordEntry>) -> io::Result<()> {
+    fn log_hot(
+        &self,
+        log: &mut LogState,
+        chunk: &[(u64, bool)],
+        mut entries: Vec<RecordEntry>,
+    ) -> io::Result<()> {
         let mut cold = Vec::new();
         while log.order.len() + chunk.len() > self.tuning.hot_max + cold.len() {
             let region = self.victim(log, &cold);
@@ -134,7 +139,9 @@ impl Tracker {
                 continue;
             }
             match entries.last_mut() {
-                Some(RecordEntry::Range { first: start, count, state: UNMAPPED }) if *start + *count == first => {
+                Some(RecordEntry::Range { first: start, count, state: UNMAPPED })
+                    if *start + *count == first =>
+                {
                     *count += per_region;
                 }
                 _ => entries.push(RecordEntry::Range { first, count: per_region, state: UNMAPPED }),

@@ -170,9 +170,11 @@ impl<S: Storage> Disk<S> {
     fn push_file(&self, offset: u64, len: u64, plan: &mut ReadPlan) {
         let end = offset + len;
         let (from, to) = (self.added.start.clamp(offset, end), self.added.end.clamp(offset, end));
-        for (start, stop, source) in
-            [(offset, from, SegmentSource::File(offset)), (from, to, SegmentSource::Zero), (to, end, SegmentSource::File(to))]
-        {
+        for (start, stop, source) in [
+            (offset, from, SegmentSource::File(offset)),
+            (from, to, SegmentSource::Zero),
+            (to, end, SegmentSource::File(to)),
+        ] {
             if start < stop {
                 plan.push(stop - start, source);
             }

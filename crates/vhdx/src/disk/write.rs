@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Disk, Need, DiskState, Stop};
+use super::{Disk, DiskState, Need, Stop};
 use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState, MIB, PAGE, PAGE_U64};
@@ -382,7 +382,12 @@ impl<S: Storage> Disk<S> {
         first..first + part.len / self.geometry.sector
     }
 
-    pub(super) fn hold(&self, state: &mut DiskState, plan: &mut WritePlan, change: Change) -> Result<(), Stop> {
+    pub(super) fn hold(
+        &self,
+        state: &mut DiskState,
+        plan: &mut WritePlan,
+        change: Change,
+    ) -> Result<(), Stop> {
         self.hold_pages(state, &change)?;
         plan.changes.push(change);
         Ok(())

@@ -182,7 +182,9 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         &mut opened.space,
         |finding| match (finding.severity, finding.place) {
             (AnomalySeverity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
-            (AnomalySeverity::Damage, place) => Err(OpenError::corrupt(place, finding.offset, finding.problem)),
+            (AnomalySeverity::Damage, place) => {
+                Err(OpenError::corrupt(place, finding.offset, finding.problem))
+            }
             (AnomalySeverity::Loss | AnomalySeverity::Note, _) => Ok(()),
         },
         |_| Ok(()),

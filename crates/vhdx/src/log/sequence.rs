@@ -237,7 +237,11 @@ impl<'a, S: Storage> Scanner<'a, S> {
     }
 
     /// The data sector at `position` of the ring as it was written there, if it belongs to the entry.
-    pub(crate) fn data_sector(&self, entry: &LogEntry, position: u64) -> Result<Option<[u8; PAGE]>, OpenError> {
+    pub(crate) fn data_sector(
+        &self,
+        entry: &LogEntry,
+        position: u64,
+    ) -> Result<Option<[u8; PAGE]>, OpenError> {
         let mut page = [0; PAGE];
         self.read(position, &mut page)?;
         let high = ((entry.sequence >> 32) as u32).to_le_bytes();

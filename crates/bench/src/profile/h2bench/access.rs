@@ -6,8 +6,8 @@ use lunway_block::Geometry;
 use serde_json::{Value, json};
 
 use crate::load::job::Region;
-use crate::measure::latency::Latency;
 use crate::load::random::Random;
+use crate::measure::latency::Latency;
 
 use super::super::probe::{Incompressible, Probe, Stop};
 use super::super::runner::{Done, Runner};

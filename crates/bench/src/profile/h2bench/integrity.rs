@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use lunway_block::Buf;
 use serde_json::{Value, json};
 
-use crate::run::cost::Cost;
 use crate::load::job::Region;
 use crate::load::random::Random;
 use crate::load::stamp::{Filling, Stamp};
+use crate::run::cost::Cost;
 use crate::verify::{Fault, judge};
 
 use super::super::probe::{Probe, Stop};

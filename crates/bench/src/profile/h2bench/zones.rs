@@ -6,8 +6,8 @@ use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, ExtentKind};
 use serde_json::{Value, json};
 
-use crate::run::cost::Cost;
 use crate::load::job::Region;
+use crate::run::cost::Cost;
 
 use super::super::probe::{Incompressible, Probe, Stop};
 use super::super::runner::{Done, Runner};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use lunway_bench::profile::{self, Kind, Profile, ProfileResult};
 use lunway_bench::{
-    BenchError, Cancel, End, ScheduledJob, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data_anywhere,
+    BenchError, Cancel, End, Event, Job, Outcome, Region, Schedule, ScheduledJob, cache_truth,
+    holds_data_anywhere,
 };
 use lunway_block::{BlockDevice, BlockError, Finding, Geometry};
 use lunway_report::Fact;

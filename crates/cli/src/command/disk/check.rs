@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_vhdx::check::{Report, check};
-use lunway_vhdx::{Chain, Repairs, AnomalySeverity, Span, VhdxOpenOptions, open_file, repair, repaired_parts};
+use lunway_vhdx::{
+    AnomalySeverity, Chain, Repairs, Span, VhdxOpenOptions, open_file, repair, repaired_parts,
+};
 use serde_json::{Value, json};
 
 use super::named::vhdx;

@@ -7,7 +7,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lunway_bench::Cancel;
 use lunway_block::{BlockDevice, ExtentKind};
 use lunway_filesystem::tree::{Disk, Node};
-use lunway_filesystem::{Ranges, ByteSource, Use};
+use lunway_filesystem::{ByteSource, Ranges, Use};
 
 use super::free::changed;
 use super::source::DeviceSource;

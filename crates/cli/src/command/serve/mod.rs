@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_block::size::HumanSize;
-use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, ConfigSource};
+use lunway_console::{ConfigSource, Console, Endpoint, ListenError, RunningDaemon, Sockets};
 use lunway_target::{
     ApiConfig, Config, ConfigError, DeviceName, OpenDevice, OpenedDevice, OpeningDevice, Server, StartError,
     TargetSummary, Warning,

@@ -7,12 +7,12 @@ use lunway_bench::{Cancel, profile};
 use lunway_block::BlockDevice;
 use tokio::runtime::Builder;
 
+use crate::cpu::CpuWatch;
 use crate::experiment::measure::pace::Pace;
-use crate::experiment::result::results::Compared;
-use crate::experiment::plan::run::{Comparing, Run};
 use crate::experiment::measure::run_error::RunError;
 use crate::experiment::measure::storage::{FILLS_LINK, ServedNetwork, open};
-use crate::cpu::CpuWatch;
+use crate::experiment::plan::run::{Comparing, Run};
+use crate::experiment::result::results::Compared;
 
 /// Warm-up of each run, as the divisor of its time.
 const RAMP: u32 = 10;

@@ -50,8 +50,7 @@ impl Run {
                 (BUILDING + calibrating) * networks + wire.time * cells * repeat
             }
             Measure::Compare(comparing) => {
-                filling
-                    + comparing.time * 3 * (comparing.pairs + 1) * Comparing::rows().len() as u32
+                filling + comparing.time * 3 * (comparing.pairs + 1) * Comparing::rows().len() as u32
             }
         }
     }
@@ -77,9 +76,8 @@ impl Experiment {
     /// cables at once.
     pub(crate) fn tried(&self) -> Vec<&Run> {
         let cables = |run: &Run| {
-            let side = |cable: fn(&Path) -> &String| {
-                run.paths.iter().map(cable).collect::<BTreeSet<_>>().len()
-            };
+            let side =
+                |cable: fn(&Path) -> &String| run.paths.iter().map(cable).collect::<BTreeSet<_>>().len();
             side(|path| &path.leaves).min(side(|path| &path.enters))
         };
         let widest = self.runs.iter().filter(|run| run.team.is_none() && run.needs_target());

@@ -5,9 +5,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::experiment::result::results::Happened;
-use crate::experiment::plan::run::{Incident, Storage};
 use crate::experiment::measure::storage::ServedNetwork;
+use crate::experiment::plan::run::{Incident, Storage};
+use crate::experiment::result::results::Happened;
 use crate::timeline::{self, Timeline};
 
 /// Events planned for one measurement.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::experiment::plan::run::{Measure, Moment};
-use crate::experiment::measure::run_error::RunError;
 use crate::experiment::Experiment;
+use crate::experiment::measure::run_error::RunError;
+use crate::experiment::plan::run::{Measure, Moment};
 use crate::rate::Rate;
 
 /// Options for running an experiment.

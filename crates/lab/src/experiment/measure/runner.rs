@@ -7,12 +7,11 @@ use std::time::Duration;
 use lunway_bench::Cancel;
 use lunway_block::duration::ExactDuration;
 
+use crate::error::LabError;
 use crate::experiment::Experiment;
 use crate::experiment::measure::cost::{BUILDING, CALIBRATING, PROBE, filling};
 use crate::experiment::measure::options::Options;
 use crate::experiment::measure::pace::{Pace, Watcher};
-use crate::experiment::result::results::{Cell, Link, Results, Row};
-use crate::experiment::plan::run::{Measure, Run, Storage, Wire, rows};
 use crate::experiment::measure::run_error::RunError;
 use crate::experiment::measure::stolen::Retakes;
 use crate::experiment::measure::storage::{ServedNetwork, Step};
@@ -20,7 +19,8 @@ use crate::experiment::measure::tally::capacity;
 use crate::experiment::measure::target::Target;
 use crate::experiment::measure::team::Team;
 use crate::experiment::measure::wire::{Answering, shaped};
-use crate::error::LabError;
+use crate::experiment::plan::run::{Measure, Run, Storage, Wire, rows};
+use crate::experiment::result::results::{Cell, Link, Results, Row};
 use crate::network::{Calibration, Network};
 use crate::topology::Topology;
 

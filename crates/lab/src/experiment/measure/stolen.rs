@@ -73,9 +73,9 @@ fn is_disturbed(measured: &Measured) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::experiment::result::results::Sample;
     use super::*;
     use crate::CpuUse;
+    use crate::experiment::result::results::Sample;
 
     /// Measures with these shares taken, one after the other; what was kept, and how often it measured.
     fn kept(retakes: &mut Retakes, shares: &[f64]) -> (f64, usize) {

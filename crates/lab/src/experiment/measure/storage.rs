@@ -13,16 +13,16 @@ use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::cpu::CpuWatch;
 use crate::experiment::measure::incidents::Incidents;
 use crate::experiment::measure::pace::Pace;
-use crate::experiment::result::results::{Sample, Timeline};
-use crate::experiment::plan::run::{NO_POLICY, Run, Storage, rows};
 use crate::experiment::measure::run_error::RunError;
 use crate::experiment::measure::sampler::{Label, SAMPLING, Sampler};
 use crate::experiment::measure::silence::Watched;
 use crate::experiment::measure::target::{IQN, PORT, Target};
 use crate::experiment::measure::team::Team;
-use crate::cpu::CpuWatch;
+use crate::experiment::plan::run::{NO_POLICY, Run, Storage, rows};
+use crate::experiment::result::results::{Sample, Timeline};
 use crate::network::Network;
 use crate::rate::Rate;
 

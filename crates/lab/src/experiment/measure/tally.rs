@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lunway_bench::RwMode;
 
-use crate::experiment::result::results::{Cell, Link, Row, median};
-use crate::experiment::plan::run::{Run, Window};
 use crate::experiment::measure::storage::FILLS_LINK;
 use crate::experiment::measure::wire::Measured;
+use crate::experiment::plan::run::{Run, Window};
+use crate::experiment::result::results::{Cell, Link, Row, median};
 
 /// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and
 /// does not send the last of them at once.

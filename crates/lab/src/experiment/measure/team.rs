@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::experiment::plan::run::Run;
+use crate::error::LabError;
 use crate::experiment::measure::run_error::RunError;
 use crate::experiment::measure::target::PORT;
-use crate::error::LabError;
+use crate::experiment::plan::run::Run;
 use crate::network::{LiveHost, Network};
 
 /// Addresses and ports go into the hash, not addresses alone: what switches call layer 3+4.

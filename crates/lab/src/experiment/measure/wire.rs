@@ -7,10 +7,10 @@ use std::time::Duration;
 use lunway_bench::{Cancel, RwMode};
 use lunway_net::{Client, Direction, NetError, Responder, StopFlag, Throughput};
 
-use crate::experiment::measure::pace::Pace;
-use crate::experiment::plan::run::{Run, Window, Wire};
-use crate::experiment::measure::run_error::RunError;
 use crate::cpu::{CpuUse, CpuWatch};
+use crate::experiment::measure::pace::Pace;
+use crate::experiment::measure::run_error::RunError;
+use crate::experiment::plan::run::{Run, Window, Wire};
 use crate::network::Network;
 use crate::topology::Topology;
 

@@ -30,7 +30,10 @@ pub const SHIPPED: [Shipped; 15] = [
     Shipped { name: "mpio-seven", text: include_str!("../../../experiments/mpio-seven.toml") },
     Shipped { name: "mesh-4x2", text: include_str!("../../../experiments/mesh-4x2.toml") },
     Shipped { name: "unequal", text: include_str!("../../../experiments/unequal.toml") },
-    Shipped { name: "asymmetric-latency", text: include_str!("../../../experiments/asymmetric-latency.toml") },
+    Shipped {
+        name: "asymmetric-latency",
+        text: include_str!("../../../experiments/asymmetric-latency.toml"),
+    },
     Shipped { name: "slow-lane", text: include_str!("../../../experiments/slow-lane.toml") },
     Shipped { name: "cable-pull", text: include_str!("../../../experiments/cable-pull.toml") },
     Shipped { name: "black-hole", text: include_str!("../../../experiments/black-hole.toml") },

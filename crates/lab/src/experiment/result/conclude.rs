@@ -7,9 +7,9 @@ use lunway_report::{Verdict, VerdictTone};
 
 use crate::experiment::Experiment;
 use crate::experiment::plan::expression::NoValue;
-use crate::experiment::result::results::{Results, median};
 use crate::experiment::plan::run::Run;
 use crate::experiment::plan::values::{COMPARED, COUNTED, CellName};
+use crate::experiment::result::results::{Results, median};
 
 impl Results {
     pub(crate) fn new(experiment: Experiment) -> Self {
@@ -67,8 +67,8 @@ impl Results {
     }
 
     fn cannot_tell(&self, missing: &NoValue) -> String {
-        let limited =
-            self.rows.iter().any(crate::experiment::result::results::Row::limited) || self.cells.iter().any(|cell| cell.limited);
+        let limited = self.rows.iter().any(crate::experiment::result::results::Row::limited)
+            || self.cells.iter().any(|cell| cell.limited);
         match (self.interrupted, limited) {
             (true, _) => format!("Cannot tell: it was interrupted before {missing}."),
             (false, true) => {

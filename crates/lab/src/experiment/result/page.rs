@@ -1,14 +1,14 @@
 //! Results for a browser.
 
 use lunway_block::duration::ExactDuration;
-use lunway_report::chart::{self, Event, Line, CableState, Timeline as TimelineChart};
+use lunway_report::chart::{self, CableState, Event, Line, Timeline as TimelineChart};
 use lunway_report::{
     Better, Block, Card, Cell as GridCell, Column, Document, Fact, Grid, Mark, Measure, Row as GridRow,
     Section, Tile, VerdictTone, environment, figure,
 };
 
-use crate::experiment::result::results::{Cell, Compared, Results, Row, Sample};
 use crate::experiment::plan::run::{Incident, Measure as Measured};
+use crate::experiment::result::results::{Cell, Compared, Results, Row, Sample};
 use crate::experiment::result::text::{Matrix, headline};
 use crate::topology::{End, Topology};
 
@@ -346,7 +346,11 @@ fn drawn(topology: &Topology, disturbed: &[&str]) -> chart::Topology {
             name: cable.name.clone(),
             ends: [one, other],
             detail: detail.join(", "),
-            state: if disturbed.contains(&cable.name.as_str()) { CableState::Disturbed } else { CableState::Up },
+            state: if disturbed.contains(&cable.name.as_str()) {
+                CableState::Disturbed
+            } else {
+                CableState::Up
+            },
         });
     }
     let switches = topology.switches.iter().map(|switch| chart::Switch { name: switch.name.clone() });

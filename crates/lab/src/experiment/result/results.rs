@@ -5,9 +5,9 @@ use std::time::Duration;
 use lunway_bench::compare::Comparison;
 use lunway_report::Verdict;
 
+use crate::cpu::CpuUse;
 use crate::experiment::Experiment;
 use crate::experiment::plan::run::Window;
-use crate::cpu::CpuUse;
 use crate::rate::Rate;
 use crate::topology::Topology;
 

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Notice, Outcome, Persistent, Refusal, ReservationType, Reservations};
+use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::model::fair_turn::{FairTurn, Turn};
 use crate::model::logical_unit::{LogicalUnit, obstacle};
-use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::model::state_store::{StateError, StateStore, item};
 use crate::model::unit_attention::UnitAttention;
 

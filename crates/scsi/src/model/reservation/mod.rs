@@ -15,8 +15,8 @@ pub(crate) use changes::Keeper;
 pub use changes::{RegistrationSummary, ReservationSummary};
 pub(crate) use persistent::{Move, Persistent, Preempt, Register};
 
-use crate::model::nexus::PortPair;
 use crate::data::sense::Sense;
+use crate::model::nexus::PortPair;
 use crate::model::unit_attention::UnitAttention;
 
 /// Effect of another nexus's reservation on a command (SPC-4 §5.13.1 and the like table of SBC-4).

@@ -1,8 +1,8 @@
 //! Persistent reservations: who is registered, who holds, and what each service action does (SPC-4 §5.13.5 to 5.13.11).
 
 use super::{Notice, Outcome, Refusal, Registration, ReservationType};
-use crate::model::nexus::PortPair;
 use crate::data::sense::{AdditionalSense, Sense};
+use crate::model::nexus::PortPair;
 use crate::model::unit_attention::UnitAttention;
 
 /// Most registrations of one logical unit: a bound on what initiators can make us keep.

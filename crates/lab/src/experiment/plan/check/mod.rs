@@ -15,11 +15,11 @@ use std::collections::BTreeSet;
 
 use self::at::At;
 use self::run::run;
-use crate::experiment::Experiment;
 use super::error::{ExperimentError, Problem};
 use super::expression::{Condition, Expression, Others};
 use super::figures::{Figure, Template, Verdict};
 use super::file::{FigureTable, FileTable, OneOrMore, VerdictTable};
+use crate::experiment::Experiment;
 use crate::topology::Topology;
 
 /// The most runs, figures and verdicts.
