@@ -22,7 +22,7 @@ use crate::guids::{Guids, new_id};
 use crate::history::History;
 use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{Lost, UNIT, UnitLeaves};
-use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem, stem};
+use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem};
 use crate::notes::NOTES;
 use crate::pace::Pace;
 use crate::point_files::{Names, clean_up, damaged, open_disk};
