@@ -706,7 +706,9 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
     let refusal = ApiError::new(status, error.to_string());
     match error {
         ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
-        ChangeError::Cut { .. } | ChangeError::InUse { .. } | ChangeError::HoldsData { .. } => refusal.decided_by("force"),
+        ChangeError::Cut { .. } | ChangeError::InUse { .. } | ChangeError::HoldsData { .. } => {
+            refusal.decided_by("force")
+        }
         ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
         _ => refusal,
     }

@@ -156,7 +156,8 @@ impl Source {
 
     /// The same; `replaced` is called when the file has been.
     fn persist_with(&self, config: &Config, permit: &Permit, replaced: impl FnOnce()) -> io::Result<()> {
-        let given_up = || io::Error::new(io::ErrorKind::Interrupted, "nobody waits for the change any longer");
+        let given_up =
+            || io::Error::new(io::ErrorKind::Interrupted, "nobody waits for the change any longer");
         let begun = || permit.begin().map_err(|_| given_up());
         let Some(path) = &self.file else { return begun() };
         let mut known = self.known();

@@ -84,7 +84,8 @@ impl ScsiTarget {
     }
 
     fn make(name: &str, state: Option<Arc<dyn StateStore>>, groups: PortGroups) -> Arc<Self> {
-        let inventory = Inventory { luns: BTreeMap::new(), awaited: BTreeSet::new(), groups, nexuses: Vec::new() };
+        let inventory =
+            Inventory { luns: BTreeMap::new(), awaited: BTreeSet::new(), groups, nexuses: Vec::new() };
         Arc::new(Self {
             name: name.to_owned(),
             inventory: Mutex::new(inventory),

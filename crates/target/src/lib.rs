@@ -68,10 +68,10 @@ pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FileDiffers,
-    FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError,
-    OpenedDevice, OpeningDevice, Persist, Served, Server, SessionKeys, SessionSummary, ShutdownError,
-    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning,
-    WarningKind,
+    FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations, LunSummary,
+    OpenDevice, OpenError, OpenedDevice, OpeningDevice, Persist, Served, Server, SessionKeys, SessionSummary,
+    ShutdownError, SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, TargetSummary,
+    UnansweredDevice, Warning, WarningKind,
 };
 pub use source::Source;
 pub use source_quota::SourceQuota;

@@ -323,10 +323,7 @@ impl Inner {
             return;
         }
         let path = chain.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
-        tracing::error!(
-            file = path,
-            "{CUT}"
-        );
+        tracing::error!(file = path, "{CUT}");
     }
 
     /// Changes a range of the disk.
@@ -487,8 +484,7 @@ pub(crate) fn meaning(error: DiskError) -> BlockError {
 }
 
 /// What is said of a file that another program has cut.
-const CUT: &str =
-    "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
+const CUT: &str = "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
      restore it from a backup, or let lunway disk repair fill it with zeroes";
 
 impl BlockDevice for VhdxDevice {

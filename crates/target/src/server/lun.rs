@@ -136,11 +136,11 @@ impl Maker {
                 forgotten => forgotten.map_err(|why| refused(why.into()))?,
             }
         }
-        let mut track = match (lun.track && !lun.read_only).then(|| Track::of(self.tracks.as_deref(), target, lun))
-        {
-            Some(Err(_)) if fallback == Fallback::Untracked => Some(Track::nowhere(lun)),
-            track => track.transpose().map_err(|why| refused(why.into()))?,
-        };
+        let mut track =
+            match (lun.track && !lun.read_only).then(|| Track::of(self.tracks.as_deref(), target, lun)) {
+                Some(Err(_)) if fallback == Fallback::Untracked => Some(Track::nowhere(lun)),
+                track => track.transpose().map_err(|why| refused(why.into()))?,
+            };
         if let Some(track) = &mut track {
             track.look().await;
         }

@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, Compaction, Permit, SnapshotCommit};
@@ -322,12 +322,7 @@ impl Server {
     }
 
     /// Takes what is needed of a served logical unit, between two changes. Waits for none of them.
-    fn of_lun<T>(
-        &self,
-        target: &str,
-        lun: u16,
-        take: impl FnOnce(&Lun) -> T,
-    ) -> Result<T, ChangeError> {
+    fn of_lun<T>(&self, target: &str, lun: u16, take: impl FnOnce(&Lun) -> T) -> Result<T, ChangeError> {
         let transaction = self.changer.transaction();
         transaction.lun(target, lun).map(take).ok_or_else(|| self.not_served(target, lun))
     }

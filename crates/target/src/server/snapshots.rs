@@ -234,7 +234,13 @@ impl Server {
         made.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
         let named = format!("raw:{}", path.display()).parse::<DeviceName>();
         let opening = match named {
-            Ok(name) => self.changer.maker.runtime.spawn((self.changer.maker.open)(name, LunOpenOptions::default())).await,
+            Ok(name) => {
+                self.changer
+                    .maker
+                    .runtime
+                    .spawn((self.changer.maker.open)(name, LunOpenOptions::default()))
+                    .await
+            }
             Err(error) => {
                 remove(path.clone()).await;
                 return Err(failed(&error));

@@ -234,9 +234,7 @@ fn identify(lun: &LunConfig) -> Identify {
         DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => Some(path.clone()),
         _ => None,
     };
-    Arc::new(move |leaf| {
-        leaf.or(store.as_deref()).and_then(|path| backing(path).ok()).unwrap_or_default()
-    })
+    Arc::new(move |leaf| leaf.or(store.as_deref()).and_then(|path| backing(path).ok()).unwrap_or_default())
 }
 
 /// Two logical units of one number, of which one replaces the other, must not write one file. One that is being closed

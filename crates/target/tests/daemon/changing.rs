@@ -254,7 +254,8 @@ fn a_change_whose_file_hangs_is_refused_in_time_and_never_made_and_what_only_ask
         // Behind it: what asks, and what changes something else.
         let asked = async { (server.snapshots().await, server.compaction(TARGET, 0).await.unwrap()) };
         tokio::time::timeout(Duration::from_secs(1), asked).await.unwrap();
-        let behind = server.change(|config| Ok(config.targets[0].alias = Some("A".to_owned())), options).await;
+        let behind =
+            server.change(|config| Ok(config.targets[0].alias = Some("A".to_owned())), options).await;
         assert!(matches!(&behind, Err(ChangeError::Late { behind: true, .. })), "{behind:?}");
     });
     drop(go_on);

@@ -8,7 +8,9 @@ use lunway_console::Method;
 use serde_json::{Map, Value, json};
 
 use super::compaction::Compacting;
-use super::{Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text};
+use super::{
+    Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text,
+};
 use crate::failure::Failure;
 use crate::terminal;
 
