@@ -44,7 +44,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, Compaction, MemoryBudget, Permit, SnapshotCommit};
