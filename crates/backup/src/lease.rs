@@ -159,7 +159,8 @@ impl<'a> Lease<'a> {
         let beating = file.clone();
         let beats = thread::Builder::new().name("backup-lease".into()).spawn(move || beat(&beating, &ended));
         let written = AtomicBool::new(written);
-        let lease = Self { folder, number, holder, file, written, _lock: lock, end: Some(end), beats: beats.ok() };
+        let lease =
+            Self { folder, number, holder, file, written, _lock: lock, end: Some(end), beats: beats.ok() };
         lease.check()?;
         Ok(lease)
     }

@@ -19,7 +19,10 @@ impl Awaited {
     pub(crate) fn new(name: String, inner: Arc<dyn BlockDevice>) -> Self {
         // Who asks what is waited for must not keep the device: it is closed when its last holder is gone.
         let device = Arc::downgrade(&inner);
-        Self { inner, unanswered: Unanswered(Arc::new(Count { name, requests: AtomicUsize::new(0), device })) }
+        Self {
+            inner,
+            unanswered: Unanswered(Arc::new(Count { name, requests: AtomicUsize::new(0), device })),
+        }
     }
 
     /// What the device owes, as it will be when it is asked.
@@ -157,7 +160,8 @@ mod tests {
     #[tokio::test]
     async fn a_device_is_waited_for_until_it_has_answered_everything() {
         let ram: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
-        let slow = Awaited::new("slow".to_owned(), Arc::new(Delay::new(ram.clone(), Duration::from_millis(20))));
+        let slow =
+            Awaited::new("slow".to_owned(), Arc::new(Delay::new(ram.clone(), Duration::from_millis(20))));
         let quick = Awaited::new("quick".to_owned(), ram);
         let told = waits_for(vec![slow.unanswered(), quick.unanswered()], "nothing".to_owned());
         assert_eq!(told(), "nothing");

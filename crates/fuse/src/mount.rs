@@ -163,7 +163,8 @@ impl Drop for Mounted {
 /// device that is told to take the new size (`losetup --set-capacity`) takes the one that the kernel knows.
 fn look_at(file: PathBuf) {
     // On a thread, as this file system answers. Where there is none, the next program that looks has the same effect.
-    let _ = thread::Builder::new().name("fuse-resized".to_owned()).spawn(move || fs::metadata(file).map(drop));
+    let _ =
+        thread::Builder::new().name("fuse-resized".to_owned()).spawn(move || fs::metadata(file).map(drop));
 }
 
 /// Takes mounts off whose process is gone: there may be one on another.

@@ -34,7 +34,7 @@
 //! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
 //! | `traffic` | what has gone over the path, and its round trip |
 //! | `look` | looks at an idle unit, which tells its news only when it is asked something |
-| `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
+//! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `fence`, [`Detours`] | proof over other paths that a lost session is dead |

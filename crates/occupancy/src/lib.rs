@@ -138,7 +138,9 @@ fn holder_in_descriptors(file: &impl AsFd) -> Option<u32> {
         // The link alone: a `stat` of a file on a server that hangs would hang with it.
         fs::read_link(descriptor.path()).is_ok_and(|other| other == path)
             && fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor.file_name()))
-                .is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK")))
+                .is_ok_and(|info| {
+                    info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK"))
+                })
     };
     pids.find(|&pid| {
         let mut descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -403,7 +403,9 @@ impl Copy {
         }
         if now > size {
             let more = HumanSize(now - size);
-            terminal::say(&format!("the source has grown by {more} since the copy began, which are not in it"));
+            terminal::say(&format!(
+                "the source has grown by {more} since the copy began, which are not in it"
+            ));
         }
         let compared = if self.how.verify { Some(compare(transfer, size).await?) } else { None };
         let destination = transfer.destination.geometry().size;

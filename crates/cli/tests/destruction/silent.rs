@@ -37,8 +37,7 @@ fn a_command_that_is_interrupted_while_a_target_is_silent_says_what_it_waits_for
     let (disk, source) = (path("disk.img"), path("source"));
     image(Path::new(&disk), 64 << 20, 64 << 20);
     image(Path::new(&source), 64 << 20, 64 << 20);
-    let served =
-        Served::start(&["--lun", &format!("0={disk}"), "--lun", "1=ram:64M", "--lun", "2=ram:64M"]);
+    let served = Served::start(&["--lun", &format!("0={disk}"), "--lun", "1=ram:64M", "--lun", "2=ram:64M"]);
     let has_begun = |name: &str| fs::metadata(path(name)).is_ok_and(|file| file.blocks() > 2048);
     let from = format!("rate:8M:{}", served.url(0));
     let waits = format!("stopping; waiting for {from}, which has not answered ");

@@ -18,7 +18,11 @@ fn said_of(words: &[&str], begun: impl Fn() -> bool, change: impl FnOnce()) -> S
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
     // What the log says of it stands before.
-    said.lines().rev().find(|line| line.starts_with("lunway: ")).unwrap_or_else(|| panic!("{said}")).to_owned()
+    said.lines()
+        .rev()
+        .find(|line| line.starts_with("lunway: "))
+        .unwrap_or_else(|| panic!("{said}"))
+        .to_owned()
 }
 
 #[test]
@@ -49,7 +53,10 @@ fn a_lun_that_shrinks_or_goes_while_it_is_copied_or_measured_ends_that_with_its_
     let output = copy.end(PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("the source has grown by 16 MiB since the copy began, which are not in it"), "{said}");
+    assert!(
+        said.contains("the source has grown by 16 MiB since the copy began, which are not in it"),
+        "{said}"
+    );
 
     let begun = || true;
     let wait = || thread::sleep(Duration::from_secs(2));

@@ -78,10 +78,7 @@ impl Verify {
                 BackupError::Full { name } => format!("there is no room left for {name}"),
                 error => error.to_string(),
             };
-            eprintln!(
-                "{}",
-                terminal::clean(&format!("the result was not noted at the destination: {why}"))
-            );
+            eprintln!("{}", terminal::clean(&format!("the result was not noted at the destination: {why}")));
         }
         self.print(&report)?;
         match report.findings.len() {
