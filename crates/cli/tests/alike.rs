@@ -44,7 +44,16 @@ impl Leaf {
     /// Whether a running daemon does it.
     fn asks_a_daemon(&self) -> bool {
         let groups = [
-            "target", "lun", "snapshot", "portal", "acl", "session", "reservation", "config", "reload", "top",
+            "target",
+            "lun",
+            "snapshot",
+            "portal",
+            "acl",
+            "session",
+            "reservation",
+            "config",
+            "reload",
+            "top",
         ];
         groups.contains(&self.group())
     }
@@ -173,7 +182,14 @@ fn what_may_destroy_has_the_same_words_everywhere() {
     assert_eq!(names(&leaves, |leaf| leaf.has("--destroy")), set(["bench", "compare"]));
     // Those that can make a disk smaller; `attach` is its clients' word.
     let shrink = set([
-        "attach", "config apply", "disk merge", "disk resize", "lun add", "lun resize", "lun set", "reload",
+        "attach",
+        "config apply",
+        "disk merge",
+        "disk resize",
+        "lun add",
+        "lun resize",
+        "lun set",
+        "reload",
     ]);
     assert_eq!(names(&leaves, |leaf| leaf.has("--shrink")), shrink);
     for leaf in leaves.iter().filter(|leaf| leaf.has("--force")) {

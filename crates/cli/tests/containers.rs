@@ -321,7 +321,8 @@ fn ended(mut command: Command, words: &[String]) -> (Option<i32>, String) {
 /// Whether the disk is only read there, so that what is on it is no reason to refuse.
 fn reads(command: &str, place: &str) -> bool {
     let reading = ["bench", "inspect", "attach", "serve", "lun add", "lun set", "disk inside", "compare"];
-    reading.contains(&command) || [("copy", "SRC"), ("disk convert", "SRC"), ("disk create", "--from")].contains(&(command, place))
+    reading.contains(&command)
+        || [("copy", "SRC"), ("disk convert", "SRC"), ("disk create", "--from")].contains(&(command, place))
 }
 
 #[test]

@@ -56,7 +56,14 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
     succeed(lunway(&["backup", "run", &path("disk.img"), &path("backups")]));
     // A child with other data, of which some blocks are only its own.
     image(Path::new(&path("child.img")), 8 << 20, 4 << 20);
-    succeed(lunway(&["disk", "convert", &path("child.img"), &path("child.avhdx"), "--parent", &path("old.vhdx")]));
+    succeed(lunway(&[
+        "disk",
+        "convert",
+        &path("child.img"),
+        &path("child.avhdx"),
+        "--parent",
+        &path("old.vhdx"),
+    ]));
     let at = |name: &str| path(&format!("full/{name}"));
     let (old, new, vhdx, child) = (at("old.vhdx"), at("new.img"), at("new.vhdx"), at("new.avhdx"));
     let leaf = at("child.avhdx");

@@ -26,8 +26,20 @@ use crate::pages::{PAGES, Page};
 
 /// Addresses of the examples, all of this machine here.
 const ADDRESSES: [&str; 14] = [
-    "192.0.2.1", "192.0.2.10", "192.0.2.11", "192.0.2.20", "192.0.2.21", "192.0.2.78", "198.51.100.1", "198.51.100.10",
-    "198.51.100.20", "10.0.1.1", "10.0.1.10", "10.0.2.1", "10.0.2.10", "10.0.0.7",
+    "192.0.2.1",
+    "192.0.2.10",
+    "192.0.2.11",
+    "192.0.2.20",
+    "192.0.2.21",
+    "192.0.2.78",
+    "198.51.100.1",
+    "198.51.100.10",
+    "198.51.100.20",
+    "10.0.1.1",
+    "10.0.1.10",
+    "10.0.2.1",
+    "10.0.2.10",
+    "10.0.0.7",
 ];
 
 /// The name of the target to which all examples connect. A daemon that a page starts with it, or with its configuration,
@@ -118,9 +130,13 @@ fn shortened(line: &str) -> String {
             (Some("lunway"), "bench") if has("--job") => &[],
             (Some("lunway"), "bench") if has("--rw") => &[("--time", "30ms")],
             (Some("lunway"), "bench") => &[("--time", "30ms"), ("--size", "16M"), ("--runs", "1")],
-            (Some("lunway"), "compare") => {
-                &[("--time", "20ms"), ("--ramp", "0ms"), ("--pairs", "2"), ("--rounds", "1"), ("--size", "4M")]
-            }
+            (Some("lunway"), "compare") => &[
+                ("--time", "20ms"),
+                ("--ramp", "0ms"),
+                ("--pairs", "6"),
+                ("--rounds", "1"),
+                ("--size", "4M"),
+            ],
             (Some("lunway"), "net") if !has("net serve") => &[("--time", "20ms")],
             _ => &[],
         };
@@ -182,17 +198,26 @@ impl Reader {
         command.stdout(file(&format!("out-{}", self.count))).stderr(file(&format!("err-{}", self.count)));
         let binary = Path::new(env!("CARGO_BIN_EXE_lunway")).parent().unwrap();
         let path = format!("{}:/usr/sbin:/sbin:{}", binary.display(), env::var("PATH").unwrap_or_default());
-        command.env("PATH", path).env("HOME", self.folder.join("home")).env("TMPDIR", self.folder.join("tmp"));
-        for variable in
-            ["RUST_LOG", "LUNWAY_CHAP_SECRET", "LUNWAY_SOCKET", "LUNWAY_RUNTIME_DIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"]
-        {
+        command
+            .env("PATH", path)
+            .env("HOME", self.folder.join("home"))
+            .env("TMPDIR", self.folder.join("tmp"));
+        for variable in [
+            "RUST_LOG",
+            "LUNWAY_CHAP_SECRET",
+            "LUNWAY_SOCKET",
+            "LUNWAY_RUNTIME_DIR",
+            "XDG_RUNTIME_DIR",
+            "XDG_STATE_HOME",
+        ] {
             command.env_remove(variable);
         }
         command
     }
 
     fn said(&self, count: usize) -> String {
-        let read = |name: &str| fs::read_to_string(self.folder.join(format!("{name}-{count}"))).unwrap_or_default();
+        let read =
+            |name: &str| fs::read_to_string(self.folder.join(format!("{name}-{count}"))).unwrap_or_default();
         format!("{}{}", read("out"), read("err"))
     }
 
@@ -226,7 +251,9 @@ impl Reader {
             thread::sleep(Duration::from_millis(10));
         }
         match child.try_wait().unwrap() {
-            Some(status) => self.wrong.push(format!("{line}\n  ended with {status}\n{}", self.said(self.count))),
+            Some(status) => {
+                self.wrong.push(format!("{line}\n  ended with {status}\n{}", self.said(self.count)))
+            }
             None if fs::metadata(&out).unwrap().len() == 0 => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -297,7 +324,8 @@ impl Reader {
                 }
             }
             let line = ours.iter().fold(shortened(line), |line, (name, ours)| line.replace(name, ours));
-            let codes = page.ends.iter().find(|(part, _)| line.contains(part)).map_or(&[0][..], |(_, codes)| codes);
+            let codes =
+                page.ends.iter().find(|(part, _)| line.contains(part)).map_or(&[0][..], |(_, codes)| codes);
             match stays(&line).filter(|_| codes == [0]) {
                 Some(Stays::Serve) => {
                     self.start(Stays::Serve, &line);

@@ -40,22 +40,13 @@ const DISK: &str = "truncate -s 64M disk.img; ";
 /// What `doctor` finds is not what is tested here.
 const VERDICTS: (&str, &[i32]) = ("lunway doctor", &[0, 3, 4, 5]);
 /// The faults are those that were asked for.
-const FAULTS: (&str, &[i32]) = ("lunway bench fault:", &[0, 1]);
+const READ_FAULTS: (&str, &[i32]) = ("fault:read=0.01", &[1]);
+const WRITE_FAULTS: (&str, &[i32]) = ("fault:write@1M-2M", &[1]);
 const LAB: (&str, &str) = ("lab run", "takes a minute: lab.rs");
 
 pub(crate) const PAGES: &[Page] = &[
-    Page {
-        file: "README.md",
-        daemon: DISKS,
-        left_out: &[LAB],
-        ends: &[VERDICTS],
-        ..PAGE
-    },
-    Page {
-        file: "access.md",
-        daemon: "[[target]]\nname = \"iqn.2026-11.com.example:scratch\"\n",
-        ..PAGE
-    },
+    Page { file: "README.md", daemon: DISKS, left_out: &[LAB], ends: &[VERDICTS], ..PAGE },
+    Page { file: "access.md", daemon: "[[target]]\nname = \"iqn.2026-11.com.example:scratch\"\n", ..PAGE },
     Page {
         file: "alua.md",
         daemon: concat!(
@@ -83,7 +74,7 @@ pub(crate) const PAGES: &[Page] = &[
         ),
         left_out: &[("/dev/sdb", "a disk of the reader's")],
         names: &[
-            ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].name'"),
+            ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].snapshot.name'"),
             ("a05c", "lunway backup list /mnt/share/server1 --json | jq -r '.[-1].point'"),
         ],
         ..PAGE
@@ -99,9 +90,10 @@ pub(crate) const PAGES: &[Page] = &[
     Page {
         file: "clients.md",
         daemon: DISKS,
-        left_out: &[
-            ("--chap alice:", "optional on the page, and the commands at its end are without: manage.md has it"),
-        ],
+        left_out: &[(
+            "--chap alice:",
+            "optional on the page, and the commands at its end are without: manage.md has it",
+        )],
         ..PAGE
     },
     Page {
@@ -130,7 +122,7 @@ pub(crate) const PAGES: &[Page] = &[
         before: "truncate -s 64M disk.img; lunway disk create disk.vhdx --size 64M; \
                  qemu-img create -q -f qcow2 vm.qcow2 64M; qemu-img create -q -f vdi vm.vdi 64M",
         daemon: DISKS,
-        ends: &[("vm.vdi", &[1]), FAULTS],
+        ends: &[("vm.vdi", &[1]), READ_FAULTS, WRITE_FAULTS],
         ..PAGE
     },
     Page {
@@ -154,18 +146,9 @@ pub(crate) const PAGES: &[Page] = &[
         ..PAGE
     },
     Page { file: "experiments.md", left_out: &[LAB], ..PAGE },
-    Page {
-        file: "failover.md",
-        daemon: DISKS,
-        left_out: &[LAB],
-        ..PAGE
-    },
+    Page { file: "failover.md", daemon: DISKS, left_out: &[LAB], ..PAGE },
     Page { file: "install.md", elsewhere: "tests/kernel/units.test.sh", ..PAGE },
-    Page {
-        file: "isolation.md",
-        daemon: DISKS,
-        ..PAGE
-    },
+    Page { file: "isolation.md", daemon: DISKS, ..PAGE },
     Page {
         file: "jobs.md",
         before: DISK,
@@ -173,11 +156,7 @@ pub(crate) const PAGES: &[Page] = &[
         files: &[("oltp.fio", "jobs.md", "ini"), ("nightly.fio", "jobs.md", "ini")],
         ..PAGE
     },
-    Page {
-        file: "lab.md",
-        left_out: &[("lab run control", "takes a minute: lab.rs")],
-        ..PAGE
-    },
+    Page { file: "lab.md", left_out: &[("lab run control", "takes a minute: lab.rs")], ..PAGE },
     Page {
         file: "manage.md",
         before: "truncate -s 64M other.img; mkdir -p /srv/lunway; lunway disk create /srv/lunway/db.vhdx --size 64M; \
@@ -191,20 +170,14 @@ pub(crate) const PAGES: &[Page] = &[
             "[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n",
             "[[target.lun]]\nid = 5\ndevice = \"/srv/lunway/db.vhdx\"\n"
         ),
-        left_out: &[
-            ("lab.sock", "another daemon: manage.rs"),
-        ],
+        left_out: &[("lab.sock", "another daemon: manage.rs")],
         names: &[(
             "5ad28a1ae1b10d1b",
             "lunway lun list iqn.2026-11.com.example:disks --json | jq -r '.luns[] | select(.config.id == 5) | .status.serial'",
         )],
         ..PAGE
     },
-    Page {
-        file: "metrics.md",
-        daemon: DISKS,
-        ..PAGE
-    },
+    Page { file: "metrics.md", daemon: DISKS, ..PAGE },
     Page {
         file: "multipath.md",
         // Nobody asks for a secret here.
@@ -264,9 +237,5 @@ pub(crate) const PAGES: &[Page] = &[
         )],
         ..PAGE
     },
-    Page {
-        file: "vhdx.md",
-        before: "lunway disk create server.vhdx --size 100M",
-        ..PAGE
-    },
+    Page { file: "vhdx.md", before: "lunway disk create server.vhdx --size 100M", ..PAGE },
 ];

@@ -126,9 +126,9 @@ pub(crate) fn words(text: &str) -> Vec<(String, Option<String>)> {
                 else {
                     continue;
                 };
-                let value = head.split_once('<').map(|(_, rest)| {
-                    rest.rsplit_once('>').map_or(rest, |(value, _)| value).to_owned()
-                });
+                let value = head
+                    .split_once('<')
+                    .map(|(_, rest)| rest.rsplit_once('>').map_or(rest, |(value, _)| value).to_owned());
                 found.push((option.to_owned(), value));
             }
             '<' => {
