@@ -133,7 +133,7 @@ fn shortened(line: &str) -> String {
             (Some("lunway"), "compare") => &[
                 ("--time", "20ms"),
                 ("--ramp", "0ms"),
-                ("--pairs", "2"),
+                ("--pairs", "6"),
                 ("--rounds", "1"),
                 ("--size", "4M"),
             ],

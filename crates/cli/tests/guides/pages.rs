@@ -40,7 +40,8 @@ const DISK: &str = "truncate -s 64M disk.img; ";
 /// What `doctor` finds is not what is tested here.
 const VERDICTS: (&str, &[i32]) = ("lunway doctor", &[0, 3, 4, 5]);
 /// The faults are those that were asked for.
-const FAULTS: (&str, &[i32]) = ("lunway bench fault:", &[0, 1]);
+const READ_FAULTS: (&str, &[i32]) = ("fault:read=0.01", &[1]);
+const WRITE_FAULTS: (&str, &[i32]) = ("fault:write@1M-2M", &[1]);
 const LAB: (&str, &str) = ("lab run", "takes a minute: lab.rs");
 
 pub(crate) const PAGES: &[Page] = &[
@@ -73,7 +74,7 @@ pub(crate) const PAGES: &[Page] = &[
         ),
         left_out: &[("/dev/sdb", "a disk of the reader's")],
         names: &[
-            ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].name'"),
+            ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].snapshot.name'"),
             ("a05c", "lunway backup list /mnt/share/server1 --json | jq -r '.[-1].point'"),
         ],
         ..PAGE
@@ -121,7 +122,7 @@ pub(crate) const PAGES: &[Page] = &[
         before: "truncate -s 64M disk.img; lunway disk create disk.vhdx --size 64M; \
                  qemu-img create -q -f qcow2 vm.qcow2 64M; qemu-img create -q -f vdi vm.vdi 64M",
         daemon: DISKS,
-        ends: &[("vm.vdi", &[1]), FAULTS],
+        ends: &[("vm.vdi", &[1]), READ_FAULTS, WRITE_FAULTS],
         ..PAGE
     },
     Page {

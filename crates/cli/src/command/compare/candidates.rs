@@ -46,6 +46,11 @@ impl Candidate {
         self.label.clone().unwrap_or_else(|| format!("{}{sector}", self.spec))
     }
 
+    /// Whether it has one writer at a time: a file is locked, and opening it again would wait for its first handle.
+    fn is_locked(&self) -> bool {
+        matches!(self.spec.leaf(), DeviceSpec::File { .. } | DeviceSpec::Vhdx { .. })
+    }
+
     async fn open(&self, writes: bool, direct: bool) -> Result<lunway_device::Opened, Failure> {
         let options =
             OpenOptions { sector: self.sector, direct, read_only: !writes, ..OpenOptions::default() };
@@ -68,7 +73,14 @@ impl Opened {
         for (index, candidate) in candidates.iter().enumerate() {
             // Named before: a file is locked by who writes it, and then both use one handle.
             let same = |other: &Candidate| other.spec == candidate.spec && other.sector == candidate.sector;
-            match (candidate.open(true, direct).await, candidates[..index].iter().position(same)) {
+            let earlier = candidates[..index].iter().position(same);
+            if let Some(earlier) =
+                earlier.filter(|&at| candidate.is_locked() && !devices[at].geometry().read_only)
+            {
+                devices.push(devices[earlier].clone());
+                continue;
+            }
+            match (candidate.open(true, direct).await, earlier) {
                 (Ok(opened), _) => {
                     devices.push(opened.device.clone());
                     handles.push(opened);
@@ -83,13 +95,17 @@ impl Opened {
             }
         }
         let writes = !devices[0].geometry().read_only;
-        let control_again = match candidates[0].open(writes, direct).await {
-            Ok(opened) => {
+        let again = match writes && candidates[0].is_locked() {
+            true => None,
+            false => candidates[0].open(writes, direct).await.ok(),
+        };
+        let control_again = match again {
+            Some(opened) => {
                 let device = opened.device.clone();
                 handles.push(opened);
                 device
             }
-            Err(_) => {
+            None => {
                 eprintln!("lunway: the control cannot be opened twice: both of its runs use one handle");
                 devices[0].clone()
             }
