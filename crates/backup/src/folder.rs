@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -105,10 +105,15 @@ pub trait Folder: Send + Sync {
 /// A folder of the host: a local one, or a mounted share.
 pub struct HostFolder {
     path: PathBuf,
+    mode: u32,
 }
 
+/// What the owner of a file of a backup always has.
+const OWNER: u32 = 0o600;
+
 impl HostFolder {
-    /// A folder that exists.
+    /// A folder that exists. Who may not read all disks that it holds may not read a new file in it either, which is
+    /// made of them.
     ///
     /// # Errors
     ///
@@ -116,9 +121,20 @@ impl HostFolder {
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         match path.is_dir() {
-            true => Ok(Self { path }),
+            true => Ok(Self { mode: mode_of_disks(&path)?, path }),
             false => Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory")),
         }
+    }
+
+    /// The same, with files for those who may read a disk of this mode, as far as the umask allows.
+    #[must_use]
+    pub fn with_mode(self, mode: u32) -> Self {
+        Self { mode: mode & 0o666 | OWNER, ..self }
+    }
+
+    /// The mode of a new file, before the umask.
+    pub fn mode(&self) -> u32 {
+        self.mode
     }
 
     /// Path of the folder.
@@ -132,6 +148,20 @@ impl HostFolder {
             false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name")),
         }
     }
+}
+
+/// The mode that all VHDX files of a folder have, as far as it tells who may read them.
+fn mode_of_disks(folder: &Path) -> io::Result<u32> {
+    let mut mode = 0o666;
+    for entry in fs::read_dir(folder)?.flatten() {
+        if Path::new(&entry.file_name()).extension().is_some_and(|extension| extension == "vhdx")
+            && let Ok(metadata) = entry.metadata()
+        {
+            // Who may read it; a point is protected from all writing.
+            mode &= metadata.permissions().mode() & 0o444 | 0o222;
+        }
+    }
+    Ok(mode & 0o644 | OWNER)
 }
 
 /// Returns `true` if a name cannot lead out of its folder.
@@ -150,7 +180,12 @@ impl Folder for HostFolder {
     }
 
     fn create(&self, name: &str) -> io::Result<Open> {
-        let file = File::options().read(true).write(true).create_new(true).open(self.at(name)?)?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(self.mode)
+            .open(self.at(name)?)?;
         Ok(Arc::new(file))
     }
 

@@ -26,6 +26,11 @@ impl Identity {
     }
 }
 
+/// The place of a regular file: by its inode and the number of its file system, the same for every path to it.
+pub fn file_place(inode: u64, device_major: u32, device_minor: u32) -> String {
+    format!("file {inode} of {device_major}:{device_minor}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

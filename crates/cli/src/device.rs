@@ -1,9 +1,10 @@
 //! A device from the command line.
 
 use std::future::{Future, IntoFuture};
+use std::path::Path;
 
 use anyhow::Context;
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, SpecError};
 use lunway_device::{OpenOptions, Opened};
 use lunway_iscsi_paths::PathsFileError;
 
@@ -12,6 +13,12 @@ use crate::failure::Failure;
 /// Reads a device's name: wrong names are wrong usage.
 pub(crate) fn parse(text: &str) -> Result<DeviceSpec, Failure> {
     DeviceSpec::parse(text).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// A path as text, to be written down.
+pub(crate) fn written(path: &Path) -> Result<&str, Failure> {
+    let path_in_words = || path.display().to_string();
+    path.to_str().ok_or_else(|| Failure::failed(SpecError::NotUtf8 { path: path_in_words() }))
 }
 
 /// Opens a device.

@@ -9,6 +9,7 @@
 //! | `command` | one file per command |
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
+//! | `new_file` | who may read a file that a command makes |
 //! | `no_shrink` | a device whose clients may not make it smaller |
 //! | `output` | results as text, JSON and pages, and where they go |
 //! | `percent` | percentages as people write them |
@@ -28,6 +29,7 @@ mod failure;
 mod freezing;
 mod interrupt;
 mod logging;
+mod new_file;
 mod no_shrink;
 mod output;
 mod percent;

@@ -279,12 +279,24 @@ impl Manager {
         size: u64,
         (shrink, force): (bool, bool),
     ) -> Result<(), ApiError> {
+        self.is_possible(target, lun, size)?;
         let Some(present) = self.size(target, lun).filter(|present| size < *present) else { return Ok(()) };
         if !shrink {
             return Err(refused(ChangeError::Smaller { target: target.to_string(), lun, present, size }));
         }
         match self.server.cut_off(target.as_str(), lun, size).await.filter(|_| !force) {
             Some(cut) => Err(refused(ChangeError::Cut { target: target.to_string(), lun, cut })),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a size that no word allows.
+    fn is_possible(&self, target: &IscsiName, lun: u16, size: u64) -> Result<(), ApiError> {
+        let sector = self.served(target, lun).map(|lun| lun.sector);
+        match sector.filter(|sector| size == 0 || !size.is_multiple_of(u64::from(*sector))) {
+            Some(sector) => Err(ApiError::unprocessable(format!(
+                "lun {lun} of target {target}: {size} bytes are not whole sectors of {sector} bytes: give a multiple, such as 10G"
+            ))),
             None => Ok(()),
         }
     }
@@ -310,12 +322,7 @@ impl Manager {
     ) -> Result<Applied, ApiError> {
         let (_, config) = self.configuration();
         let present = configured(&config, &target, lun)?;
-        let sector = self.served(&target, lun).map(|lun| lun.sector);
-        if let Some(sector) = sector.filter(|sector| size == 0 || !size.is_multiple_of(u64::from(*sector))) {
-            return Err(ApiError::unprocessable(format!(
-                "lun {lun} of target {target}: {size} bytes are not whole sectors of {sector} bytes: give a multiple, such as 10G"
-            )));
-        }
+        self.is_possible(&target, lun, size)?;
         if let Some(name) = of_size(present.device.spec(), size) {
             let (target, old) = (target.clone(), present.device.clone());
             let edit = move |config: &mut Config| {

@@ -38,8 +38,17 @@ impl Places {
 /// Checks whether [`replace`] can make a file at `path`. Permission bits alone do not reveal a read-only file system.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let temporary = Places::of(path)?.temporary;
-    File::options().write(true).create(true).truncate(true).mode(MODE_NEW).open(&temporary)?;
+    new_file(&temporary, MODE_NEW)?;
     fs::remove_file(temporary)
+}
+
+/// Makes a file in the place of what a kill has left. A link that somebody has put there is not followed.
+fn new_file(path: &Path, mode: u32) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::options().write(true).create_new(true).mode(mode).open(path)
 }
 
 /// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content
@@ -62,8 +71,7 @@ impl Replacement {
         let places = Places::of(path)?;
         let old = fs::metadata(&places.path).ok();
         let mode = old.as_ref().map_or(MODE_NEW, |old| old.permissions().mode() & 0o7777);
-        let mut file =
-            File::options().write(true).create(true).truncate(true).mode(mode).open(&places.temporary)?;
+        let mut file = new_file(&places.temporary, mode)?;
         let new = Self { places, committed: false };
         file.set_permissions(Permissions::from_mode(mode))?;
         if let Some(old) = &old {
@@ -136,6 +144,20 @@ mod tests {
         replace(&path, "new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_temporary_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, precious) = (folder.path().join("lunway.toml"), folder.path().join("precious"));
+        fs::write(&precious, "precious").unwrap();
+        let plant = || std::os::unix::fs::symlink("precious", folder.path().join(".lunway.toml.new")).unwrap();
+        plant();
+        check(&path).unwrap();
+        plant();
+        replace(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(!path.is_symlink());
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunway_block::Permit;
-use lunway_target::{Config, ConfigError, FileDiffers, IscsiName, Overrides, TargetConfig};
+use lunway_target::{
+    Config, ConfigError, FileDiffers, IscsiName, LunConfig, Overrides, TargetConfig,
+};
 
 use crate::document;
 use crate::replace::{self, Replacement, replace};
@@ -59,7 +62,8 @@ impl ConfigSource {
     }
 
     /// Takes `overrides` alone, to be saved to `file`: [`save`](Self::save) does that first. A file that is there
-    /// already must be regular, and is replaced only by `force`.
+    /// already must be a configuration, and is replaced only by `force`: whatever else it is, a disk or its parent, a
+    /// secret, is never lost to a slip.
     pub fn saving_to(file: &Path, overrides: Overrides, force: bool) -> Result<(Self, Config), ConfigError> {
         let config = Config::default().overridden(&overrides);
         let refused = |why: &str| ConfigError::Save { file: file.display().to_string(), why: why.to_owned() };
@@ -68,7 +72,17 @@ impl ConfigSource {
             (Ok(metadata), _) if !metadata.is_file() => return Err(refused("it is not a regular file")),
             (Err(_), true) => return Err(refused("it is a symbolic link that leads nowhere")),
             (Ok(_), _) if !force => return Err(ConfigError::Exists { file: file.display().to_string() }),
+            (Ok(metadata), _) if !may_be_configuration(file, metadata.len()) => {
+                return Err(refused("it is not a configuration, and nothing else is replaced: name another file"));
+            }
             _ => {}
+        }
+        for target in &config.targets {
+            let is_it =
+                |lun: &&LunConfig| lun.device.spec().path().is_some_and(|disk| is_same_file(disk, file));
+            if let Some(lun) = target.luns.iter().find(is_it) {
+                return Err(refused(&format!("it is the disk of lun {}: name another file", lun.id)));
+            }
         }
         replace::check(file).map_err(|error| refused(&error.to_string()))?;
         // From now on the overrides' part is like any other.
@@ -245,6 +259,23 @@ fn put_back(path: &Path, new: &str, old: Option<&str>) -> io::Result<()> {
         (Ok(now), None) if now == new => replace::remove(path),
         (Err(error), _) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// Longest file that is taken for a configuration, bytes: ten thousand LUNs.
+const CONFIGURATION_MAX: u64 = 4 << 20;
+
+/// Whether a file has what a configuration has: TOML, or nothing yet.
+fn may_be_configuration(file: &Path, len: u64) -> bool {
+    len <= CONFIGURATION_MAX
+        && fs::read_to_string(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
+}
+
+/// Whether both names lead to one file, or would.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => std::path::absolute(one).ok() == std::path::absolute(other).ok(),
     }
 }
 
@@ -454,5 +485,34 @@ mod tests {
         for taken in [&link, folder.path(), Path::new("/dev/null")] {
             assert!(ConfigSource::saving_to(taken, added.clone(), true).is_err(), "{taken:?}");
         }
+    }
+
+    /// `serve --lun 0=disk.img --save disk.img --force` replaced the disk that was served with the configuration.
+    #[test]
+    fn nothing_but_a_configuration_is_replaced_and_no_disk_by_whatever_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (disk, other, text, link) = (path("disk.img"), path("other.img"), path("disk.txt"), path("link"));
+        fs::write(&disk, [7; 4096]).unwrap();
+        fs::write(&other, [0; 4096]).unwrap();
+        // A disk may hold anything, even this.
+        fs::write(&text, "a = 1\n").unwrap();
+        std::os::unix::fs::symlink("disk.txt", &link).unwrap();
+        let added = overrides(&[(0, disk.to_str().unwrap()), (1, text.to_str().unwrap())]);
+        let refused = |path: &Path| {
+            let before = fs::read(path).ok();
+            let refused = ConfigSource::saving_to(path, added.clone(), true).unwrap_err().to_string();
+            assert_eq!(fs::read(path).ok(), before, "{path:?}");
+            refused
+        };
+        for file in [&disk, &other] {
+            assert!(refused(file).contains("it is not a configuration"), "{file:?}");
+        }
+        for file in [&text, &link] {
+            assert!(refused(file).contains("it is the disk of lun 1"), "{file:?}");
+        }
+        // One that would be made for it.
+        let added = overrides(&[(0, path("new").to_str().unwrap())]);
+        assert!(ConfigSource::saving_to(&path("new"), added, false).is_err());
     }
 }

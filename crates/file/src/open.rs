@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
 use lunway_occupancy::{
-    LockHolder, OtherUser, announce, lock_holder, other_user, write_protection, writer_below,
+    LockHolder, OtherUser, announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below,
 };
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
@@ -96,6 +96,15 @@ pub enum OpenError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// It is a block device that takes no writes.
+    #[error(
+        "cannot open {}: the device is read-only: `blockdev --setrw` changes that, where it may be; `readonly:` before its name \
+         opens it for reading", path.display()
+    )]
+    ReadOnlyDevice {
+        /// The block device.
+        path: PathBuf,
     },
     /// Another process, or another device of this one, has it.
     #[error(
@@ -255,6 +264,9 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let stat = fstat(&file).map_err(failed)?;
     let kind = file_type(path, &stat)?;
     let file = std::fs::File::from(file);
+    if !options.read_only && file.metadata().is_ok_and(|metadata| is_read_only_device(&metadata)) {
+        return Err(OpenError::ReadOnlyDevice { path: path.to_owned() });
+    }
     // Looked for before the file is locked: NFS shows its own lock as another's.
     let other = if options.read_only { writer_below(&file) } else { other_user(&file) };
     let file = OwnedFd::from(file);

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 
 /// Why an image was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +11,17 @@ pub enum OpenError {
     /// The file, or its lock, could not be had.
     #[error(transparent)]
     File(#[from] lunway_vhdx::OpenError),
+    /// Another program may be writing to it.
+    #[error(
+        "{path} is in use {by}: a part of what was written to it may be in that program's memory alone; end that program \
+         first, or read the disk through it"
+    )]
+    Written {
+        /// The file, or its parent.
+        path: String,
+        /// The other user, as of a sentence: `by …`, `as …`.
+        by: String,
+    },
     /// It could not be read.
     #[error("{what}: {source}")]
     Read {
@@ -66,6 +78,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Why a file that must not change was not opened.
+    pub(crate) fn of_writer(path: &Path, error: lunway_vhdx::OpenError) -> Self {
+        match error {
+            lunway_vhdx::OpenError::InUseElsewhere { by } => {
+                Self::Written { path: path.display().to_string(), by: by.to_string() }
+            }
+            other => other.into(),
+        }
+    }
+
     pub(crate) fn read(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Read { what, source }
     }

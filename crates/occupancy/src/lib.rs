@@ -36,6 +36,8 @@ pub enum OtherUser {
     AnotherProcess,
     /// The block device is mounted, or a part of another device.
     Kernel,
+    /// The kernel swaps to the file.
+    Swap,
     /// What the block device lies on has a user of its own.
     Below {
         /// The file or device that it lies on.
@@ -63,6 +65,7 @@ impl fmt::Display for OtherUser {
             Self::Below { base, by } => {
                 write!(f, "below: it lies on {}, which is in use {by}", base.display())
             }
+            Self::Swap => f.write_str("by the kernel: it is swap space"),
             Self::Kernel => f.write_str("by the kernel: it is mounted, or a part of another device"),
         }
     }
@@ -73,6 +76,12 @@ impl fmt::Display for OtherUser {
 pub fn write_protection(mode: u32) -> Option<u32> {
     let bits = mode & 0o7777;
     (mode & libc::S_IFMT == libc::S_IFREG && bits & 0o222 == 0).then_some(bits)
+}
+
+/// Whether a block device takes no writes, as `blockdev --setro` makes it: a loop device that was attached so, a disk
+/// with a switch. The kernel lets it be opened for writing all the same, and then fails each write.
+pub fn is_read_only_device(metadata: &fs::Metadata) -> bool {
+    Device::of(metadata).is_some_and(Device::is_read_only)
 }
 
 /// The process that holds a `flock`.
@@ -163,6 +172,9 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
     if !metadata.is_file() {
         return None;
     }
+    if is_swap(&metadata) {
+        return Some(OtherUser::Swap);
+    }
     match has_record_lock(file) {
         // QEMU has no `flock`; our own programs have both, since they take QEMU's locks as well.
         Ok(true) => Some(lock_holder(file).map_or(OtherUser::RecordLock, OtherUser::Process)),
@@ -180,6 +192,12 @@ pub fn writer_below(file: &File) -> Option<OtherUser> {
 /// The file or device that a loop device is attached to, and so on down to the last; empty for everything else.
 pub fn backing_files(path: &Path) -> Vec<PathBuf> {
     stack::backing_files(path)
+}
+
+/// Whether two files or devices are made of the same bytes, in full or in part, by whatever names: a write to one is
+/// one to the other. Waits for the file systems of both.
+pub fn share_bytes(one: &Path, other: &Path) -> bool {
+    stack::share_bytes(one, other)
 }
 
 /// The user of a regular file that may write to it, beside those that `flock` knows; `None`: none is seen. Programs
@@ -291,6 +309,27 @@ fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<
     }
 }
 
+/// Whether the kernel swaps to a regular file.
+fn is_swap(metadata: &fs::Metadata) -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swapped_files(&swaps).any(|path| {
+        fs::metadata(path).is_ok_and(|swap| (swap.dev(), swap.ino()) == (metadata.dev(), metadata.ino()))
+    })
+}
+
+/// The files of a `/proc/swaps` (proc_swaps(5)): in names, blanks are octal numbers behind a backslash.
+fn swapped_files(swaps: &str) -> impl Iterator<Item = PathBuf> {
+    let files = swaps.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let name = fields.next()?;
+        (fields.next() == Some("file")).then_some(name)
+    });
+    files.map(|name| {
+        let blanks = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+        blanks.iter().fold(name.to_owned(), |name, (escaped, blank)| name.replace(escaped, blank)).into()
+    })
+}
+
 fn has_record_lock(file: &File) -> io::Result<bool> {
     Ok(conflicting(file, lock(libc::F_WRLCK, 0, TO_THE_END))?.is_some())
 }
@@ -371,6 +410,15 @@ mod tests {
         assert_eq!(other_user(file.as_file()), Some(OtherUser::RecordLock));
         drop(other);
         assert_eq!(other_user(file.as_file()), None);
+    }
+
+    #[test]
+    fn files_that_the_kernel_swaps_to_are_read_from_its_list() {
+        let swaps = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+                     /dev/dm-1                               partition\t8388604\t0\t-2\n\
+                     /var/swap\\040file                      file\t\t1048572\t0\t-3\n";
+        let found: Vec<PathBuf> = swapped_files(swaps).collect();
+        assert_eq!(found, [PathBuf::from("/var/swap file")]);
     }
 
     #[test]

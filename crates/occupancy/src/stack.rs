@@ -46,10 +46,25 @@ impl Device {
         Some(Path::new("/dev").join(folder.file_name()?.to_str()?.replace('!', "/")))
     }
 
+    /// Whether the kernel takes no writes to it, whatever the mode of its node says.
+    pub(crate) fn is_read_only(self) -> bool {
+        fs::read(self.folder().join("ro")).is_ok_and(|ro| ro.starts_with(b"1"))
+    }
+
     /// The disk that it is a partition of.
     fn whole(self) -> Option<Self> {
         self.folder().join("partition").exists().then_some(())?;
         Self::named_in(&fs::canonicalize(self.folder()).ok()?.parent()?.join("dev"))
+    }
+
+    /// The bytes of the whole disk that a partition has.
+    fn bytes_of_whole(self) -> Range<u64> {
+        let number = |name: &str| fs::read_to_string(self.folder().join(name)).ok()?.trim().parse::<u64>().ok();
+        // In units of 512 bytes, whatever the sectors are.
+        match (number("start"), number("size")) {
+            (Some(start), Some(size)) => start * 512..start.saturating_add(size) * 512,
+            _ => 0..u64::MAX,
+        }
     }
 
     /// The devices that a device mapper or RAID puts it together from.
@@ -83,6 +98,56 @@ pub(crate) fn backing_files(path: &Path) -> Vec<PathBuf> {
             Some(below) => found.push(below),
             None => break,
         }
+    }
+    found
+}
+
+/// Bytes of a file or device that something is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    of: Base,
+    bytes: Range<u64>,
+}
+
+/// A device, or a file by its file system and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Base {
+    Device(Device),
+    File(u64, u64),
+}
+
+/// Whether two files or devices are made of the same bytes, in full or in part: one is the other by whatever name, or
+/// lies on it as a loop device or partition, or both lie on the same bytes of a third. What a device mapper or RAID
+/// puts together is not followed.
+pub(crate) fn share_bytes(one: &Path, other: &Path) -> bool {
+    let (one, other) = (pieces(one), pieces(other));
+    one.iter().any(|one| {
+        other.iter().any(|other| {
+            one.of == other.of && one.bytes.start < other.bytes.end && other.bytes.start < one.bytes.end
+        })
+    })
+}
+
+/// What a file or device is made of: itself, and so on down.
+fn pieces(path: &Path) -> Vec<Piece> {
+    let mut found: Vec<Piece> = Vec::new();
+    let (mut at, mut bytes) = (path.to_owned(), 0..u64::MAX);
+    while found.len() < DEPTH_MAX {
+        let Ok(metadata) = fs::metadata(&at) else { break };
+        let Some(device) = Device::of(&metadata) else {
+            found.push(Piece { of: Base::File(metadata.dev(), metadata.ino()), bytes });
+            break;
+        };
+        found.push(Piece { of: Base::Device(device), bytes: bytes.clone() });
+        let below = match (device.backing(), device.whole().and_then(Device::node)) {
+            (Some(backing), _) => Some((backing, attached_bytes(&device.folder()))),
+            (None, Some(whole)) => Some((whole, device.bytes_of_whole())),
+            (None, None) => None,
+        };
+        let Some((below, inside)) = below else { break };
+        let start = inside.start.saturating_add(bytes.start);
+        bytes = start..inside.end.min(inside.start.saturating_add(bytes.end));
+        at = below;
     }
     found
 }
@@ -305,6 +370,38 @@ mod tests {
         assert_eq!(all.user(false), None, "a reader is excluded by a lock only");
         drop(in_use);
         assert_eq!(all.user(true), None);
+    }
+
+    #[test]
+    fn what_lies_on_the_same_bytes_is_one_disk_by_whatever_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _file) = image(folder.path());
+        let (second, other) = (folder.path().join("second"), folder.path().join("other"));
+        fs::hard_link(&path, &second).unwrap();
+        fs::write(&other, vec![0; 8 << 20]).unwrap();
+        assert!(share_bytes(&path, &second) && !share_bytes(&path, &other));
+        let Some(all) = Loop::attach(&path, &[]) else { return };
+        let Some(end) = Loop::attach(&second, &["--offset", "4194304"]) else { return };
+        let Some(start) = Loop::attach(&path, &["--sizelimit", "4194304"]) else { return };
+        let Some(upper) = Loop::attach(&end.0, &["--offset", "1048576"]) else { return };
+        for (one, other) in [(&all.0, &path), (&all.0, &end.0), (&all.0, &start.0), (&upper.0, &end.0)] {
+            assert!(share_bytes(one, other) && share_bytes(other, one), "{one:?} {other:?}");
+        }
+        assert!(share_bytes(&upper.0, &second));
+        for (one, other) in [(&start.0, &end.0), (&start.0, &upper.0), (&all.0, &other)] {
+            assert!(!share_bytes(one, other) && !share_bytes(other, one), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn a_loop_device_that_takes_no_writes_is_read_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _file) = image(folder.path());
+        for (options, expected) in [(&[][..], false), (&["--read-only"][..], true)] {
+            let Some(device) = Loop::attach(&path, options) else { return };
+            assert_eq!(crate::is_read_only_device(&fs::metadata(&device.0).unwrap()), expected);
+        }
+        assert!(!crate::is_read_only_device(&fs::metadata(&path).unwrap()));
     }
 
     #[test]

@@ -108,6 +108,10 @@ impl Storage for Locked {
         Storage::set_len(&self.file, len)
     }
 
+    fn free(&self) -> io::Result<Option<u64>> {
+        self.file.free()
+    }
+
     fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
         self.step()?;
         self.file.punch(offset, len)
@@ -184,6 +188,13 @@ impl Storage for Backing {
         match self {
             Self::File(file) => Storage::set_len(file, len),
             Self::Device(_) => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    fn free(&self) -> io::Result<Option<u64>> {
+        match self {
+            Self::File(file) => file.free(),
+            Self::Device(_) => Ok(None),
         }
     }
 

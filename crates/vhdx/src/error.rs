@@ -145,6 +145,9 @@ pub enum OpenError {
         /// Its permission bits.
         mode: u32,
     },
+    /// A block device that takes no writes.
+    #[error("the device is read-only: `blockdev --setrw` changes that, where it may be")]
+    ReadOnlyDevice,
     /// Another process has the file open.
     #[error("the file is in use by {}", by.as_ref().map_or_else(|| "another process".to_owned(), LockHolder::to_string))]
     InUse {

@@ -115,6 +115,10 @@ impl<S: Storage> Storage for Measured<S> {
         self.storage.set_len(len).inspect_err(|_| self.len.store(before, Ordering::SeqCst))
     }
 
+    fn free(&self) -> io::Result<Option<u64>> {
+        self.storage.free()
+    }
+
     fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
         self.check_to(end(offset, len))?;
         self.storage.punch(offset, len)

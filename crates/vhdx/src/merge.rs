@@ -241,11 +241,16 @@ fn merge_one(
 }
 
 /// Returns `true` if the locator of a file leads to a parent that is not `parent`: the one that `parent` is a copy of.
-fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
+///
+/// That other one may be `parent` itself, whose inode is `own`, by another name (a hard link).
+fn has_another_parent(path: &Path, locator: &Locator, parent: &Path, own: (u64, u64)) -> bool {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let Ok(folder) = folder.canonicalize() else { return false };
     let found = locator.find(&folder, &folder).ok();
-    found.filter(|found| found != parent).is_some_and(|found| {
+    let is_it = |found: &Path| {
+        found == parent || found.metadata().is_ok_and(|found| (found.dev(), found.ino()) == own)
+    };
+    found.filter(|found| !is_it(found)).is_some_and(|found| {
         let opened = File::open(found).ok().and_then(|file| open::read(&file).ok());
         opened.is_some_and(|opened| locator.matches(opened.headers.current.data_write))
     })
@@ -271,6 +276,7 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let looking = || OpenError::access("looking for the file");
     let parent = parent.canonicalize().map_err(looking())?;
     let file = open_unlocked(&parent, false)?;
+    let own = file.metadata().map(|own| (own.dev(), own.ino())).map_err(looking())?;
     let data_write = open::read(&file)?.headers.current.data_write;
     let mut found = Vec::new();
     for (above, folder) in parent.ancestors().skip(1).enumerate() {
@@ -296,7 +302,7 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
             let Ok(file) = File::open(&path) else { continue };
             let Ok(opened) = open::read(&file) else { continue };
             let Some(locator) = opened.parameters.locator else { continue };
-            if locator.matches(data_write) && !has_another_parent(&path, &locator, &parent) {
+            if locator.matches(data_write) && !has_another_parent(&path, &locator, &parent, own) {
                 found.push(path);
             }
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use lunway_occupancy::{announce, lock_holder, other_user, write_protection, writer_below, writer_of};
+use lunway_occupancy::{announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below, writer_of};
 
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
 ///
@@ -37,6 +37,11 @@ pub trait Storage: Send + Sync {
 
     /// Changes the length; what is added reads as zeroes.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Bytes that the host has free for it; `None`: it cannot be told, or others do not share them.
+    fn free(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
 
     /// Gives the space behind a range within the length back if that is cheap. `true`: it reads as zeroes now; `false`:
     /// nothing happened.
@@ -104,6 +109,17 @@ impl Storage for File {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         File::set_len(self, len)
+    }
+
+    fn free(&self) -> io::Result<Option<u64>> {
+        use rustix::fs::{FileType, fstat, fstatvfs};
+        if FileType::from_raw_mode(fstat(self)?.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        let store = fstatvfs(self)?;
+        // Without a limit, as a `tmpfs` may be, and where the file system does not tell. What is kept for root counts:
+        // less would refuse what root can write.
+        Ok((store.f_blocks > 0).then(|| store.f_bfree.saturating_mul(store.f_frsize)))
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
@@ -189,6 +205,10 @@ macro_rules! through_a_pointer {
                 (**self).set_len(len)
             }
 
+            fn free(&self) -> io::Result<Option<u64>> {
+                (**self).free()
+            }
+
             fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
                 (**self).punch(offset, len)
             }
@@ -232,6 +252,9 @@ pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, cra
     }
     if writable && let Some(mode) = write_protection(metadata.permissions().mode()) {
         return Err(crate::OpenError::WriteProtected { mode });
+    }
+    if writable && is_read_only_device(&metadata) {
+        return Err(crate::OpenError::ReadOnlyDevice);
     }
     File::options().read(true).write(writable).open(path).map_err(opening())
 }

@@ -2,7 +2,10 @@
 
 mod support;
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
@@ -93,6 +96,102 @@ fn a_table_that_does_not_fit_any_more_moves() {
         chain.write_at(size - 512, &[9; 512]).expect("the last sector");
         chain.close().expect("a close");
     }
+}
+
+/// A file on a host that has no room behind its end but for some writes.
+struct Full {
+    inner: MemoryStorage,
+    end: u64,
+    writes_left: AtomicU64,
+    /// What the host says is free.
+    free: Option<u64>,
+}
+
+impl Full {
+    fn of(inner: &MemoryStorage, writes_left: u64) -> Self {
+        let end = Storage::len(inner).expect("memory");
+        Self { inner: inner.clone(), end, writes_left: AtomicU64::new(writes_left), free: None }
+    }
+
+    /// Counts a write behind the old end.
+    fn takes_space(&self, end: u64) -> io::Result<()> {
+        let left = |left: u64| left.checked_sub(1);
+        match end > self.end && self.writes_left.fetch_update(Relaxed, Relaxed, left).is_err() {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Storage for Full {
+    fn len(&self) -> io::Result<u64> {
+        Storage::len(&self.inner)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.takes_space(offset + data.len() as u64)?;
+        self.inner.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn free(&self) -> io::Result<Option<u64>> {
+        Ok(self.free)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.takes_space(offset + len)?;
+        self.inner.zero(offset, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.inner.punch(offset, len)
+    }
+}
+
+/// A resize to 63T (a typo in the unit) filled the store with a table that could not be completed, and nothing gave it
+/// back: neighbours' writes failed until somebody compacted the file.
+#[test]
+fn a_change_that_the_host_has_no_room_for_leaves_the_file_as_long_as_it_was() {
+    type Change = fn(&Full) -> Result<(), EditError>;
+    let changes: [(&str, Change); 2] = [
+        ("a larger disk", |file| resize(file, &to(1 << 40), guids(4).as_mut())),
+        ("smaller blocks", |file| divide_blocks(file, 1 << 20, guids(4).as_mut())),
+    ];
+    let before = memory(&options(DiskKind::Dynamic, 400 << 30, 2 << 20, 512), 1);
+    let long = Storage::len(&before).expect("memory");
+    for (what, change) in changes {
+        let mut steps = 0;
+        let done = loop {
+            let file = Full::of(&before, steps);
+            match change(&file) {
+                Ok(()) => break file.inner,
+                Err(EditError::Disk(error)) => assert!(error.to_string().contains("table"), "{what}: {error}"),
+                Err(error) => panic!("{what}: {error}"),
+            }
+            let (len, allocated) = (Storage::len(&file.inner).expect("memory"), file.inner.allocated());
+            assert_eq!((len, allocated), (long, before.allocated()), "{what}, after {steps} writes");
+            assert_eq!(alone(open(file.inner, false, 5)).size(), 400 << 30, "{what}");
+            steps += 1;
+        };
+        assert!(steps > 1, "{what}: {steps} writes");
+        assert_sound(&done, what);
+    }
+    // One that tells it is not filled even for a moment.
+    let file = Full { free: Some(1 << 20), ..Full::of(&before, 0) };
+    let refused = resize(&file, &to(1 << 40), guids(4).as_mut()).expect_err("no room").to_string();
+    assert!(refused.contains("1048576 are free"), "{refused}");
+    assert_eq!(Storage::len(&file.inner).expect("memory"), long);
 }
 
 #[test]

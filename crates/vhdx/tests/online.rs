@@ -45,6 +45,17 @@ fn shrink<S: Storage>(chain: &Chain<S>) -> u64 {
 }
 
 #[test]
+fn a_file_that_was_left_too_long_is_cut_before_anything_is_written() {
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
+    let before = Storage::len(&storage).expect("memory");
+    storage.set_len(before + 8 * MIB).expect("memory");
+    let chain = alone(open(storage.clone(), true, 2));
+    assert_eq!(chain.disks()[0].cut().expect("a cut"), 8 * MIB);
+    assert_eq!(Storage::len(&storage).expect("memory"), before);
+    assert_sound(&Arc::new((*storage).clone()), "killed");
+}
+
+#[test]
 fn a_file_is_cut_while_it_is_used_and_grows_again() {
     let storage = Arc::new(memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1));
     let chain = holes(&storage, 40);

@@ -243,6 +243,12 @@ pub enum SpecError {
     /// `iscsi:` that does not go on with `//host`.
     #[error("an iSCSI address is written iscsi://[user[%secret]@]host[:port]/iqn/lun")]
     IscsiForm,
+    /// A path that cannot be written down.
+    #[error("{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name")]
+    NotUtf8 {
+        /// The path, as far as it can be shown.
+        path: String,
+    },
     /// Decorators nested beyond reason.
     #[error("more than {DEPTH_MAX} decorators are nested")]
     TooDeep,
@@ -394,11 +400,35 @@ impl DeviceSpec {
         self
     }
 
+    /// The path of the file that it is made of, whatever decorates it.
+    pub fn path(&self) -> Option<&Path> {
+        match self.leaf() {
+            Self::File { path, .. } | Self::Vhdx { path } | Self::Image { path, .. } | Self::Paths { path } => {
+                Some(path)
+            }
+            _ => None,
+        }
+    }
+
+    /// Refuses a device whose name cannot be written down and read again: paths are text in configurations, in requests
+    /// and in the manifests of backups.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError::NotUtf8`].
+    pub fn writable(&self) -> Result<(), SpecError> {
+        match self.path().filter(|path| path.to_str().is_none()) {
+            Some(path) => Err(SpecError::NotUtf8 { path: path.display().to_string() }),
+            None => Ok(()),
+        }
+    }
+
     /// The text of the same device with relative paths found from `folder`, secrets and all; what has none stays as it
     /// is written.
     pub fn located(text: &str, folder: &Path) -> Result<String, SpecError> {
         let spec = Self::parse(text)?;
         let found = spec.clone().in_folder(folder);
+        found.writable()?;
         if found == spec {
             return Ok(text.to_owned());
         }

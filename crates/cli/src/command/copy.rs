@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
 use lunway_copy::{Before, Compared, Copied, Foreign, Skipped, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
 use lunway_image::vhd::Writer;
-use lunway_occupancy::{lock_holder, user_of};
+use lunway_occupancy::{lock_holder, share_bytes, user_of};
 use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
@@ -25,6 +26,7 @@ use super::disk::{NewDisk, Replaced, skipped};
 use crate::awaited::{Awaited, waits_for};
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
+use crate::new_file::{PrivateFiles, file_mode, of_source};
 use crate::report_file::{file_of, is_same_file};
 use crate::{interrupt, progress, terminal};
 
@@ -62,6 +64,9 @@ pub(crate) struct Copy {
     /// The parent of a VHDX file that is made.
     #[arg(skip)]
     parent: Option<PathBuf>,
+    /// Mode of what is read, where the source is not named here.
+    #[arg(skip)]
+    mode: Option<u32>,
     /// The file whose place a new one takes.
     #[arg(skip)]
     replaced: Option<Replaced>,
@@ -92,6 +97,8 @@ pub(super) struct Destination {
     pub(super) before: Before,
     /// The file's name once it is complete, where it has another one until then.
     pub(super) complete: Option<PathBuf>,
+    /// That file.
+    file: Option<FileId>,
     /// The file was made just now, and has no data yet.
     made: bool,
 }
@@ -109,7 +116,24 @@ impl Destination {
         if opened.is_err() {
             self.give_up();
         }
-        opened
+        match (opened, self.is_exchanged()) {
+            (Ok(opened), Some(unfinished)) => {
+                opened.close_or_log().await;
+                Err(Failure::failed(anyhow!(
+                    "{} was exchanged while it was opened, and nothing was written to it: choose a folder that only you \
+                     may write to",
+                    unfinished.display()
+                )))
+            }
+            (opened, _) => opened,
+        }
+    }
+
+    /// The unfinished file, if its name leads to another one by now.
+    fn is_exchanged(&self) -> Option<PathBuf> {
+        let unfinished = partial(self.complete.as_ref()?);
+        let now = fs::symlink_metadata(&unfinished).ok().map(|file| (file.dev(), file.ino()));
+        (now != self.file).then_some(unfinished)
     }
 
     /// Removes a file that was made for the copy, to which nothing was written.
@@ -144,7 +168,12 @@ impl Copy {
         how: How,
         json: bool,
     ) -> Self {
-        Self { source, destination, how, direct: false, json, layout, parent, replaced: None }
+        Self { source, destination, how, direct: false, json, layout, parent, mode: None, replaced: None }
+    }
+
+    /// The same, of what only who may read a file of this mode may read.
+    pub(super) fn readable_as(self, mode: u32) -> Self {
+        Self { mode: Some(mode), ..self }
     }
 
     /// The same, with a new file in the place of an existing one.
@@ -238,7 +267,7 @@ impl Copy {
         sector: u32,
     ) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
-        let there = Destination { spec: spec.clone(), before, complete: None, made: false };
+        let there = Destination { spec: spec.clone(), before, complete: None, file: None, made: false };
         if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
             return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name {spec} *.avhdx")));
         }
@@ -271,13 +300,14 @@ impl Copy {
         let unfinished = partial(path);
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
-        let before = match fs::metadata(&unfinished) {
-            Ok(_) if self.how.resume && is_unbegun(&spec, &unfinished)? => {
+        let left = leftover(&unfinished, self.replaced.as_ref())?;
+        let before = match left {
+            Some(_) if self.how.resume && is_unbegun(&spec, &unfinished)? => {
                 eprintln!("lunway: {name} was interrupted before anything was copied: starting again");
                 remove_unfinished(&unfinished)?;
                 Before::Blank
             }
-            Ok(file) if self.how.resume => match disk_size(&spec, file.len())? {
+            Some(ref left) if self.how.resume => match disk_size(&spec, left.len)? {
                 there if there == size => {
                     self.layout.agrees_with(&spec, self.parent.is_some())?;
                     Before::Unfinished
@@ -290,7 +320,7 @@ impl Copy {
                     )));
                 }
             },
-            Ok(_) if !self.how.overwrite => {
+            Some(_) if !self.how.overwrite => {
                 let writer = fs::File::open(&unfinished).ok().and_then(|file| lock_holder(&file));
                 return Err(Failure::failed(match writer {
                     Some(writer) => {
@@ -301,30 +331,53 @@ impl Copy {
                     ),
                 }));
             }
-            Ok(_) => {
+            Some(_) => {
                 remove_unfinished(&unfinished)?;
                 Before::Blank
             }
-            Err(_) => Before::Blank,
+            None => Before::Blank,
         };
         let mut before = before;
         let made = before == Before::Blank;
-        if made {
-            match (&spec, &self.parent) {
-                (DeviceSpec::Vhdx { path }, Some(parent)) => {
-                    self.layout.make_child(path, parent, Some(size))?;
+        let file = match left {
+            Some(left) if !made => left.id,
+            _ => {
+                // Nobody else may open it before its mode is known.
+                let private = PrivateFiles::begin();
+                self.make(&spec, size, sector)?;
+                let usual = private.end();
+                if self.parent.is_some() {
                     // It shows the parent's data: what differs from them is written.
                     before = Before::Unfinished;
                 }
-                (DeviceSpec::Vhdx { path }, None) => drop(self.layout.make(path, size, sector)?),
-                (DeviceSpec::Image { path, .. }, _) => drop(self.layout.make_vhd(path, size, sector)?),
-                _ => create_file(&unfinished, size).map_err(Failure::failed)?,
+                match &self.replaced {
+                    Some(replaced) => replaced.lend_permissions(&unfinished)?,
+                    None => of_source(self.source_mode(), usual, &unfinished)?,
+                }
+                let made = leftover(&unfinished, self.replaced.as_ref())?;
+                made.with_context(|| format!("{} is gone", unfinished.display()))?.id
             }
-            if let Some(replaced) = &self.replaced {
-                replaced.lend_permissions(&unfinished)?;
+        };
+        Ok(Destination { spec, before, complete: Some(path.to_owned()), file: Some(file), made })
+    }
+
+    /// Makes the file of a copy, empty.
+    fn make(&self, spec: &DeviceSpec, size: u64, sector: u32) -> Result<(), Failure> {
+        match (spec, &self.parent) {
+            (DeviceSpec::Vhdx { path }, Some(parent)) => {
+                drop(self.layout.make_child(path, parent, Some(size))?);
             }
+            (DeviceSpec::Vhdx { path }, None) => drop(self.layout.make(path, size, sector)?),
+            (DeviceSpec::Image { path, .. }, _) => drop(self.layout.make_vhd(path, size, sector)?),
+            (DeviceSpec::File { path, .. }, _) => create_file(path, size).map_err(Failure::failed)?,
+            _ => {}
         }
-        Ok(Destination { spec, before, complete: Some(path.to_owned()), made })
+        Ok(())
+    }
+
+    /// Who may read the source, if that is a file.
+    fn source_mode(&self) -> Option<u32> {
+        self.mode.or_else(|| file_mode(&DeviceSpec::parse(&self.source).ok()?))
     }
 
     /// Refuses a destination that holds data, unless the user said what is to become of it.
@@ -489,7 +542,7 @@ async fn compare(transfer: &Transfer<'_>, size: u64) -> anyhow::Result<Compared>
 }
 
 /// A size that must not look like another one: `10 GiB (10737418240 bytes)`.
-fn exactly(bytes: u64) -> String {
+pub(in crate::command) fn exactly(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", HumanSize(bytes))
 }
 
@@ -541,6 +594,54 @@ pub(super) fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Device and inode of a file.
+type FileId = (u64, u64);
+
+/// The file of an interrupted copy.
+struct Leftover {
+    id: FileId,
+    len: u64,
+}
+
+/// The file that an interrupted copy has left at `path`; `None`: nothing is there.
+///
+/// The name is known to everybody, and in a folder that others may write to they may have put something else there, to
+/// have it written to: refused are a link, a file with another name elsewhere, and a file of another user. A file that
+/// takes the place of another one has its owner.
+fn leftover(path: &Path, replaced: Option<&Replaced>) -> Result<Option<Leftover>, Failure> {
+    let shown = path.display();
+    let file = match fs::symlink_metadata(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(Failure::Failed(anyhow!(error).context(format!("cannot look at {shown}"))));
+        }
+    };
+    let refused = |what: String| {
+        Err(Failure::failed(anyhow!("{shown} {what}, so no copy of yours has left it: remove it first")))
+    };
+    if file.is_symlink() {
+        return refused("is a symbolic link".to_owned());
+    }
+    if !file.is_file() {
+        return refused("is not a regular file".to_owned());
+    }
+    if file.nlink() > 1 {
+        return refused(format!("has {} names (hard links)", file.nlink()));
+    }
+    let is_known = replaced.and_then(Replaced::owner) == Some(file.uid());
+    if !is_known && file.uid() != rustix::process::geteuid().as_raw() && new_owner(path) != Some(file.uid()) {
+        return refused(format!("belongs to another user (UID {})", file.uid()));
+    }
+    Ok(Some(Leftover { id: (file.dev(), file.ino()), len: file.len() }))
+}
+
+/// The owner that a new file in the folder of `path` has: on a share another one than this process.
+fn new_owner(path: &Path) -> Option<u32> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(tempfile::tempfile_in(folder).ok()?.metadata().ok()?.uid())
+}
+
 /// Removes what an interrupted copy left. A file that is locked belongs to a copy that is running.
 fn remove_unfinished(path: &Path) -> anyhow::Result<()> {
     let _locked = open_file(path, true).with_context(|| format!("cannot replace {}", path.display()))?;
@@ -579,11 +680,14 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     lunway_vhdx::rename_new(from, to).with_context(failed).map_err(Failure::Failed)
 }
 
-/// Refuses a copy of a file to itself.
+/// Refuses a copy of a file to itself, also through a loop device or a partition.
 pub(super) fn refuse_same(source: &DeviceSpec, destination: &DeviceSpec) -> Result<(), Failure> {
     match (file_of(source), file_of(destination)) {
         (Some(from), Some(to)) if is_same_file(from, to) => Err(Failure::Usage(format!(
             "{source} and {destination} are the same file: name another destination"
+        ))),
+        (Some(from), Some(to)) if share_bytes(from, to) => Err(Failure::Usage(format!(
+            "{source} and {destination} lie on the same bytes, as a loop device and its file do: name another destination"
         ))),
         _ => Ok(()),
     }

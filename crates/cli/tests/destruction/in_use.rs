@@ -88,6 +88,52 @@ fn a_disk_that_qemu_has_open_is_written_by_no_command() {
     }
 }
 
+/// Its tables lay in QEMU's memory: a copy lacked data that had been written long before it began, without a word.
+#[test]
+fn a_qcow2_file_that_qemu_writes_is_read_by_no_command() {
+    let (Some(qemu), Some(img)) = (lunway_foreign::program("qemu-io"), lunway_foreign::program("qemu-img"))
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, child, copy, points) =
+        (path("disk.qcow2"), path("child.qcow2"), path("copy.img"), path("points"));
+    fs::create_dir(&points).unwrap();
+    for words in [
+        vec!["create", "-q", "-f", "qcow2", &disk, "64M"],
+        vec!["create", "-q", "-f", "qcow2", "-b", &disk, "-F", "qcow2", &child],
+    ] {
+        assert!(Command::new(&img).args(words).output().unwrap().status.success());
+    }
+    let mut guest = Command::new(&qemu);
+    guest.args(["-f", "qcow2", &disk]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guest = guest.spawn().unwrap();
+    // It answers when it has written, and does not flush.
+    let mut said = BufReader::new(guest.stdout.take().unwrap());
+    guest.stdin.as_mut().unwrap().write_all(b"write -P 7 4M 1M\n").unwrap();
+    said.read_line(&mut String::new()).unwrap();
+    for words in [
+        vec!["copy", &disk, &copy],
+        vec!["copy", &child, &copy],
+        vec!["disk", "convert", &disk, &copy],
+        vec!["disk", "info", &disk],
+        vec!["disk", "map", &disk],
+        vec!["backup", "run", &disk, &points],
+        vec!["bench", &disk, "--rw", "read", "--size", "64K"],
+    ] {
+        let output = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains("in that program's memory"), "{words:?}: {said}");
+        assert!(!Path::new(&copy).exists(), "{words:?}");
+    }
+    drop(guest.stdin.take());
+    assert!(guest.wait().unwrap().success());
+    succeed(lunway(&["copy", &child, &copy]));
+    assert_eq!(&fs::read(&copy).unwrap()[4 << 20..5 << 20], &[7; 1 << 20]);
+}
+
 #[test]
 fn a_disk_that_qemu_writes_becomes_nobodys_parent() {
     let Some(qemu) = lunway_foreign::program("qemu-io") else { return };

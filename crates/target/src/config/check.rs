@@ -283,6 +283,9 @@ impl Config {
         if lun.id > LUN_MAX {
             return Err(self.wrong(&at("id"), &lun.id, format!("0 to {LUN_MAX} can be addressed")));
         }
+        if let Err(why) = lun.device.spec().writable() {
+            return Err(self.wrong(&at("device"), &lun.device, why.to_string()));
+        }
         if let Some(sector) = lun.sector.filter(|sector| ![512, 4096].contains(sector)) {
             return Err(self.wrong(&at("sector"), &sector, "512 and 4096 are possible"));
         }

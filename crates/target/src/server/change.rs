@@ -453,6 +453,7 @@ impl Changer {
             new = load()?;
         }
         new.check()?;
+        self.maker.own_files.know(&new);
         new.keep_formats(&old);
         let waiting = match draft.fixed_later {
             true => at_next_start(&old, &mut new)?,

@@ -17,7 +17,8 @@ use tokio::task::JoinHandle;
 use super::compaction::{CLOSE_TIME, Compactions};
 use super::daemon_identity::DaemonIdentity;
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
-use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
+use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError, OpenedDevice};
+use super::own_files::OwnFiles;
 use super::snapshots::LunSnapshots;
 use super::tracking::{Fallback, Track};
 use super::warnings::Warning;
@@ -114,6 +115,7 @@ pub(super) struct Maker {
     pub(super) tracks: Option<PathBuf>,
     pub(super) daemon: Arc<DaemonIdentity>,
     pub(super) unsettled: Arc<Unsettled>,
+    pub(super) own_files: Arc<OwnFiles>,
 }
 
 impl Maker {
@@ -147,6 +149,12 @@ impl Maker {
         // On the server's own runtime, whoever asks: the device must live as long as that.
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
         let mut opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
+        if let Some(why) = self.own_file(&opened).await {
+            if let Some(close) = opened.close {
+                close.await;
+            }
+            return Err(refused(why.into()));
+        }
         let mut tracking = None;
         if let Some(track) = track {
             (opened, tracking) = track.around(opened, fallback).await.map_err(|why| refused(why.into()))?;
@@ -172,6 +180,12 @@ impl Maker {
             work,
             close: Mutex::new(opened.close),
         })
+    }
+
+    /// Why a device that was opened is none, where it is a file of the daemon itself.
+    async fn own_file(&self, opened: &OpenedDevice) -> Option<String> {
+        let (place, own_files) = (opened.device.identity().place?, Arc::clone(&self.own_files));
+        self.runtime.spawn_blocking(move || own_files.of_place(&place)).await.ok()?
     }
 
     /// Forgets what is kept of a logical unit that was removed while it was offline.
@@ -456,6 +470,7 @@ mod tests {
             tracks: None,
             daemon,
             unsettled: Arc::default(),
+            own_files: Arc::default(),
         };
         let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
         let unit = maker.unit(target, lun, &device).unwrap();

@@ -12,6 +12,7 @@
 //! | `work.rs` | resizes and snapshots of those devices, and what outlives its caller |
 //! | `offline.rs` | logical units whose device could not be opened at the start, and when it can |
 //! | `own.rs` | devices that would lead back to the server |
+//! | `own_files.rs` | files of the daemon itself, which are no devices |
 //! | `daemon_identity.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `snapshots.rs` | snapshots of logical units while they are served |
 //! | `tracking.rs` | the track file of a logical unit, and what identifies its disk |
@@ -31,6 +32,7 @@ mod lun;
 mod offline;
 mod opening;
 mod own;
+mod own_files;
 mod reservations;
 mod settings;
 mod snapshots;
@@ -72,6 +74,7 @@ use claim::Claims;
 use daemon_identity::DaemonIdentity;
 use lun::{Lun, Maker, Serials};
 use offline::{Later, Left, Offline};
+use own_files::OwnFiles;
 use stopping::Stopped;
 use tracking::Fallback;
 use turn::Turns;
@@ -177,7 +180,9 @@ impl Server {
         let tracks = state.as_ref().map(|store| store.path().to_owned());
         tracks.as_deref().into_iter().for_each(snapshots::clean_up);
         let unsettled = Arc::default();
-        let maker = Maker { open, runtime: Runtime::current(), state: kept, tracks, daemon, unsettled };
+        let own_files = Arc::new(OwnFiles::of(&config, tracks.as_deref()));
+        let runtime = Runtime::current();
+        let maker = Maker { open, runtime, state: kept, tracks, daemon, unsettled, own_files };
         let (opened, left) = open_all(&config, &maker).await?;
         let luns: Luns = opened.into_iter().map(|lun| (lun.key(), lun)).collect();
         let mut targets = BTreeMap::new();
@@ -249,6 +254,11 @@ impl Server {
         let claims = Claims::default();
         let changer = Changer { shared, maker, turns, transaction, claims, current, offline, listeners };
         Ok(Self { changer, workers, state, registrar })
+    }
+
+    /// Says which file the configuration is saved to from now on: it is not served as a disk.
+    pub fn saved_to(&self, file: &Path) {
+        self.changer.maker.own_files.save_to(file);
     }
 
     /// Warnings about the configuration. Looks into no file.

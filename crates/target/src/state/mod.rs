@@ -28,6 +28,15 @@ use queue::{Queue, Request, Thing};
 
 pub(crate) use file::name as file_name;
 
+/// Whether a file of the state directory is the daemon's own by its name: a kept item, a track file, what a snapshot
+/// needs, the lock.
+pub(crate) fn is_state_file(name: &str) -> bool {
+    // Each owner is a target and a LUN, with a slash between; a long name ends with a hash.
+    let is_item = name.rsplit_once('.').is_some_and(|(owner, _)| owner.contains("%2F") || owner.contains('~'));
+    let is_of_snapshot = name.strip_prefix("snapshot-").is_some_and(|name| name.ends_with(".area"));
+    is_item || is_of_snapshot || name.starts_with(".lock")
+}
+
 /// Advice to who needs a state directory and has none. `state_dir` is one of
 /// [`Config::FIXED`](crate::config::Config::FIXED): a reload alone would not help.
 pub(crate) const SET_STATE_DIR: &str =

@@ -23,13 +23,17 @@ impl<S: Storage> Disk<S> {
     ///
     /// Those of the storage. Nothing is lost.
     pub fn cut(&self) -> Result<u64, DiskError> {
-        let mut committer = self.committer();
-        let free_end = {
+        {
             let state = self.state();
             state.check_alive()?;
-            state.space.end() < state.file_len
-        };
-        if committer.log.is_none() || !free_end {
+            if self.read_only || state.space.end() >= state.file_len {
+                return Ok(0);
+            }
+        }
+        // A file that was left too long is cut before anything is written to it, too.
+        self.begin_session()?;
+        let mut committer = self.committer();
+        if committer.log.is_none() {
             return Ok(0);
         }
         self.commit(&mut committer)?;

@@ -58,13 +58,10 @@ pub fn divide_blocks(
 impl<S: Storage> Edit<'_, S> {
     /// Lengthens a file that ends within its last block, as others leave them: all of its parts must lie in the file.
     fn complete_last_block(&mut self) -> Result<(), EditError> {
-        let (len, end) = (self.opened.file_len, self.opened.space.end());
-        if end > len {
-            self.storage.set_len(end).map_err(DiskError::storage("extending the file"))?;
-            self.opened.space.grow(len, end);
-            self.opened.file_len = end;
+        match self.opened.space.end() {
+            end if end > self.opened.file_len => self.lengthen(end),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes the new table to where nothing leads yet.

@@ -38,13 +38,45 @@ use crate::storage::Storage;
 ///   7  headers      LogGuid is zero
 /// ```
 ///
-/// Before step 5 the file is as it was, after it a replay completes the change.
-pub(crate) struct Edit<'a, S> {
+/// Before step 5 the file is as it was, and a change that fails there leaves it as long as it was ([`Taken`]); after it
+/// a replay completes the change.
+pub(crate) struct Edit<'a, S: Storage> {
     storage: &'a S,
     opened: Opened,
     guids: &'a mut dyn GuidSource,
+    taken: Taken<'a, S>,
     /// Changed pages, by their offset.
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+}
+
+/// Space that a change took for what no structure leads to yet. When it is dropped, the host gets it back: the store of a
+/// file whose change failed for want of space must not stay full for all others.
+struct Taken<'a, S: Storage> {
+    storage: &'a S,
+    /// Length of the file before the change, once that has lengthened it.
+    len: Option<u64>,
+    /// Holes of the file that the change writes to.
+    holes: Vec<Span>,
+}
+
+impl<S: Storage> Taken<'_, S> {
+    /// The change may be durable from now on.
+    fn keep(&mut self) {
+        self.len = None;
+        self.holes.clear();
+    }
+}
+
+impl<S: Storage> Drop for Taken<'_, S> {
+    fn drop(&mut self) {
+        // Where this fails, the file is whole all the same, and compacting it gives the space back.
+        for hole in &self.holes {
+            let _ = self.storage.punch(hole.offset, hole.len);
+        }
+        if let Some(len) = self.len {
+            let _ = self.storage.set_len(len);
+        }
+    }
 }
 
 /// Effect of a change on the virtual disk: which GUIDs of the header are new (2.2.2).
@@ -60,7 +92,8 @@ impl<'a, S: Storage> Edit<'a, S> {
     /// Replays the log, and refuses a file with any damage.
     fn open(storage: &'a S, guids: &'a mut dyn GuidSource) -> Result<Self, EditError> {
         open::replay_onto(storage, guids)?;
-        Ok(Self { storage, opened: open::read_sound(storage)?, guids, pages: BTreeMap::new() })
+        let taken = Taken { storage, len: None, holes: Vec::new() };
+        Ok(Self { storage, opened: open::read_sound(storage)?, guids, taken, pages: BTreeMap::new() })
     }
 
     /// Takes free space for `len` bytes, a multiple of 1 MiB, and lengthens the file where there is no hole. What is
@@ -68,15 +101,31 @@ impl<'a, S: Storage> Edit<'a, S> {
     fn allocate(&mut self, len: u64) -> Result<Span, EditError> {
         let space = &mut self.opened.space;
         if let Some(span) = space.allocate(len) {
+            self.taken.holes.push(span);
             return Ok(span);
         }
         let offset = space.end().max(self.opened.file_len).next_multiple_of(MIB);
         let span = Span { offset, len };
-        self.storage.set_len(span.end()).map_err(DiskError::storage("extending the file"))?;
-        space.grow(self.opened.file_len, span.end());
-        space.take(span);
-        self.opened.file_len = span.end();
+        // Known to fail: others would find the store full meanwhile.
+        if let Some(free) = self.storage.free().map_err(DiskError::storage("asking for free space"))?
+            && free < len
+        {
+            let what = format!("{len} bytes are needed, and {free} are free");
+            let full = std::io::Error::new(std::io::ErrorKind::StorageFull, what);
+            return Err(DiskError::storage("extending the file")(full).into());
+        }
+        self.lengthen(span.end())?;
+        self.opened.space.take(span);
         Ok(span)
+    }
+
+    /// Lengthens the file until the commit, and for good with it.
+    fn lengthen(&mut self, len: u64) -> Result<(), EditError> {
+        self.storage.set_len(len).map_err(DiskError::storage("extending the file"))?;
+        self.taken.len.get_or_insert(self.opened.file_len);
+        self.opened.space.grow(self.opened.file_len, len);
+        self.opened.file_len = len;
+        Ok(())
     }
 
     /// Reads metadata as it will be after the commit.
@@ -119,7 +168,7 @@ impl<'a, S: Storage> Edit<'a, S> {
 
     /// Makes everything that was put durable at once, or nothing of it.
     fn commit(self, changes: Changes) -> Result<(), EditError> {
-        let Self { storage, mut opened, guids, pages } = self;
+        let Self { storage, mut opened, guids, mut taken, pages } = self;
         let failed = |what| DiskError::storage(what);
         let pages: Vec<Page> = pages.into_iter().collect();
         storage.flush().map_err(failed("flushing"))?;
@@ -153,6 +202,7 @@ impl<'a, S: Storage> Edit<'a, S> {
         let mut writer = LogWriter::new(ring, log, LogWriter::first_sequence(log));
         writer.write(storage, &content).map_err(failed("writing the log"))?;
         storage.flush().map_err(failed("flushing the log"))?;
+        taken.keep();
         let named = opened.headers.update(storage, |header| header.log = log);
         named.map_err(failed("writing a header"))?;
 

@@ -24,7 +24,8 @@ pub struct Resize {
 }
 
 /// Makes the virtual disk larger or smaller, at once or not at all. What is added reads as zeroes; what lies behind a
-/// smaller size is lost.
+/// smaller size is lost. A larger disk may need a larger table: one that the host has no room for leaves the file as
+/// long as it was.
 ///
 /// DataWriteGuid changes: a disk that has children may not be resized, and whether it has any only the caller can know.
 ///
@@ -98,9 +99,7 @@ impl<S: Storage> Edit<'_, S> {
             // At once, not block by block.
             let len = self.opened.space.end().max(self.opened.file_len).next_multiple_of(MIB)
                 + (to.blocks - from.blocks) * to.block_size;
-            self.storage.set_len(len).map_err(DiskError::storage("extending the file"))?;
-            self.opened.space.grow(self.opened.file_len, len);
-            self.opened.file_len = len;
+            self.lengthen(len)?;
         }
         let mut index = from.first_behind();
         let mut bytes = Vec::with_capacity(STEP as usize);
@@ -153,6 +152,7 @@ impl<S: Storage> Edit<'_, S> {
                     None => (self.allocate(to.block_size)?, true),
                 };
                 if !zero {
+                    self.taken.holes.push(span);
                     let zeroed = self.storage.zero(span.offset, span.len);
                     zeroed.map_err(DiskError::storage("writing zeroes"))?;
                 }

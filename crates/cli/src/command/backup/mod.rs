@@ -15,10 +15,12 @@ use std::{fs, process};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_backup::{BackupError, Catalogue, Folder, Guids, Holder, HostFolder};
+use lunway_block::spec::DeviceSpec;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::random_guids;
 
 use crate::failure::Failure;
+use crate::new_file::file_mode;
 
 /// Back disks up into a folder of VHDX files, and restore them
 #[derive(Debug, Args)]
@@ -80,6 +82,20 @@ impl Destination {
             format!("cannot use {shown} as a destination: make the folder first, and see that its share is mounted")
         });
         Ok(Arc::new(opened?))
+    }
+
+    /// The same for points of a disk, which only who may read that may read.
+    fn open_for(&self, source: &DeviceSpec) -> Result<Arc<HostFolder>, Failure> {
+        self.opened(file_mode(source).unwrap_or(0))
+    }
+
+    /// The same for points of a disk that only its user may read.
+    fn open_private(&self) -> Result<Arc<HostFolder>, Failure> {
+        self.opened(0)
+    }
+
+    fn opened(&self, mode: u32) -> Result<Arc<HostFolder>, Failure> {
+        Ok(Arc::new(HostFolder::open(self.open()?.path()).context("opening the destination")?.with_mode(mode)))
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::{Destination, catalogue, failed, refuse_inside};
 use crate::awaited::{Awaited, waits_for};
-use crate::command::copy::{Copy, Destination as Into, How, partial, rename, unchanged};
+use crate::command::copy::{Copy, Destination as Into, How, exactly, partial, rename, unchanged};
 use crate::command::disk::NewDisk;
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
@@ -74,6 +74,7 @@ impl Restore {
         if let Some(path) = file_of(&spec) {
             refuse_inside(&own, path)?;
         }
+        let mode = own.mode();
         let folder: Arc<dyn Folder> = own;
         let catalogue = catalogue(&*folder)?;
         let manifest = catalogue.find(&self.point).map_err(failed)?;
@@ -82,6 +83,7 @@ impl Restore {
         let size = range.end - range.start;
         let how = How { overwrite: self.overwrite, resume: self.resume, ..How::default() };
         let copy = Copy::to_disk(String::new(), self.out.clone(), NewDisk::default(), None, how, self.json);
+        let copy = copy.readable_as(mode);
         let into = copy.destination(&spec, size, sector)?;
         let runtime = BlockingRuntime::new()?;
         let opened = runtime.wait(into.open(&OpenOptions::default()))?;
@@ -102,6 +104,14 @@ impl Restore {
         }
         let result = runtime.wait(async {
             let device: &dyn BlockDevice = &written;
+            let there = device.geometry().size;
+            if there < size {
+                return Err(anyhow!(
+                    "{spec} is {} and what is restored {}: nothing was written; name a larger device, or a new file",
+                    exactly(there),
+                    exactly(size)
+                ));
+            }
             if into.complete.is_none() && !self.overwrite {
                 let region = Region { offset: 0, len: size.min(device.geometry().size) };
                 let held = holds_data(device, region).await;

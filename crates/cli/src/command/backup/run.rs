@@ -24,7 +24,7 @@ use crate::command::copy::{refuse_users, warn_of_users, whole};
 use crate::command::disk::skipped;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::LunName;
-use crate::device::{self, BlockingRuntime};
+use crate::device::{self, BlockingRuntime, written};
 use crate::failure::Failure;
 use crate::freezing::Freezing;
 use crate::report_file::file_of;
@@ -116,7 +116,8 @@ impl Run {
     /// A device that this process opens.
     fn run_device(&self) -> Result<(), Failure> {
         let spec = device::parse(&self.source)?;
-        let folder: Arc<dyn Folder> = self.destination.open()?;
+        let name = source_name(&spec)?;
+        let folder: Arc<dyn Folder> = self.destination.open_for(&spec)?;
         if self.skip_free {
             refuse_users(&spec)?;
         } else {
@@ -137,7 +138,7 @@ impl Run {
         interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
         let source = Source {
             device: &read,
-            name: source_name(&spec),
+            name,
             changed: Changed::Unknown { why: "nothing keeps track of changes of this source".into() },
             state: None,
             epoch: None,
@@ -156,7 +157,7 @@ impl Run {
 
     /// A logical unit of a running daemon, as it is at one instant.
     fn run_served(&self, lun: LunName) -> Result<(), Failure> {
-        let folder: Arc<dyn Folder> = self.destination.open()?;
+        let folder: Arc<dyn Folder> = self.destination.open_private()?;
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
@@ -256,10 +257,13 @@ impl Run {
     }
 }
 
-/// How the source is called in manifests: a file by its whole path, so that it is the same from everywhere.
-fn source_name(spec: &DeviceSpec) -> String {
-    let path = file_of(spec).and_then(|path| path.canonicalize().ok());
-    path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
+/// How the source is called in manifests: a file by its whole path, so that it is the same from everywhere. One that is
+/// not UTF-8 would be called as others are, whose backups it would be taken for.
+fn source_name(spec: &DeviceSpec) -> Result<String, Failure> {
+    match file_of(spec).and_then(|path| path.canonicalize().ok()) {
+        Some(path) => written(&path).map(str::to_owned),
+        None => Ok(spec.to_string()),
+    }
 }
 
 /// Says that somebody may be writing to the source, and refuses a directory.

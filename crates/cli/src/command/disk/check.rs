@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::named::vhdx;
 use super::{folder, guids, open_to_change};
 use crate::failure::Failure;
+use crate::new_file::as_file;
 use crate::terminal;
 
 /// Check every structure and block table entry of a disk and its parents; changes nothing
@@ -243,12 +244,13 @@ const COPY_PIECE: usize = 1 << 20;
 
 /// Copies the parts that may change to another file, at the same offsets, durably.
 fn keep(file: &File, to: &Path) -> anyhow::Result<()> {
-    let copy = match File::options().write(true).create_new(true).open(to) {
+    let copy = match File::options().write(true).create_new(true).mode(0o600).open(to) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             return Err(anyhow!("{} is there, from an earlier repair: move it away", to.display()));
         }
         copy => copy.with_context(|| format!("cannot make {}", to.display()))?,
     };
+    as_file(&copy, file)?;
     // As long as the file: a log that has entries says how long that is at least.
     copy.set_len(file.metadata()?.len())?;
     copy_parts(&repaired_parts(file)?, file, &copy)

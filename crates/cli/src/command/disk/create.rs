@@ -23,6 +23,7 @@ use super::replaced::Replaced;
 use super::{folder, guids, kind_name};
 use crate::command::copy::{Copy, How, refuse_same};
 use crate::failure::Failure;
+use crate::new_file::{PrivateFiles, as_file, own};
 use crate::report_file::{file_of, is_same_file};
 use crate::{device, progress, sector, terminal};
 
@@ -158,7 +159,7 @@ impl Create {
             return print_vhd(path, &made, self.json);
         }
         let made = match &self.parent {
-            Some(parent) => self.layout.make_child(path, &vhdx(parent, "")?, self.size)?,
+            Some(parent) => child_of(&vhdx(parent, "")?, path, &self.layout, self.size)?,
             None => self.layout.make(path, self.size.unwrap_or_default(), 512)?,
         };
         print(path, &made, self.json)
@@ -190,9 +191,24 @@ impl Snapshot {
         if kind == NewKind::Vhd {
             return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name it *.avhdx")));
         }
-        let made = NewDisk::default().make_child(&child, &vhdx(&self.file, RAW)?, None)?;
+        let made = child_of(&vhdx(&self.file, RAW)?, &child, &NewDisk::default(), None)?;
         print(&child, &made, self.json)
     }
+}
+
+/// Makes a child that shows the data of `parent`, and so is for those who may read and write that.
+fn child_of(
+    parent: &Path,
+    path: &Path,
+    layout: &NewDisk,
+    size: Option<u64>,
+) -> anyhow::Result<CreateOptions> {
+    let private = PrivateFiles::begin();
+    let made = layout.make_child(path, parent, size)?;
+    drop(private);
+    let lent = File::open(parent).and_then(|parent| as_file(&own(path)?, &parent));
+    lent.with_context(|| format!("cannot set the permissions of {}", path.display()))?;
+    Ok(made)
 }
 
 impl NewDisk {

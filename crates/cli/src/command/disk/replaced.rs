@@ -13,6 +13,7 @@ use lunway_vhdx::open_file;
 use super::child_names;
 use crate::device;
 use crate::failure::Failure;
+use crate::new_file::own;
 
 /// A file whose place a new file takes.
 ///
@@ -72,12 +73,17 @@ impl Replaced {
         &self.path
     }
 
+    /// The file's owner.
+    pub(in crate::command) fn owner(&self) -> Option<u32> {
+        self.file.metadata().ok().map(|file| file.uid())
+    }
+
     /// Gives a new file the permissions of this one, and its owner where that is possible: who may not read the old
     /// data may not read the new.
     pub(in crate::command) fn lend_permissions(&self, new: &Path) -> anyhow::Result<()> {
         let cannot = || format!("cannot set the permissions of {}", new.display());
         let old = self.file.metadata().with_context(cannot)?;
-        let new = File::open(new).with_context(cannot)?;
+        let new = own(new).with_context(cannot)?;
         new.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777)).with_context(cannot)?;
         // Another user's file can be replaced by who may write to its folder, but not given away again.
         let _ = fchown(&new, Some(old.uid()), Some(old.gid()));

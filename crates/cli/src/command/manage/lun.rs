@@ -11,6 +11,7 @@ use super::compaction::Compacting;
 use super::{
     Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text,
 };
+use crate::device::written;
 use crate::failure::Failure;
 use crate::{percent, sector, terminal};
 
@@ -228,14 +229,14 @@ impl Lun {
             }
             Verb::Add { selector, device, create, shape, replace, shrinking, ending, changing } => {
                 // All of it: what is not said is as it is by default, also where the number was another's.
-                let body = Value::Object(shape.body(Some(&device), &changing.daemon));
+                let body = Value::Object(shape.body(Some(&device), &changing.daemon)?);
                 let new = (!replace).then(|| MUST_BE_NEW.to_owned());
                 let create = create.map(|size| format!("create={size}"));
                 let query = joined([new, create, shrinking.query(), ending.query()]);
                 changing.change_at(Method::PUT, &selector.path(), &query, Some(&body))
             }
             Verb::Set { selector, device, shape, shrinking, ending, changing } => {
-                let mut body = shape.body(device.as_deref(), &changing.daemon);
+                let mut body = shape.body(device.as_deref(), &changing.daemon)?;
                 body.retain(|_, value| !value.is_null());
                 let query = joined([Some(MUST_EXIST.to_owned()), shrinking.query(), ending.query()]);
                 changing.change_at(Method::PUT, &selector.path(), &query, Some(&Value::Object(body)))
@@ -250,7 +251,7 @@ impl Lun {
             Verb::Snapshot { selector, leaf, changing } => {
                 let leaf = std::path::absolute(&leaf).unwrap_or(leaf);
                 let path = format!("{}/snapshot", selector.path());
-                changing.change(Method::POST, &path, Some(&json!({ "leaf": leaf.display().to_string() })))
+                changing.change(Method::POST, &path, Some(&json!({ "leaf": written(&leaf)? })))
             }
             Verb::Compact { selector, compact } => compact.run(&selector.path()),
             Verb::Epoch(epoch) => epoch.run(),
@@ -265,7 +266,7 @@ impl Lun {
 
 impl Shape {
     /// What is said of a logical unit, null for what is not.
-    fn body(&self, device: Option<&str>, daemon: &Daemon) -> Map<String, Value> {
+    fn body(&self, device: Option<&str>, daemon: &Daemon) -> Result<Map<String, Value>, Failure> {
         let body = json!({
             "sector": self.sector,
             "physical_sector": self.physical_sector,
@@ -279,8 +280,10 @@ impl Shape {
             "track": self.track,
         });
         let mut body = body.as_object().cloned().unwrap_or_default();
-        body.extend(device.map(|device| ("device".to_owned(), json!(daemon.device(device)))));
-        body
+        if let Some(device) = device {
+            body.insert("device".to_owned(), json!(daemon.device(device)?));
+        }
+        Ok(body)
     }
 }
 

@@ -26,10 +26,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use clap::Args;
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, SpecError};
 use lunway_console::{Client, ClientError, Endpoint, Method, RunningDaemon};
 use serde_json::{Map, Value};
 
+use crate::device::written;
 use crate::failure::Failure;
 use crate::{device, terminal};
 
@@ -197,18 +198,25 @@ impl Daemon {
     }
 
     /// A file as the daemon finds it, which has another working folder.
-    pub(crate) fn file(&self, path: &Path) -> PathBuf {
-        match self.address.api {
+    pub(crate) fn file(&self, path: &Path) -> Result<String, Failure> {
+        let path = match self.address.api {
             None => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             // What that machine has is not ours to resolve.
             Some(_) => path.to_owned(),
-        }
+        };
+        written(&path).map(str::to_owned)
     }
 
     /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
-    pub(crate) fn device(&self, text: &str) -> String {
-        let (Ok(here), None) = (std::env::current_dir(), &self.address.api) else { return text.to_owned() };
-        DeviceSpec::located(text, &here).unwrap_or_else(|_| text.to_owned())
+    pub(crate) fn device(&self, text: &str) -> Result<String, Failure> {
+        let (Ok(here), None) = (std::env::current_dir(), &self.address.api) else {
+            return Ok(text.to_owned());
+        };
+        match DeviceSpec::located(text, &here) {
+            // A relative path would be looked for elsewhere.
+            Err(error @ SpecError::NotUtf8 { .. }) => Err(Failure::failed(error)),
+            located => Ok(located.unwrap_or_else(|_| text.to_owned())),
+        }
     }
 }
 
@@ -356,14 +364,14 @@ mod tests {
         };
         let here = at(None);
         let folder = std::env::current_dir().unwrap();
-        assert_eq!(here.device("stats:disk.img"), format!("stats:{}", folder.join("disk.img").display()));
-        let beside = here.device("stats:iscsi://u@h/iqn.a:b/0?secret_file=s");
+        assert_eq!(here.device("stats:disk.img").unwrap(), format!("stats:{}", folder.join("disk.img").display()));
+        let beside = here.device("stats:iscsi://u@h/iqn.a:b/0?secret_file=s").unwrap();
         assert_eq!(beside, format!("stats:iscsi://u@h/iqn.a:b/0?secret_file={}/s", folder.display()));
         for text in ["/dev/sdz", "ram:1G", "iscsi://u%secret@h/iqn.a:b/0", "rams:1G"] {
-            assert_eq!(here.device(text), text);
+            assert_eq!(here.device(text).unwrap(), text);
         }
         let there = at(Some("http://h:1"));
-        assert_eq!(there.device("disk.img"), "disk.img");
+        assert_eq!(there.device("disk.img").unwrap(), "disk.img");
     }
 
     #[test]

@@ -261,7 +261,7 @@ fn edited(present: &[Value], is_gone: impl Fn(&Value) -> bool, new: Vec<Value>, 
 
 fn user(daemon: &Daemon, text: &str) -> Result<Value, Failure> {
     let (user, file) = pair(text)?;
-    Ok(json!({ "user": user, "secret_file": daemon.file(&file) }))
+    Ok(json!({ "user": user, "secret_file": daemon.file(&file)? }))
 }
 
 /// `USER:FILE`. The text is not repeated: who took the file's place for the secret has just typed the secret.

@@ -71,7 +71,7 @@ pub(crate) struct Serve {
     /// Save the configuration, and later changes to it, to this new file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     save: Option<PathBuf>,
-    /// Replace the file of --save if it exists
+    /// Replace the file of --save if it exists; only a configuration is replaced
     #[arg(long, requires = "save")]
     force: bool,
     /// Unix socket of the management interface [default: from the configuration, else /run/lunway/lunway.sock, or
@@ -118,7 +118,6 @@ impl Serve {
             let file = self.config.as_ref().map(|file| file.display().to_string());
             return check::check(&config, file.as_deref(), json);
         }
-        let is_new = self.save.is_some();
         // The flags' target is the last one.
         let meant = self.open.then(|| config.targets.last().and_then(Warning::of_access)).flatten();
         if let Some(protection) = Protection::of_target(&config) {
@@ -138,8 +137,9 @@ impl Serve {
                 false => Server::start(config, open).await,
             };
             let server = Arc::new(started.map_err(start_failure)?);
-            if is_new {
+            if let Some(file) = &self.save {
                 source.save(&server.config()).map_err(config_failure)?;
+                server.saved_to(file);
             }
             server.log_warnings(meant.as_ref());
             let managed = sockets.path().map(Path::to_owned);
