@@ -90,6 +90,53 @@ impl Drop for Daemon {
 }
 
 #[test]
+fn the_daemons_own_files_are_not_served_as_disks() {
+    let daemon = Daemon::start();
+    // A whole number of sectors, as a disk has.
+    let text = daemon.file();
+    let padded = format!("{text}{}\n", "#".repeat(4095 - text.len()));
+    fs::write(daemon.path("lunway.toml"), &padded).unwrap();
+    daemon.run(&["reload"]);
+    fs::hard_link(daemon.path("lunway.toml"), daemon.path("link.img")).unwrap();
+    for file in ["lunway.toml", "raw:lunway.toml", "link.img", "readonly:link.img"] {
+        let said = daemon.refused(&["lun", "add", IQN, "9", file]);
+        assert!(said.contains("belongs to this daemon itself: it is its configuration"), "{file}: {said}");
+    }
+    assert_eq!(daemon.file(), padded);
+    // No word allows a size that cannot be: none is advised.
+    for size in ["0", "100"] {
+        let said = daemon.refused(&["lun", "resize", IQN, "0", size]);
+        assert!(said.contains("not whole sectors") && !said.contains("--shrink"), "{said}");
+    }
+}
+
+/// `--save disk.img --force` replaced the served disk with the configuration.
+#[test]
+fn the_file_of_save_is_not_a_disk_and_not_served_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, saved, socket) = (path("disk.img"), path("saved.toml"), path("api.sock"));
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    let lun = format!("0={disk}");
+    let mut serve = lunway(&["serve", "--listen", "127.0.0.1:0", "--no-api", "--open", "--lun", &lun]);
+    serve.args(["--save", &disk, "--force"]);
+    let output = finish(serve, PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("it is not a configuration") && fs::read(&disk).unwrap() == vec![7; 1 << 20], "{said}");
+    let _served = support::Served::start(&["--lun", &lun, "--save", &saved, "--socket", &socket]);
+    support::until(|| fs::metadata(&socket).is_ok());
+    // Long enough for a sector.
+    let alias = "a".repeat(200);
+    succeed(lunway(&["target", "set", IQN, "--alias", &alias, "--socket", &socket]));
+    succeed(lunway(&["target", "add", "iqn.2026-11.com.example:second", "--alias", &alias, "--socket", &socket]));
+    assert!(fs::metadata(&saved).unwrap().len() > 512);
+    let output = finish(lunway(&["lun", "add", IQN, "9", &saved, "--socket", &socket]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("belongs to this daemon itself"), "{said}");
+}
+
+#[test]
 fn a_lun_is_added_seen_resized_and_removed() {
     let daemon = Daemon::start();
     fs::write(daemon.path("disk.img"), vec![7; 1 << 20]).unwrap();

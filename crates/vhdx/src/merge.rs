@@ -17,6 +17,7 @@
 //! children of the base are lost by any merge: [`children`] finds those in its folder and above.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::chain::Chain;

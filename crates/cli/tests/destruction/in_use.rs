@@ -239,6 +239,35 @@ fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
 }
 
 #[test]
+fn a_loop_device_that_takes_no_writes_is_not_opened_for_writing_and_is_one_disk_with_its_file() {
+    let Some(losetup) = lunway_foreign::program("losetup") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img").to_str().unwrap().to_owned();
+    data(Path::new(&disk));
+    let attached = Command::new(&losetup).args(["--find", "--show", "--read-only", &disk]).output().unwrap();
+    if !attached.status.success() {
+        return lunway_foreign::not_run("loop devices (root, on a machine that has some)");
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let tried = std::panic::catch_unwind(|| {
+        // Block devices are not compacted, whatever they are.
+        let commands = writing(&device).into_iter().filter(|words| words[1] != "compact").collect();
+        refused_in_use(&device, commands, "the device is read-only");
+        let lun = format!("0=readonly:{device}");
+        drop(Served::start(&["--lun", &lun, "--no-api"]));
+        succeed(lunway(&["copy", &device, &folder.path().join("copy.img").display().to_string()]));
+        for [from, to] in [[&disk, &device], [&device, &disk]] {
+            let output = finish(lunway(&["copy", from, to, "--overwrite"]), PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains("lie on the same bytes"), "{said}");
+        }
+    });
+    Command::new(&losetup).args(["--detach", &device]).status().unwrap();
+    tried.unwrap();
+}
+
+#[test]
 fn a_disk_that_a_loop_device_has_is_written_by_no_command() {
     let Some(losetup) = lunway_foreign::program("losetup") else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ mod file_systems;
 mod full;
 mod in_use;
 mod measuring;
+mod planted;
 mod raw_disks;
 mod silent;
 mod vanishing;
