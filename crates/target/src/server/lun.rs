@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::compaction::{CLOSE_TIME, Compactions};
 use super::daemon_identity::DaemonIdentity;
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
-use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError, OpenedDevice};
+use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::own_files::OwnFiles;
 use super::snapshots::LunSnapshots;
 use super::tracking::{Fallback, Track};
@@ -149,7 +149,7 @@ impl Maker {
         // On the server's own runtime, whoever asks: the device must live as long as that.
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
         let mut opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
-        if let Some(why) = self.own_file(&opened).await {
+        if let Some(why) = self.own_file(opened.device.identity().place).await {
             if let Some(close) = opened.close {
                 close.await;
             }
@@ -182,9 +182,9 @@ impl Maker {
         })
     }
 
-    /// Why a device that was opened is none, where it is a file of the daemon itself.
-    async fn own_file(&self, opened: &OpenedDevice) -> Option<String> {
-        let (place, own_files) = (opened.device.identity().place?, Arc::clone(&self.own_files));
+    /// Why a device that lies at a place is not served, where that is a file of the daemon itself.
+    async fn own_file(&self, place: Option<String>) -> Option<String> {
+        let (place, own_files) = (place?, Arc::clone(&self.own_files));
         self.runtime.spawn_blocking(move || own_files.of_place(&place)).await.ok()?
     }
 

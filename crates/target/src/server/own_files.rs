@@ -49,17 +49,14 @@ impl OwnFiles {
     /// What of the daemon's own a device is that lies at a place ([`Identity::place`](lunway_block::Identity)), as a
     /// sentence; `None`: nothing.
     pub(super) fn of_place(&self, place: &str) -> Option<String> {
-        let mut own = Vec::new();
-        {
+        let (mut own, saved, state) = {
             let known = self.known();
-            own.extend(known.named.iter().cloned());
-            own.extend(known.saved.clone().map(|file| (file, CONFIGURATION)));
-            let state = known.state.iter().filter_map(|folder| fs::read_dir(folder).ok());
-            let state = state.flatten().flatten().filter(|entry| {
-                entry.file_name().to_str().is_some_and(is_state_file)
-            });
-            own.extend(state.map(|entry| (entry.path(), "a file of its state")));
-        }
+            (known.named.clone(), known.saved.clone(), known.state.clone())
+        };
+        own.extend(saved.map(|file| (file, CONFIGURATION)));
+        let kept = state.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+        let kept = kept.filter(|entry| entry.file_name().to_str().is_some_and(is_state_file));
+        own.extend(kept.map(|entry| (entry.path(), "a file of its state")));
         let (path, what) = own.into_iter().find(|(path, _)| is_at(path, place))?;
         Some(format!(
             "{} belongs to this daemon itself: it is {what}, which initiators must not read or write; name another file",

@@ -88,6 +88,7 @@ impl<S: Storage> Edit<'_, S> {
             self.opened.space.release(to, false);
             return Ok(None);
         }
+        self.taken.holes.push(to);
         let mut buf = vec![0; STEP as usize];
         let mut done = 0;
         while done < from.len {
