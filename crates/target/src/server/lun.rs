@@ -20,7 +20,7 @@ use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
 use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::snapshots::LunSnapshots;
 use super::tracking::{Fallback, Track};
-use super::warnings::Warning;
+use crate::warning::Warning;
 use super::work::{DeviceWork, Unsettled};
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
