@@ -104,8 +104,7 @@ pub struct OwnerMemory {
 impl MemoryBudget {
     /// A budget of which nothing is used.
     pub fn new(limits: MemoryLimits) -> Arc<Self> {
-        let state =
-            State { limits, used: 0, owners: BTreeMap::new(), last_lease: 0, waits: 0, refused: 0 };
+        let state = State { limits, used: 0, owners: BTreeMap::new(), last_lease: 0, waits: 0, refused: 0 };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -183,7 +182,10 @@ impl State {
     }
 
     fn all_waiting(&mut self) -> Vec<Waker> {
-        self.owners.values_mut().flat_map(|account| std::mem::take(&mut account.waiting).into_values()).collect()
+        self.owners
+            .values_mut()
+            .flat_map(|account| std::mem::take(&mut account.waiting).into_values())
+            .collect()
     }
 
     fn is_scarce(&self) -> bool {
@@ -224,8 +226,8 @@ pub struct MemoryLease {
 }
 
 impl MemoryLease {
-    /// Bytes that a lease has beside the budget: for the longest data that a command brings with it (256 KiB) twice, and
-    /// half a mebibyte of answers.
+    /// Bytes that a lease has beside the budget: for the longest data that a command brings with it (256 KiB) twice,
+    /// and half a mebibyte of answers.
     pub const RESERVE: usize = 1 << 20;
 
     /// A lease that has nothing yet.
@@ -251,8 +253,8 @@ impl MemoryLease {
     }
 
     /// Returns `true` if so many bytes in all may be occupied, `more` of them by a request that waits for its memory
-    /// otherwise: then [`poll_room`](Self::poll_room) says when to try again. If the request is `alone`, which means that
-    /// nothing else of its kind has memory here, it may overdraw the lease, unless another lease of the owner is
+    /// otherwise: then [`poll_room`](Self::poll_room) says when to try again. If the request is `alone`, which means
+    /// that nothing else of its kind has memory here, it may overdraw the lease, unless another lease of the owner is
     /// overdrawn.
     pub fn cover_or_wait(&mut self, need: usize, more: usize, alone: bool) -> bool {
         if self.reach(need, Self::RESERVE) || alone && self.overdraw(need) {
@@ -321,8 +323,8 @@ impl MemoryLease {
         Poll::Ready(())
     }
 
-    /// Returns `true` while memory gets scarce for the owner, and this lease has some of the budget: then fewer requests
-    /// should be asked for.
+    /// Returns `true` while memory gets scarce for the owner, and this lease has some of the budget: then fewer
+    /// requests should be asked for.
     pub fn is_pressed(&self) -> bool {
         self.granted > 0 && self.pressed.load(Ordering::Relaxed)
     }
@@ -396,8 +398,7 @@ mod tests {
     #[test]
     fn owners_that_take_all_they_get_leave_a_part_to_those_that_have_few() {
         let budget = budget();
-        let mut leases: Vec<_> =
-            (0..20).map(|owner| MemoryLease::new(&budget, &owner.to_string())).collect();
+        let mut leases: Vec<_> = (0..20).map(|owner| MemoryLease::new(&budget, &owner.to_string())).collect();
         let taken: Vec<_> = leases.iter_mut().map(take_all).collect();
         assert_eq!(taken[..3], [16, 16, 16], "three take three quarters");
         assert_eq!(taken[3..5], [4, 4], "those that come later have a sixteenth each");

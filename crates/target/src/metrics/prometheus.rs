@@ -104,7 +104,11 @@ impl Page {
         self.line("lunway_memory_limit_bytes", &[], memory.limit);
         self.family("lunway_memory_waits_total", "counter", "Commands that waited for memory.");
         self.line("lunway_memory_waits_total", &[], memory.waits);
-        self.family("lunway_memory_refused_total", "counter", "Commands that were refused for lack of memory.");
+        self.family(
+            "lunway_memory_refused_total",
+            "counter",
+            "Commands that were refused for lack of memory.",
+        );
         self.line("lunway_memory_refused_total", &[], memory.refused);
         let labels = |of: &PrincipalMemoryReading| [("principal", of.principal.clone())];
         self.family("lunway_principal_memory_bytes", "gauge", "Memory for data in flight of a principal.");
@@ -112,9 +116,11 @@ impl Page {
             self.line("lunway_principal_memory_bytes", &labels(of), of.used);
         }
         let families: [(&str, &str, MemoryCounter); 2] = [
-            ("lunway_principal_memory_waits_total", "Commands of a principal that waited for memory.", |of| {
-                of.waits
-            }),
+            (
+                "lunway_principal_memory_waits_total",
+                "Commands of a principal that waited for memory.",
+                |of| of.waits,
+            ),
             (
                 "lunway_principal_memory_refused_total",
                 "Commands of a principal that were refused for lack of memory.",
