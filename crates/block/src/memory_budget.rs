@@ -226,8 +226,8 @@ pub struct MemoryLease {
 }
 
 impl MemoryLease {
-    /// Bytes that a lease has beside the budget: for the longest data that a command brings with it (256 KiB) twice, and
-    /// half a mebibyte of answers.
+    /// Bytes that a lease has beside the budget: for the longest data that a command brings with it (256 KiB) twice,
+    /// and half a mebibyte of answers.
     pub const RESERVE: usize = 1 << 20;
 
     /// A lease that has nothing yet.
@@ -253,8 +253,8 @@ impl MemoryLease {
     }
 
     /// Returns `true` if so many bytes in all may be occupied, `more` of them by a request that waits for its memory
-    /// otherwise: then [`poll_room`](Self::poll_room) says when to try again. If the request is `alone`, which means that
-    /// nothing else of its kind has memory here, it may overdraw the lease, unless another lease of the owner is
+    /// otherwise: then [`poll_room`](Self::poll_room) says when to try again. If the request is `alone`, which means
+    /// that nothing else of its kind has memory here, it may overdraw the lease, unless another lease of the owner is
     /// overdrawn.
     pub fn cover_or_wait(&mut self, need: usize, more: usize, alone: bool) -> bool {
         if self.reach(need, Self::RESERVE) || alone && self.overdraw(need) {
@@ -323,8 +323,8 @@ impl MemoryLease {
         Poll::Ready(())
     }
 
-    /// Returns `true` while memory gets scarce for the owner, and this lease has some of the budget: then fewer requests
-    /// should be asked for.
+    /// Returns `true` while memory gets scarce for the owner, and this lease has some of the budget: then fewer
+    /// requests should be asked for.
     pub fn is_pressed(&self) -> bool {
         self.granted > 0 && self.pressed.load(Ordering::Relaxed)
     }

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use support::places::{commands, help, words};
 use support::{IQN, PATIENCE, finish, lunway, succeed};
 
-/// A command that does something itself, with its options: those above others are left out, except `net`, which is both.
+/// A command that does something itself, with its options. Groups of commands are left out, except `net`, which is both.
 struct Leaf {
     name: String,
     help: String,
@@ -105,7 +105,7 @@ impl Leaf {
 }
 
 /// The names of commands.
-fn names<'a>(leaves: &'a [Leaf], which: impl Fn(&Leaf) -> bool) -> BTreeSet<&'a str> {
+fn names(leaves: &[Leaf], which: impl Fn(&Leaf) -> bool) -> BTreeSet<&str> {
     leaves.iter().filter(|leaf| which(leaf)).map(|leaf| leaf.name.as_str()).collect()
 }
 
@@ -203,7 +203,7 @@ fn what_may_destroy_has_the_same_words_everywhere() {
 fn every_command_that_asks_a_daemon_says_alike_which_one() {
     let leaves = Leaf::all();
     let asking = names(&leaves, Leaf::asks_a_daemon);
-    assert!(asking.len() > 35, "{asking:?}");
+    assert!(asking.len() >= 35, "{asking:?}");
     // They can ask one, and do something without.
     let also = set(["backup run", "doctor", "serve"]);
     let expected = &asking | &also;

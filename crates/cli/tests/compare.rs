@@ -62,9 +62,9 @@ fn devices_that_hold_data_are_only_read_and_an_interrupt_gives_what_there_is() {
     assert!(fs::read(&disk).unwrap() == before, "the disk is as it was");
 }
 
-/// Opening the control a second time waited ten seconds for its own lock.
+/// Its end waited five seconds for each file, which it had open itself.
 #[test]
-fn files_are_compared_at_once() {
+fn files_that_are_compared_are_closed_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for name in ["a.img", "b.img"] {

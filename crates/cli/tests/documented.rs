@@ -267,8 +267,8 @@ fn guide(section: &str, kind: &str) -> Vec<String> {
     text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The lines for discovery, login and boot run in the guest of `units.test.sh`. What is left are settings: each is one that a
-/// test with a kernel has made, by the same name.
+/// The lines for discovery, login and boot run in the guest of `units.test.sh`. What is left are settings: each is one
+/// that a test with a kernel has made, by the same name.
 #[test]
 fn the_settings_of_open_iscsi_in_the_guide_are_those_that_the_tests_with_a_kernel_use() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/kernel");
@@ -524,8 +524,8 @@ fn commands_in_the_documentation_have_only_options_that_exist() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Options of other programs that pages name without their program: of fio, iscsiadm and virsh.
-const FOREIGN_OPTIONS: [&str; 3] = ["invalidate", "login", "plain"];
+/// Options of other programs that pages name without their program: of fio, iscsiadm, virsh and cargo.
+const FOREIGN_OPTIONS: [&str; 4] = ["invalidate", "login", "plain", "test"];
 
 #[test]
 fn sentences_in_the_documentation_name_only_options_that_exist() {

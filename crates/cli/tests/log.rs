@@ -41,8 +41,8 @@ fn a_log_that_nobody_reads_stops_neither_logins_nor_the_end() {
     assert!(log.len() > PIPE - LINE, "{} bytes: nothing was ever in the way", log.len());
 }
 
-/// The same of the other commands whose I/O other programs wait for. `disk mount` and `backup mount` wrote their log from
-/// the threads of I/O, when `attach` did not any more.
+/// The same of the other commands whose I/O other programs wait for. `disk mount` and `backup mount` wrote their log
+/// from the threads of I/O, when `attach` did not any more.
 #[test]
 fn a_log_that_nobody_reads_stops_nothing_that_is_attached() {
     let folder = tempfile::tempdir().unwrap();

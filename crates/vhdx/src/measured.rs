@@ -16,6 +16,12 @@ use crate::storage::Storage;
 /// A cut that comes between the look at the length and the write that follows is not seen: that write may lengthen the
 /// storage again. No call of the kernel writes only where a file is. A write costs one look, for which local file
 /// systems need the inode in memory; a read costs none.
+///
+/// The look is a `statx` of 0.19 µs beside a `pwrite` of 2.9 µs (4 KiB into the page cache, ext4, Linux 6.18). Of the
+/// processor's time that random writes of 4 KiB at depth 32 take on a fixed VHDX (`lunway bench`, 86,000 a second,
+/// `perf record`), it is 1.8 %, where `pwrite` is 37 %. `fstat` takes as long, and asks for times; `lseek` takes 0.11
+/// µs, but moves the position of the open file, which its threads would lock in turn. So it is not made rarer: a look
+/// that is skipped is a write that may lengthen a file which lost what was before it.
 #[derive(Debug)]
 pub struct Measured<S> {
     storage: S,

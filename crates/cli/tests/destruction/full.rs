@@ -7,9 +7,9 @@ use super::file_systems::with_mounts;
 use super::support::{IQN, image, lunway, succeed};
 use super::{Role, places_of};
 
-/// Runs `words` in a file system without room, where `$HERE/old.vhdx` has the data of `disk.img` in `folder`, and, where
-/// `words` name it, `$HERE/child.avhdx` on it those of `child.img`. Gives the exit code, what is said, and the names that
-/// are there afterwards: the disk must be sound and have its data. `None`: this machine cannot.
+/// Runs `words` in a file system without room, where `$HERE/old.vhdx` has the data of `disk.img` in `folder`, and,
+/// if `words` name it, `$HERE/child.avhdx` on it those of `child.img`. Gives the exit code, what is said, and the names
+/// that are there afterwards: the disk must be sound and have its data. `None`: this machine cannot.
 fn beside_a_disk(folder: &Path, words: &[&str]) -> Option<(Option<i32>, String, String)> {
     let script = r#"
         mount -t tmpfs -o size=16m none "$HERE" || exit 77
@@ -107,8 +107,7 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
         &["disk", "repair", &old],
         &["disk", "set", &old, "--new-id"],
     ];
-    // What reads, what file_systems.rs and the test below try, and what serves until a signal, with the files that it is
-    // given.
+    // What reads, what file_systems.rs and the test below try, and what serves until a signal.
     let elsewhere = ["copy", "disk check", "disk info", "disk map", "disk mount"];
     for role in [Role::Copy, Role::Restore, Role::NewDisk, Role::Vhdx, Role::NewFile] {
         for (command, _) in places_of(role) {
@@ -129,7 +128,7 @@ fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete(
     }
     for words in in_place {
         let Some((code, said, names)) = beside_a_disk(folder.path(), words) else { return };
-        let full = code == Some(1) && said.contains("No space left");
+        let full = code == Some(1) && said.to_lowercase().contains("no space left");
         assert!(code == Some(0) || full, "{words:?}: {code:?}: {said}");
         let known = ["old.vhdx", "child.avhdx"];
         assert!(names.lines().all(|name| known.contains(&name)), "{words:?} left {names}");

@@ -1,7 +1,8 @@
-//! The commands of README and of the book, run as they stand there: on a machine with the addresses of the examples, where
-//! everything that a page takes for granted is made first, and nothing else.
+//! The commands of README and of the book, run as they stand there: on a machine with the addresses of the examples,
+//! where everything that a page takes for granted is made first, and nothing else.
 //!
-//! The pages are read when the test runs: a command that is new on a page is run, or left out for a reason in [`pages`].
+//! The pages are read when the test runs: a command that is new on a page is run, or left out for a reason in
+//! [`pages`]. `LUNWAY_PAGE=copy.md` reads one page alone.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -42,8 +43,8 @@ const ADDRESSES: [&str; 14] = [
     "10.0.0.7",
 ];
 
-/// The name of the target to which all examples connect. A daemon that a page starts with it, or with its configuration,
-/// stays for the commands behind; another one is only seen to serve.
+/// The name of the target to which all examples connect. A daemon that a page starts with it, or with its
+/// configuration, stays for the commands behind; another one is only seen to serve.
 const EXAMPLE: &str = "iqn.2026-11.com.example:disks";
 
 /// Programs whose lines are run, besides lunway's own: they make what the next lines use.
@@ -252,7 +253,7 @@ impl Reader {
         }
         match child.try_wait().unwrap() {
             Some(status) => {
-                self.wrong.push(format!("{line}\n  ended with {status}\n{}", self.said(self.count)))
+                self.wrong.push(format!("{line}\n  ended with {status}\n{}", self.said(self.count)));
             }
             None if fs::metadata(&out).unwrap().len() == 0 => {
                 let _ = child.kill();

@@ -9,8 +9,8 @@ use crate::pdu::{self, DataIn, FINAL, ScsiResponse};
 
 /// SAM-5 GOOD.
 const GOOD: u8 = 0x00;
-/// Status of a command for which there is no memory (SAM-5 §5.3.1): BUSY, and TASK SET FULL where the initiator has other
-/// commands with the logical unit.
+/// Status of a command for which there is no memory (SAM-5 §5.3.1): BUSY, and TASK SET FULL where the initiator has
+/// other commands with the logical unit.
 pub(super) const REFUSED: [u8; 2] = [0x08, 0x28];
 /// SAM-5 CHECK CONDITION.
 const CHECK_CONDITION: u8 = 0x02;

@@ -19,7 +19,8 @@ const WINDOW_MIN: u16 = 4;
 pub(super) struct Occupancy {
     /// `None`: before login, when nothing that is large may come.
     lease: Option<MemoryLease>,
-    /// Bytes of data that arrives or waits, and of commands with the driver; answers are counted by those who keep them.
+    /// Bytes of data that arrives or waits, and of commands with the driver; answers are counted by those who keep
+    /// them.
     charged: usize,
     /// The part of it that is for the data segment which is arriving.
     arriving: usize,
@@ -32,8 +33,8 @@ impl TargetConnection {
     }
 
     /// Takes memory for a command that the driver begins, besides its data-out: `false` if it has to wait for it, see
-    /// [`poll_memory`](Self::poll_memory). If it is `alone` with the driver, it waits for no more than one command of the
-    /// principal that got memory beyond its budget.
+    /// [`poll_memory`](Self::poll_memory). If it is `alone` with the driver, it waits for no more than one command of
+    /// the principal that got memory beyond its budget.
     pub fn take_memory(&mut self, bytes: usize, alone: bool) -> bool {
         self.charge_or_wait(bytes, alone)
     }
@@ -126,8 +127,8 @@ impl TargetConnection {
         self.memory.charged -= charged;
     }
 
-    /// Takes memory for the data of a task that has arrived. If there is none, the task is answered: BUSY or TASK SET FULL
-    /// (SAM-5 §5.3.1), and the initiator sends it again later.
+    /// Takes memory for the data of a task that has arrived. If there is none, the task is answered: BUSY or TASK SET
+    /// FULL (SAM-5 §5.3.1), and the initiator sends it again later.
     pub(super) fn charge_task(&mut self, id: TaskId, buffer: usize) -> bool {
         let bytes = Buf::memory_of(buffer);
         if bytes > 0 && !self.charge(bytes) {

@@ -252,9 +252,10 @@ pub enum Before {
 ///
 /// With a [lease](Self::set_memory) all of that, and what the driver [takes](Self::take_memory), is counted against the
 /// budget of the principal. Where that is used up, commands do not ask for their data until there is room; those that
-/// bring data with them are answered with BUSY or TASK SET FULL, if the connection's reserve is used up as well; the data
-/// of those that came before their predecessors is dropped, and they are answered in the same way when their turn comes.
-/// What has no data, such as task management, is never refused, and the window is made smaller before it comes to that.
+/// bring data with them are answered with BUSY or TASK SET FULL, if the connection's reserve is used up as well; the
+/// data of those that came before their predecessors is dropped, and they are answered in the same way when their turn
+/// comes. What has no data, such as task management, is never refused, and the window is made smaller before it comes
+/// to that.
 // RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,

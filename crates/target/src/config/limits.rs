@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Limits on the resources that peers can use.
 ///
-/// In the worst case the memory is about `memory_mib`, plus 2 MiB for each session, 64 KiB for each connection that is not
-/// logged in, and for each principal one command of each kind, 24 MiB.
+/// In the worst case the memory is about `memory_mib`, plus 2 MiB for each session, 64 KiB for each connection that is
+/// not logged in, and for each principal one command of each kind, 24 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, try_from = "WrittenLimits")]
 // The schema has no outdated keys: they are read, and not offered.
@@ -39,8 +39,8 @@ pub struct Limits {
     /// Memory for data in flight in one session, MiB: a quarter for solicited data, a quarter for commands at the
     /// devices, half for unsolicited data.
     pub session_memory_mib: usize,
-    /// Memory for data in flight in all sessions together, MiB, beside 1 MiB that each connection has for itself: data of
-    /// commands that wait, buffers of commands at the devices, answers that are not taken, answers kept for
+    /// Memory for data in flight in all sessions together, MiB, beside 1 MiB that each connection has for itself: data
+    /// of commands that wait, buffers of commands at the devices, answers that are not taken, answers kept for
     /// retransmission. The last quarter is for principals that have no more than a sixteenth of it.
     pub memory_mib: usize,
     /// Of `memory_mib`, what the sessions of one principal have together, MiB: of one CHAP user; without CHAP, of one

@@ -80,8 +80,9 @@ const ROUNDS_MAX: u32 = 16;
 ///
 /// Promises: at most [`UNSENT_READING_MAX`] and what the devices had are queued as answers; at most
 /// `bytes_executing_max` bytes of buffers for commands are with the devices, or one command's; all of it is counted
-/// against the memory of the principal, for which commands wait as well; commands that the device has are never dropped in the middle: when the connection ends, [`finish`](Self::finish) waits for them before the
-/// nexus goes and the session's name becomes free.
+/// against the memory of the principal, for which commands wait as well; commands that the device has are never dropped
+/// in the middle: when the connection ends, [`finish`](Self::finish) waits for them before the nexus goes and the
+/// session's name becomes free.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     core: TargetConnection,
@@ -255,8 +256,8 @@ impl Connection {
         !self.mute && self.ending.is_none() && !self.is_stalled()
     }
 
-    /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, of commands with the
-    /// devices, or of the principal's other sessions.
+    /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, of commands with
+    /// the devices, or of the principal's other sessions.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
             let bytes = memory_of(command);

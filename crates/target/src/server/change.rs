@@ -559,7 +559,9 @@ impl Changer {
     /// Keeps a configuration for good before it is served, unless its caller has given up.
     fn keep(&self, persist: &Persist, config: &Config, permit: &Permit) -> Result<(), ChangeError> {
         let kept = persist(config, permit);
-        let differs = |error: &io::Error| error.get_ref().is_some_and(|inner| inner.is::<FileDiffers>());
+        let differs = |error: &io::Error| {
+            error.get_ref().and_then(|inner| inner.downcast_ref::<FileDiffers>()).is_some()
+        };
         match &kept {
             Ok(()) => self.turns.set_differs(None),
             Err(error) if differs(error) => self.turns.set_differs(Some(error.to_string())),
