@@ -15,10 +15,10 @@ mod limits;
 mod overrides;
 mod target;
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use lunway_block::small_file;
 use lunway_iscsi::negotiation::DigestPolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -339,10 +339,14 @@ impl Config {
         self.api.clone_from(&other.api);
     }
 
+    /// Longest file that is read, bytes: as long as a request to the management interface may be. A file with one LUN to
+    /// a line has room for 25,000.
+    pub const FILE_LEN_MAX: u64 = 4 << 20;
+
     /// Reads and checks a file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        match fs::read_to_string(path) {
+        match small_file::read_text(path, Self::FILE_LEN_MAX) {
             Ok(text) => Ok(Self::from_toml(&text, &file)?.in_folder_of(path)),
             Err(source) => Err(ConfigError::Read { file, source }),
         }
