@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_start_of_the_same_machine_goes_on_with_the_files_of_its_last_one_and_no_other_machine_does() {
         let journal =
-            crate::point_files::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
+            crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
         let other_name = Holder { host: "clone".into(), ..started("a", 2, 2) };
         let unknown = Holder { lasting: String::new(), ..started("a", 2, 2) };
         let takers =
@@ -392,7 +392,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
         let journal =
-            crate::point_files::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
+            crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
         let mut suspended = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
         folder.create(&journal).unwrap();
         drop(suspended.end.take());

@@ -83,7 +83,7 @@ impl Mounted {
         let name = name.into();
         let file = folder.join(&name);
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let disk = Disk::new(name.clone(), Bytes::new(device.clone()), Handle::current(), owner);
+        let disk = Disk::new(name, Bytes::new(device.clone()), Handle::current(), owner);
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName("lunway".to_owned()),

@@ -180,7 +180,7 @@ fn a_differencing_disk_shows_its_parent_where_its_bitmaps_say() {
     let mut map = Vec::new();
     image
         .map(0, 2 * MIB, |segment| {
-            map.push((segment.len, segment.level, segment.source == LayerSource::Absent))
+            map.push((segment.len, segment.level, segment.source == LayerSource::Absent));
         })
         .unwrap();
     assert_eq!(map.iter().map(|piece| piece.0).sum::<u64>(), 2 * MIB);

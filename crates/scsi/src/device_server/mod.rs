@@ -92,8 +92,7 @@ impl Nexus {
             LunAddress::Unit(number) => match self.find(number) {
                 Some(itl) => execute(self, itl, cdb, data_out, options),
                 None => {
-                    let awaited = self.target().expects(number) && self.seen().view.shows(number);
-                    let absence = if awaited { Absence::BecomingReady } else { Absence::NoUnit };
+                    let absence = if self.awaits(number) { Absence::BecomingReady } else { Absence::NoUnit };
                     Io::Ready(execute_without_unit(self, cdb, absence))
                 }
             },

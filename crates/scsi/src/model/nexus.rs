@@ -275,6 +275,11 @@ impl Nexus {
         &self.owner
     }
 
+    /// Whether a unit is expected soon under a number that this nexus may see.
+    pub(crate) fn awaits(&self, number: u16) -> bool {
+        self.target().expects(number) && self.seen().view.shows(number)
+    }
+
     /// The unit that it sees under a number.
     pub(crate) fn find(&self, number: u16) -> Option<Arc<ItlNexus>> {
         let seen = self.seen();
@@ -282,7 +287,7 @@ impl Nexus {
         Some(seen.units[index].clone())
     }
 
-    pub(crate) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
+    fn seen(&self) -> RwLockReadGuard<'_, Seen> {
         self.seen.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -195,7 +195,7 @@ impl Tracker {
     ) -> Self {
         let tuning = Tuning { hot_max: tuning.hot_max.clamp(1, HOT_MAX), ..tuning };
         let regions = region_grains(size);
-        let mut state = State::new(size, regions, String::new());
+        let mut state = TrackState::new(size, regions, String::new());
         if backing.lasting.len() <= TEXT_MAX {
             state.lasting.clone_from(&backing.lasting);
         }
