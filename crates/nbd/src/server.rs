@@ -304,8 +304,8 @@ impl Server {
                 }
                 accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                     Ok((stream, source)) => {
-                        let counted = source.map(|source| sources.count(source, limits.connections_per_source));
-                        let place = match counted.transpose() {
+                        let place = source.map(|source| sources.count(source, limits.connections_per_source));
+                        let place = match place.transpose() {
                             Ok(place) => place,
                             Err(refused) => {
                                 tracing::info!("{refused}");
