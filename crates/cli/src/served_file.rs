@@ -34,7 +34,7 @@ impl ServedFile {
             std::iter::once(file).chain(below)
         };
         let files = arguments.filter_map(|argument| file_in(&argument)).flat_map(with_below);
-        let is_named = |file: &&PathBuf| {
+        let is_named = |file: &PathBuf| {
             file.file_name().and_then(OsStr::to_str).is_some_and(|name| error.contains(name))
         };
         let named: Vec<PathBuf> = files.filter(is_named).collect();

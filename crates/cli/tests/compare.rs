@@ -74,9 +74,9 @@ fn a_device_that_returns_only_errors_ends_the_comparison_also_if_they_are_slow()
     }
 }
 
-/// Opening the control a second time waited ten seconds for its own lock.
+/// Its end waited five seconds for each file, which it had open itself.
 #[test]
-fn files_are_compared_at_once() {
+fn files_that_are_compared_are_closed_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for name in ["a.img", "b.img"] {

@@ -107,7 +107,7 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
         fs::create_dir(&destination).unwrap();
         succeed(lunway(&["backup", "run", "ram:64K", destination.to_str().unwrap(), "--json"]));
     }
-    let short = ["--rw", "read", "--pairs", "2", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
+    let short = ["--rw", "read", "--pairs", "6", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
     let rows: Vec<Vec<&str>> = match (command, place) {
         ("bench", "DEVICE") => vec![vec!["bench", device, "--rw", "read", "--size", "4K"]],
         ("compare", _) => vec![
@@ -350,7 +350,7 @@ fn raw_disks_are_raw_for_every_command_that_opens_a_device() {
                     "lun add" => _ = succeed(daemon.command(&["lun", "remove", IQN, "7"])),
                     "lun set" => {
                         let first = path("first.img");
-                        let back = ["lun", "set", IQN, "0", "--device", first.to_str().unwrap()];
+                        let back = ["lun", "set", IQN, "0", "--device", first.to_str().unwrap(), "--shrink"];
                         succeed(daemon.command(&back));
                     }
                     _ => fs::write(&disk, &before).unwrap(),

@@ -524,8 +524,8 @@ fn commands_in_the_documentation_have_only_options_that_exist() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Options of other programs that pages name without their program: of fio, iscsiadm and virsh.
-const FOREIGN_OPTIONS: [&str; 3] = ["invalidate", "login", "plain"];
+/// Options of other programs that pages name without their program: of fio, iscsiadm, virsh and cargo.
+const FOREIGN_OPTIONS: [&str; 4] = ["invalidate", "login", "plain", "test"];
 
 #[test]
 fn sentences_in_the_documentation_name_only_options_that_exist() {

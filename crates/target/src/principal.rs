@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::access::{self, Asker};
 use crate::config::AccessRule;
-use crate::source::Source;
+use crate::source::SourceHost;
 
 /// Digits of a rule without a name, in hexadecimal: 64 bits tell the rules of one target apart, which its administrator
 /// writes.
@@ -58,8 +58,8 @@ pub(crate) fn of(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>) -> 
 pub(crate) fn memory_owner(principal: &str, from: IpAddr) -> String {
     match principal {
         user if is_user(user) => user.to_owned(),
-        "" => Source::from(from).to_string(),
-        rule => format!("{rule} from {}", Source::from(from)),
+        "" => SourceHost::from(from).to_string(),
+        rule => format!("{rule} from {}", SourceHost::from(from)),
     }
 }
 

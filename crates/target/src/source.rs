@@ -32,7 +32,7 @@ impl From<IpAddr> for SourceHost {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SourceHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             IpAddr::V4(ip) => write!(f, "{ip}"),

@@ -448,7 +448,8 @@ fn sessions_that_wait_for_a_command_take_no_more_than_their_principal_has_and_ha
     let daemon = Daemon::start(
         "[limits]\nsessions_per_initiator = 256\nmemory_mib = 256\nprincipal_memory_mib = 64\nlogins_per_second = 0",
     );
-    let mut neighbour = from(&daemon, "127.0.0.2", 1).ready();
+    // The name of an initiator port of its own: a second session of the same would take its place.
+    let mut neighbour = from(&daemon, "127.0.0.2", SESSIONS).ready();
     let alone = median(&mut neighbour);
     let mut attackers: Vec<_> = (0..SESSIONS).map(|isid| Attacker::new(&daemon, isid)).collect();
     let before = resident();
@@ -457,7 +458,9 @@ fn sessions_that_wait_for_a_command_take_no_more_than_their_principal_has_and_ha
     let (write, len) = (cdb10(0x2a, 0, 128), data.len() as u32);
     for (number, attacker) in attackers.iter_mut().enumerate() {
         attacker.cmd_sn += 1;
-        (1..WINDOW).for_each(|_| drop(attacker.command(FINAL_WRITE, &write, len, &data)));
+        for _ in 1..WINDOW {
+            attacker.command(FINAL_WRITE, &write, len, &data);
+        }
         attacker.ping();
         let most = resident().saturating_sub(before);
         assert!(most < BUDGET + OTHERS + (number + 1) * EACH, "{} MiB by {number} sessions", most >> 20);
@@ -506,11 +509,11 @@ fn sessions_of_a_principal_that_need_more_than_it_has_take_turns() {
         .drain(..)
         .map(|mut client| {
             std::thread::spawn(move || {
+                // One after the other: this client does not read while it writes.
                 let writes: Vec<_> = (0..3).map(|_| client.submit_write(1, 0, &vec![5; 8 << 20])).collect();
+                writes.into_iter().for_each(|write| assert_eq!(client.wait(write).status, 0));
                 let reads: Vec<_> = (0..3).map(|_| client.submit_read(1, 0, BLOCKS)).collect();
-                for command in writes.into_iter().chain(reads) {
-                    assert_eq!(client.wait(command).status, 0);
-                }
+                reads.into_iter().for_each(|read| assert_eq!(client.wait(read).status, 0));
             })
         })
         .collect();

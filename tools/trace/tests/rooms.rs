@@ -21,10 +21,17 @@ fn sources(path: &Path) -> Vec<PathBuf> {
     entries.flat_map(|entry| sources(&entry.expect("an entry").path())).collect()
 }
 
+/// What stands before a module that only tests have.
+const TEST_MODULE: &str = "#[cfg(test)]\nmod ";
+
 /// Code without comments and without its unit tests, which stand at the end.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).expect("a source");
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let tests = text.match_indices(TEST_MODULE).map(|(at, _)| at).find(|at| {
+        let module = &text[at + TEST_MODULE.len()..];
+        module[identifier(module).len()..].starts_with(" {")
+    });
+    let code = &text[..tests.unwrap_or(text.len())];
     code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
@@ -90,9 +97,12 @@ fn arrows(src: &Path) -> Arrows {
             paths.entry(name).or_insert_with(Vec::new).push(path);
         }
     }
-    let mut arrows: Arrows = paths.keys().map(|room| (room.clone(), BTreeSet::new())).collect();
     let roots = ["lib.rs", "main.rs"].map(|name| src.join(name));
     let root: String = roots.iter().filter(|path| path.exists()).map(|path| code(path)).collect();
+    for room in root.split(TEST_MODULE).skip(1).map(identifier) {
+        paths.remove(room);
+    }
+    let mut arrows: Arrows = paths.keys().map(|room| (room.clone(), BTreeSet::new())).collect();
     let exported = exported(&root, &arrows);
     for (room, paths) in paths {
         let code: Vec<String> = paths

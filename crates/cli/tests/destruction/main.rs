@@ -122,7 +122,7 @@ fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
     let words: Vec<&str> = match command {
         "bench" => vec!["bench", "ram:1M", "--rw", "read", "--size", "64K"],
         "compare" => vec![
-            "compare", "ram:1M", "ram:1M", "--rw", "randread", "--size", "1M", "--pairs", "2", "--rounds",
+            "compare", "ram:1M", "ram:1M", "--rw", "randread", "--size", "1M", "--pairs", "6", "--rounds",
             "1", "--time", "20ms", "--ramp", "0ms",
         ],
         "net" => vec!["net", "--time", "10ms"],

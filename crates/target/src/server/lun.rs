@@ -20,10 +20,10 @@ use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
 use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::snapshots::LunSnapshots;
 use super::tracking::{Fallback, Track};
-use super::warnings::Warning;
 use super::work::{DeviceWork, Unsettled};
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
+use crate::warning::Warning;
 
 /// Maximum time for commands to end after their logical unit is withdrawn.
 const QUIET_TIME: Duration = Duration::from_secs(30);

@@ -368,7 +368,7 @@ impl Server {
             chap_failures: self.changer.shared.chap_failures.failures(),
             chap_delayed: self.changer.shared.chap_failures.delayed(),
             devices: serving.targets.values().flat_map(|target| target.devices()).collect(),
-            memory: self.shared.memory.reading().into(),
+            memory: self.changer.shared.memory.reading().into(),
             warnings: self.warning_counts(),
             ..self.changer.shared.metrics.snapshot(luns)
         }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::ChangeError;
-use super::warnings::Warning;
+use crate::warning::Warning;
 
 /// Maximum time that a change waits for its turn, and then for the files that it reads and writes: a file system that
 /// answers takes milliseconds, a disk that spins up some seconds, and people repeat a command after that.

@@ -46,11 +46,6 @@ impl Candidate {
         self.label.clone().unwrap_or_else(|| format!("{}{sector}", self.spec))
     }
 
-    /// Whether it has one writer at a time: a file is locked, and opening it again would wait for its first handle.
-    fn is_locked(&self) -> bool {
-        matches!(self.spec.leaf(), DeviceSpec::File { .. } | DeviceSpec::Vhdx { .. })
-    }
-
     async fn open(&self, writes: bool, direct: bool) -> Result<lunway_device::Opened, Failure> {
         let options =
             OpenOptions { sector: self.sector, direct, read_only: !writes, ..OpenOptions::default() };
@@ -73,14 +68,7 @@ impl Opened {
         for (index, candidate) in candidates.iter().enumerate() {
             // Named before: a file is locked by who writes it, and then both use one handle.
             let same = |other: &Candidate| other.spec == candidate.spec && other.sector == candidate.sector;
-            let earlier = candidates[..index].iter().position(same);
-            if let Some(earlier) =
-                earlier.filter(|&at| candidate.is_locked() && !devices[at].geometry().read_only)
-            {
-                devices.push(devices[earlier].clone());
-                continue;
-            }
-            match (candidate.open(true, direct).await, earlier) {
+            match (candidate.open(true, direct).await, candidates[..index].iter().position(same)) {
                 (Ok(opened), _) => {
                     devices.push(opened.device.clone());
                     handles.push(opened);
@@ -95,17 +83,13 @@ impl Opened {
             }
         }
         let writes = !devices[0].geometry().read_only;
-        let again = match writes && candidates[0].is_locked() {
-            true => None,
-            false => candidates[0].open(writes, direct).await.ok(),
-        };
-        let control_again = match again {
-            Some(opened) => {
+        let control_again = match candidates[0].open(writes, direct).await {
+            Ok(opened) => {
                 let device = opened.device.clone();
                 handles.push(opened);
                 device
             }
-            None => {
+            Err(_) => {
                 eprintln!("lunway: the control cannot be opened twice: both of its runs use one handle");
                 devices[0].clone()
             }
@@ -180,8 +164,11 @@ impl Opened {
         notes
     }
 
+    /// A file is waited for until its last holder is gone: those of here go first.
     pub(super) async fn close(self) {
-        for opened in self.handles {
+        let Self { handles, devices, control_again } = self;
+        drop((devices, control_again));
+        for opened in handles {
             opened.close_or_log().await;
         }
     }
