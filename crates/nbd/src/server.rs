@@ -376,15 +376,15 @@ async fn converse(
     tracing::info!(export = name, ?agreed, "connected");
     let mut transmission = Transmission::new(stream, export, agreed, owner);
     let end = loop {
-        tokio::select! {
-            turn = poll_fn(|cx| transmission.poll(cx)) => match turn {
-                Turn::Ended(end) => break end,
-                // Goes on when the runtime has looked at the sockets of others.
-                Turn::Over => tokio::task::yield_now().await,
-            },
-            _ = stopping.wait_for(|stopping| *stopping), if !transmission.is_leaving() => {
-                transmission.leave(End::Shutdown);
-            }
+        let turn = tokio::select! {
+            turn = poll_fn(|cx| transmission.poll(cx)) => Some(turn),
+            _ = stopping.wait_for(|stopping| *stopping), if !transmission.is_leaving() => None,
+        };
+        match turn {
+            Some(Turn::Ended(end)) => break end,
+            // Goes on when the runtime has looked at the sockets of others.
+            Some(Turn::Over) => tokio::task::yield_now().await,
+            None => transmission.leave(End::Shutdown),
         }
     };
     match end {
