@@ -115,7 +115,11 @@ fn a_long_value_of_a_configuration_is_not_repeated_whole() {
     let path = folder.path().join("lunway.toml");
     fs::write(&path, format!("listen = [\"{}\"]", "x".repeat(3 << 20))).unwrap();
     let (code, _, stderr) = outcome(&["serve", "--check", "-c", path.to_str().unwrap()]);
-    assert!(code == 2 && stderr.len() < 4096 && stderr.contains("more characters"), "{code}: {}", stderr.len());
+    assert!(
+        code == 2 && stderr.len() < 4096 && stderr.contains("more characters"),
+        "{code}: {}",
+        stderr.len()
+    );
 }
 
 #[test]

@@ -70,7 +70,10 @@ fn a_device_that_returns_only_errors_ends_the_comparison_also_if_they_are_slow()
         let output = finish(lunway(&words), PATIENCE);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("ended early: ") && said.contains("returned only errors; the first: "), "{said}");
+        assert!(
+            said.contains("ended early: ") && said.contains("returned only errors; the first: "),
+            "{said}"
+        );
     }
 }
 

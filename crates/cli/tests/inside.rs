@@ -196,7 +196,10 @@ fn windows_disks_hold_what_is_known_of_them() {
 fn a_disk_that_cannot_be_read_is_shown_as_unknown_and_that_is_a_failure() {
     let output = finish(lunway(&["disk", "inside", "fault:read:ram:64M", "--json"]), PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("not all of fault:read:ram:64M can be read"), "{said}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("not all of fault:read:ram:64M can be read"),
+        "{said}"
+    );
     let tree: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(tree["unknown"].as_u64(), Some(64 << 20), "{tree}");
 }

@@ -68,7 +68,8 @@ impl std::fmt::Debug for Token {
 /// Reads a file whose only line is a token.
 pub(crate) fn read_token(file: &Path) -> Result<String, TokenError> {
     let mut text = String::new();
-    let read = small_file::open(file).and_then(|open| open.take(LEN_MAX as u64 + 3).read_to_string(&mut text));
+    let read =
+        small_file::open(file).and_then(|open| open.take(LEN_MAX as u64 + 3).read_to_string(&mut text));
     if let Err(source) = read {
         return Err(TokenError::Unreadable { file: file.to_owned(), source });
     }

@@ -125,7 +125,10 @@ fn read(path: &Path) -> Result<(Saved, Document), Failure> {
     let name = path.display();
     let bytes = match small_file::read(path, FILE_MAX) {
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            return Err(Failure::failed(anyhow!("{name} is larger than any report ({} MiB)", FILE_MAX >> 20)));
+            return Err(Failure::failed(anyhow!(
+                "{name} is larger than any report ({} MiB)",
+                FILE_MAX >> 20
+            )));
         }
         read => read.with_context(|| format!("cannot read {name}"))?,
     };

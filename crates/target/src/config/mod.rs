@@ -522,10 +522,15 @@ mod tests {
             format!("listen = [\"{long}\"]"),
             format!("{long} = 1"),
             format!("[[target]]\nname = \"{long}\""),
-            format!("[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"{long}:\""),
+            format!(
+                "[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"{long}:\""
+            ),
         ] {
             let message = parse(&text).expect_err("it is wrong").to_string();
-            assert!(message.chars().count() < 3 * PART_MAX && message.contains("more characters"), "{message}");
+            assert!(
+                message.chars().count() < 3 * PART_MAX && message.contains("more characters"),
+                "{message}"
+            );
         }
     }
 

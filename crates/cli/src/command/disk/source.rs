@@ -45,8 +45,9 @@ impl<'a> DeviceSource<'a> {
 
     /// Bytes of whole sectors.
     fn sectors(&self, offset: u64, len: u64) -> Result<Buf, Unreadable> {
-        let unreadable =
-            |error: &BlockError| Unreadable { what: format!("{len} bytes at {offset} cannot be read: {error}") };
+        let unreadable = |error: &BlockError| Unreadable {
+            what: format!("{len} bytes at {offset} cannot be read: {error}"),
+        };
         if let Some(error) = self.error().filter(is_of_the_whole) {
             return Err(unreadable(&error));
         }

@@ -115,7 +115,9 @@ impl Paths {
         outcome?;
         // Who watches has seen what came of it since.
         match read {
-            Err(error) if !self.watch => Err(Failure::failed(anyhow::anyhow!("{spec} cannot be read: {error}"))),
+            Err(error) if !self.watch => {
+                Err(Failure::failed(anyhow::anyhow!("{spec} cannot be read: {error}")))
+            }
             _ => Ok(()),
         }
     }
@@ -182,7 +184,10 @@ async fn exercise(spec: &DeviceSpec, multipath: &IscsiMultipath) -> Result<(), B
         let read = match tokio::time::timeout(MENTIONED_AFTER, &mut read).await {
             Ok(read) => read,
             Err(_) => {
-                terminal::say(&format!("waiting for {spec}, which has not answered a read{}", ways(&**device)));
+                terminal::say(&format!(
+                    "waiting for {spec}, which has not answered a read{}",
+                    ways(&**device)
+                ));
                 read.await
             }
         };
