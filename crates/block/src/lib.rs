@@ -42,6 +42,7 @@
 //! | [`spec`] | the grammar that names devices |
 //! | `conformance` | the contract as a test suite for every device (feature `conformance`) |
 //! | [`size`], [`duration`] | figures as people write them |
+//! | [`small_file`] | configurations and secrets: read within a limit, never waited for |
 
 mod buf;
 mod bytes;
@@ -67,6 +68,7 @@ mod path;
 mod permit;
 pub mod rate;
 pub mod size;
+pub mod small_file;
 pub mod spec;
 mod time_slice;
 mod turn;

@@ -158,7 +158,8 @@ impl Drop for TimeSlices {
 }
 
 /// Hands out the [slices](TimeSlices) of this thread, one after each `between`, which lets other tasks go on and looks
-/// at the thread's sockets. Never ends; when it is dropped, work goes on as on any other thread.
+/// at the thread's sockets. Never ends; when it is dropped, work goes on as on any other thread. One future does it for
+/// a thread: a second one does nothing.
 pub async fn hand_out_time_slices<F: Future<Output = ()>>(between: impl Fn() -> F) {
     struct Given;
     impl Drop for Given {
@@ -167,7 +168,9 @@ pub async fn hand_out_time_slices<F: Future<Output = ()>>(between: impl Fn() -> 
             waiting.into_iter().flat_map(|state| state.wakers).for_each(|(_, waker)| waker.wake());
         }
     }
-    SLICES.with_borrow_mut(|state| state.handed_out = true);
+    if SLICES.with_borrow_mut(|state| std::mem::replace(&mut state.handed_out, true)) {
+        return std::future::pending().await;
+    }
     let _given = Given;
     loop {
         poll_fn(|cx| {

@@ -9,6 +9,7 @@ use clap::CommandFactory;
 use crate::arguments::Arguments;
 use crate::secret::without_arguments_secrets;
 use crate::served_file::ServedFile;
+use crate::terminal;
 
 /// Why a command did not do what it should: one sentence for a person, one exit code for a script.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Failure {
             Self::Usage(message) => {
                 eprintln!(
                     "lunway: {}; see {}",
-                    without_arguments_secrets(message),
+                    harmless(&without_arguments_secrets(message)),
                     help_command(env::args())
                 );
                 ExitCode::from(2)
@@ -43,7 +44,7 @@ impl Failure {
             Self::Failed(error) => {
                 let sentence = sentence(error);
                 let user = daemon_of(&sentence);
-                eprintln!("lunway: {}", without_arguments_secrets(&(sentence + &user)));
+                eprintln!("lunway: {}", harmless(&without_arguments_secrets(&(sentence + &user))));
                 ExitCode::FAILURE
             }
             Self::Found(code) => ExitCode::from(*code),
@@ -55,6 +56,11 @@ impl Failure {
             }
         }
     }
+}
+
+/// A message without what controls terminals: it may repeat what another machine said. Lines stay lines.
+fn harmless(message: &str) -> String {
+    message.lines().map(terminal::clean).collect::<Vec<_>>().join("\n")
 }
 
 /// The end of a sentence that says of a file in use which logical unit it is; empty where none of our daemons has it.

@@ -1,11 +1,12 @@
 //! A file that a command writes results to: what may be replaced, and how.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use lunway_block::small_file;
 use lunway_block::spec::DeviceSpec;
 use lunway_report::{FILE_MAX, Saved};
 
@@ -106,7 +107,7 @@ impl<'a> ReportFile<'a> {
         if !metadata.is_file() {
             return Ok(Existing::Stream);
         }
-        if self.force || metadata.len() == 0 || is_report(self.path, &metadata) {
+        if self.force || metadata.len() == 0 || is_report(self.path) {
             return Ok(Existing::Replaceable);
         }
         Err(refusal(&format!("{name} exists and is not a lunway report")))
@@ -162,13 +163,8 @@ fn refusal(what: &str) -> Failure {
 }
 
 /// Returns `true` if the file holds results that lunway wrote: a page, a document, or a stream of lines.
-fn is_report(path: &Path, metadata: &Metadata) -> bool {
-    if metadata.len() > FILE_MAX {
-        return false;
-    }
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
-    read.is_ok() && Saved::is_ours(&text)
+fn is_report(path: &Path) -> bool {
+    small_file::read_text(path, FILE_MAX).is_ok_and(|text| Saved::is_ours(&text))
 }
 
 /// The file or block device that a device is made of, whatever is around it.

@@ -95,11 +95,12 @@ fn cut(line: &str, width: usize) -> String {
     }
 }
 
-/// [`table`] without anything for a terminal.
+/// [`table`] without anything for a terminal. What cells have from another machine is [cleaned](clean) here.
 pub(crate) fn plain_table<const N: usize>(headings: [&str; N], rows: &[[String; N]], none: &str) -> String {
     if rows.is_empty() {
         return none.to_owned();
     }
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| clean(cell))).collect();
     let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headings[column].len()]).max().unwrap_or(0)
@@ -140,5 +141,7 @@ mod tests {
     #[test]
     fn what_a_target_says_cannot_control_the_terminal() {
         assert_eq!(clean("disk\x1b[2J\r\n"), "disk\u{FFFD}[2J\u{FFFD}\u{FFFD}");
+        let rows = [["iqn.a\x1b[2J\nroot".to_owned()]];
+        assert_eq!(table(["INITIATOR"], &rows, "none"), "INITIATOR\niqn.a\u{FFFD}[2J\u{FFFD}root");
     }
 }

@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
@@ -77,6 +78,48 @@ fn a_file_of_settings_that_is_missing_ends_with_1_and_one_that_cannot_be_meant_w
             assert_eq!(code, expected, "{words:?}: {stderr}");
         }
     }
+}
+
+/// A pipe that nobody writes to was waited for without end, and `/dev/zero` read until the memory was full.
+#[test]
+fn a_pipe_or_a_device_in_the_place_of_a_small_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    mknodat(CWD, path("paths.toml"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", path("zero.toml")).unwrap();
+    let secret = "iscsi://u@127.0.0.1:1/iqn.2026-11.com.example:x/0?secret_file=FILE";
+    for words in [
+        &["serve", "--check", "-c", "FILE"][..],
+        &["config", "apply", "FILE"],
+        &["lab", "run", "FILE"],
+        &["bench", "ram:1M", "--job", "FILE"],
+        &["inspect", "paths:FILE"],
+        &["inspect", secret],
+        &["report", "show", "FILE"],
+        &["doctor", "--from", "FILE"],
+        &["session", "list", "--api", "http://127.0.0.1:1", "--token-file", "FILE"],
+    ] {
+        for file in [path("paths.toml"), path("zero.toml")] {
+            let words: Vec<_> = words.iter().map(|word| word.replace("FILE", &file)).collect();
+            let (code, _, stderr) = outcome(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!((1..=2).contains(&code), "{words:?}: {code} {stderr}");
+            assert!(stderr.contains("it is not a regular file"), "{words:?}: {stderr}");
+        }
+    }
+}
+
+/// A value of some MiB in a file was repeated whole.
+#[test]
+fn a_long_value_of_a_configuration_is_not_repeated_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lunway.toml");
+    fs::write(&path, format!("listen = [\"{}\"]", "x".repeat(3 << 20))).unwrap();
+    let (code, _, stderr) = outcome(&["serve", "--check", "-c", path.to_str().unwrap()]);
+    assert!(
+        code == 2 && stderr.len() < 4096 && stderr.contains("more characters"),
+        "{code}: {}",
+        stderr.len()
+    );
 }
 
 #[test]

@@ -62,6 +62,21 @@ fn devices_that_hold_data_are_only_read_and_an_interrupt_gives_what_there_is() {
     assert!(fs::read(&disk).unwrap() == before, "the disk is as it was");
 }
 
+/// Every run was made to its end, and the verdict was "cannot tell".
+#[test]
+fn a_device_that_returns_only_errors_ends_the_comparison_also_if_they_are_slow() {
+    for control in ["fault:read:ram:16M", "delay:20ms:fault:read:ram:16M"] {
+        let words = [&["compare", control, "ram:16M", "--rw", "randread"][..], &QUICK].concat();
+        let output = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("ended early: ") && said.contains("returned only errors; the first: "),
+            "{said}"
+        );
+    }
+}
+
 /// Its end waited five seconds for each file, which it had open itself.
 #[test]
 fn files_that_are_compared_are_closed_at_once() {

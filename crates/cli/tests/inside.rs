@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use lunway_foreign::program;
 use serde_json::Value;
-use support::{lunway, succeed};
+use support::{PATIENCE, finish, lunway, succeed};
 
 const MIB: u64 = 1 << 20;
 
@@ -190,4 +190,16 @@ fn windows_disks_hold_what_is_known_of_them() {
     // which one of 4096 lies in the first MiB, which is kept as a whole like the place of the second superblock.
     let used = (1 << 20) + (64 << 10) + 98_304 - 4096;
     assert_eq!(found("btrfs.vhdx"), [("btrfs".to_owned(), used, (1 << 30) - (1 << 20) - used)]);
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_is_shown_as_unknown_and_that_is_a_failure() {
+    let output = finish(lunway(&["disk", "inside", "fault:read:ram:64M", "--json"]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(1) && said.contains("not all of fault:read:ram:64M can be read"),
+        "{said}"
+    );
+    let tree: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(tree["unknown"].as_u64(), Some(64 << 20), "{tree}");
 }

@@ -630,6 +630,26 @@ fn the_configuration_is_shown_applied_and_reloaded() {
     assert!(!daemon.path("api.sock").exists());
 }
 
+/// The daemon read all of a file of 6 GiB, and was killed for want of memory.
+#[test]
+fn a_file_that_is_too_long_to_be_a_configuration_changes_nothing() {
+    let mut daemon = Daemon::start();
+    let file = fs::File::options().write(true).open(daemon.path("lunway.toml")).unwrap();
+    file.set_len(6 << 30).unwrap();
+    assert!(daemon.refused(&["reload"]).contains("it has more than 4 MiB"));
+    assert!(daemon.refused(&["lun", "add", IQN, "9", "ram:1M"]).contains("it has more than 4 MiB"));
+    let process = rustix::process::Pid::from_child(&daemon.child);
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    fs::write(daemon.path("lunway.toml"), FILE).unwrap();
+    assert_eq!(daemon.run(&["reload"]), "nothing to change");
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let most: u64 = most.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(most < 1 << 20, "{most} KiB");
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert!(wait(&mut daemon.child, PATIENCE).unwrap().success());
+}
+
 #[test]
 fn a_session_is_listed_and_dropped() {
     let daemon = Daemon::start();

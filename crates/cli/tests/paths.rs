@@ -176,3 +176,25 @@ fn no_output_shows_a_secret() {
         assert!(!text.contains("hunter2") && text.contains("joe"), "{text}");
     }
 }
+
+/// Each of the eight reads was waited for, with its timeouts, and the exit code was 0.
+#[test]
+fn paths_of_a_disk_that_cannot_be_read_are_shown_and_the_first_error_is_told() {
+    let served = Served::start(&["--lun", "0=fault:read:ram:16M"]);
+    let output = finish(lunway(&["paths", &served.url(0), "--json"]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("cannot be read"), "{said}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let lane = &document["lanes"][0];
+    assert_eq!((&lane["state"], &lane["errors"]), (&"up".into(), &1.into()), "{document}");
+}
+
+#[test]
+fn paths_of_a_slow_disk_are_shown_after_fewer_reads_and_it_says_what_it_waits_for() {
+    let served = Served::start(&["--lun", "0=delay:4s:ram:16M"]);
+    let output = finish(lunway(&["paths", &served.url(0), "--json"]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("which has not answered a read"), "{said}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["lanes"][0]["read_ios"], 2, "two take longer than the time for all: {document}");
+}

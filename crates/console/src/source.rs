@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lunway_block::Permit;
+use lunway_block::{Permit, small_file};
 use lunway_target::{
     Config, ConfigError, FileDiffers, IscsiName, LunConfig, Overrides, TargetConfig,
 };
@@ -114,8 +114,7 @@ impl ConfigSource {
             return Ok(Loaded { config, text: None });
         };
         let file = path.display().to_string();
-        let text =
-            fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
+        let text = read(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
         let config = self.parse(&text, &file)?.overridden(&self.overrides);
         for sentence in Config::outdated_keys(&text, &file) {
             tracing::warn!("{sentence}");
@@ -175,7 +174,7 @@ impl ConfigSource {
         let begun = || permit.begin().map_err(|_| given_up());
         let Some(path) = &self.file else { return begun() };
         let mut known = self.known();
-        let present = match fs::read_to_string(path) {
+        let present = match read(path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -252,9 +251,14 @@ impl Loaded {
     }
 }
 
+/// Reads the text of a configuration file.
+fn read(path: &Path) -> io::Result<String> {
+    small_file::read_text(path, Config::FILE_LEN_MAX)
+}
+
 /// Undoes a replacement of `old`, unless the file holds something else than `new` by now.
 fn put_back(path: &Path, new: &str, old: Option<&str>) -> io::Result<()> {
-    match (fs::read_to_string(path), old) {
+    match (read(path), old) {
         (Ok(now), Some(old)) if now == new => replace(path, old),
         (Ok(now), None) if now == new => replace::remove(path),
         (Err(error), _) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,9 +1,9 @@
 //! The token that opens the API on TCP.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use lunway_block::small_file;
 use subtle::ConstantTimeEq;
 
 /// Fewest bytes: 16 random letters and digits are 95 bits.
@@ -68,7 +68,8 @@ impl std::fmt::Debug for Token {
 /// Reads a file whose only line is a token.
 pub(crate) fn read_token(file: &Path) -> Result<String, TokenError> {
     let mut text = String::new();
-    let read = File::open(file).and_then(|open| open.take(LEN_MAX as u64 + 3).read_to_string(&mut text));
+    let read =
+        small_file::open(file).and_then(|open| open.take(LEN_MAX as u64 + 3).read_to_string(&mut text));
     if let Err(source) = read {
         return Err(TokenError::Unreadable { file: file.to_owned(), source });
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lunway_block::duration::{ExactDuration, parse_duration};
 use lunway_block::size::parse_size;
+use lunway_block::small_file;
 use lunway_iscsi::chap::{ChapAccount, Secret};
 
 /// The port that IANA gave to iSCSI (RFC 7143 §15).
@@ -431,7 +432,7 @@ fn account(user: &str, secret: &str) -> Result<ChapAccount, UrlError> {
 fn read_secret(path: &str) -> Result<Secret, UrlError> {
     use std::io::Read;
     let failed = |why: String| UrlError::SecretFile { path: path.to_owned(), why };
-    let file = std::fs::File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
+    let file = small_file::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
     let mut content = Vec::with_capacity(Secret::FILE_LEN_MAX + 1);
     let longest = Secret::FILE_LEN_MAX as u64 + 1;
     file.take(longest).read_to_end(&mut content).map_err(|error| failed(error.to_string()))?;

@@ -1,9 +1,9 @@
 //! `paths.toml`: a disk over several paths, in a file.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use lunway_block::small_file;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -141,13 +141,10 @@ pub enum PathsFileError {
 impl MultipathUrl {
     /// Reads a `paths.toml`, the secret files it names, and the environment. Secret files are looked for beside it.
     pub fn from_file(path: &Path) -> Result<Self, PathsFileError> {
-        let failed = |source| PathsFileError::Read { path: path.to_owned(), source };
-        let mut text = String::new();
-        let file = File::open(path).map_err(failed)?;
-        file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-        if text.len() as u64 > FILE_MAX {
-            return Err(PathsFileError::TooLong { path: path.to_owned() });
-        }
+        let text = small_file::read_text(path, FILE_MAX).map_err(|source| match source.kind() {
+            io::ErrorKind::FileTooLarge => PathsFileError::TooLong { path: path.to_owned() },
+            _ => PathsFileError::Read { path: path.to_owned(), source },
+        })?;
         let file: PathsFile = toml::from_str(&text)
             .map_err(|error| PathsFileError::Toml { path: path.to_owned(), why: said(&error, &text) })?;
         let text = file.address(path)?;

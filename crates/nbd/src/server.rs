@@ -8,21 +8,23 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lunway_block::BlockError;
 use lunway_block::decorate::Openers;
+use lunway_block::{BlockError, Owner, hand_out_time_slices};
 use lunway_socket::{SocketName, UnixSocket};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::export::Export;
 use crate::negotiation::{NegotiationError, negotiate};
 use crate::stream::Stream;
-use crate::transmission::{End, Transmission};
+use crate::transmission::{End, Transmission, Turn};
 
 /// The port that is registered for the protocol.
 pub const PORT: u16 = 10809;
@@ -162,6 +164,9 @@ impl Limits {
     }
 }
 
+/// Servers of this process: devices know each as one principal.
+static SERVERS: AtomicU64 = AtomicU64::new(0);
+
 enum Listener {
     Unix(UnixListener, SocketName),
     Tcp(TcpListener),
@@ -182,10 +187,53 @@ impl Listener {
     }
 }
 
+/// Connections of each address, which are no more than all of them.
+#[derive(Default)]
+struct Sources(Mutex<HashMap<IpAddr, usize>>);
+
+/// One connection of an address; it is counted until this is dropped, as it is also where the connection's task panics.
+struct Counted {
+    sources: Arc<Sources>,
+    source: IpAddr,
+}
+
+impl Sources {
+    /// Counts a connection.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, if there are as many as the address may have.
+    fn count(self: &Arc<Self>, source: IpAddr, most: usize) -> Result<Counted, String> {
+        let mut counts = self.counts();
+        let count = counts.entry(source).or_default();
+        if *count >= most {
+            return Err(format!("{source} is refused: it has {count} connections"));
+        }
+        *count += 1;
+        Ok(Counted { sources: Arc::clone(self), source })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut count) = self.sources.counts().entry(self.source) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
 /// An NBD server of one export.
 ///
 /// [`bind`](Self::bind), tell people the [`address`](Self::address), [`serve`](Self::serve). All of it runs on the
-/// caller's runtime; a `current_thread` one that carries the device too saves a change of threads for each request.
+/// caller's runtime; a `current_thread` one that carries the device too saves a change of threads for each request, and
+/// has [time slices](lunway_block::TimeSlices) handed out: a short request waits for no long one of another client.
 pub struct Server {
     listener: Listener,
     export: Export,
@@ -235,9 +283,14 @@ impl Server {
         let Self { listener, export, limits, connections: counted } = self;
         let openers = Openers::new(export.device.clone());
         let (stopping, _) = watch::channel(false);
+        let mut slices = JoinSet::new();
+        if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+            slices.spawn(hand_out_time_slices(tokio::task::yield_now));
+        }
         let mut connections = JoinSet::new();
-        // Connections of each source, which are no more than all of them.
-        let mut sources = HashMap::<IpAddr, usize>::new();
+        let sources = Arc::<Sources>::default();
+        let server = format!("NBD server {}", SERVERS.fetch_add(1, Ordering::Relaxed));
+        let mut accepted_before = 0_u64;
         let mut stop = std::pin::pin!(stop);
         loop {
             counted
@@ -245,30 +298,34 @@ impl Server {
             tokio::select! {
                 () = &mut stop => break,
                 Some(ended) = connections.join_next(), if !connections.is_empty() => {
-                    if let Ok(Some(source)) = ended && let Entry::Occupied(mut count) = sources.entry(source) {
-                        *count.get_mut() -= 1;
-                        if *count.get() == 0 {
-                            count.remove();
-                        }
+                    if let Err(error) = ended {
+                        tracing::error!("a connection ended by a fault of lunway: {error}");
                     }
                 }
                 accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                     Ok((stream, source)) => {
-                        if let Some(source) = source {
-                            let count = sources.entry(source).or_default();
-                            if *count >= limits.connections_per_source {
-                                tracing::info!(%source, "refused: it has {count} connections");
+                        let place = source.map(|source| sources.count(source, limits.connections_per_source));
+                        let place = match place.transpose() {
+                            Ok(place) => place,
+                            Err(refused) => {
+                                tracing::info!("{refused}");
                                 continue;
                             }
-                            *count += 1;
-                        }
+                        };
                         // Each client hears of a failed flush, whichever asked for it.
                         let device = Arc::new(openers.open());
                         let export = Export { device, ..export.clone() };
-                        let conversation = converse(stream, export, limits, stopping.subscribe());
+                        // Devices give addresses their turns, over a Unix socket connections.
+                        accepted_before += 1;
+                        let client = match source {
+                            Some(source) => source.to_string(),
+                            None => format!("connection {accepted_before}"),
+                        };
+                        let owner = Owner::in_groups([&server, &client]);
+                        let conversation = converse(stream, export, limits, owner, stopping.subscribe());
                         connections.spawn(async move {
+                            let _place = place;
                             conversation.await;
-                            source
                         });
                     }
                     Err(error) => {
@@ -292,7 +349,13 @@ impl Server {
 }
 
 /// Serves one connection to its end.
-async fn converse(mut stream: Stream, export: Export, limits: Limits, mut stopping: watch::Receiver<bool>) {
+async fn converse(
+    mut stream: Stream,
+    export: Export,
+    limits: Limits,
+    owner: Owner,
+    mut stopping: watch::Receiver<bool>,
+) {
     let name = export.name.clone();
     if let Stream::Tcp(stream) = &stream
         && let Err(error) = limits.watch(stream)
@@ -311,13 +374,17 @@ async fn converse(mut stream: Stream, export: Export, limits: Limits, mut stoppi
         Err(_) => return tracing::info!(export = name, "no connection: the handshake took too long"),
     };
     tracing::info!(export = name, ?agreed, "connected");
-    let mut transmission = Transmission::new(stream, export, agreed);
+    let mut transmission = Transmission::new(stream, export, agreed, owner);
     let end = loop {
-        tokio::select! {
-            end = poll_fn(|cx| transmission.poll(cx)) => break end,
-            _ = stopping.wait_for(|stopping| *stopping), if !transmission.is_leaving() => {
-                transmission.leave(End::Shutdown);
-            }
+        let turn = tokio::select! {
+            turn = poll_fn(|cx| transmission.poll(cx)) => Some(turn),
+            _ = stopping.wait_for(|stopping| *stopping), if !transmission.is_leaving() => None,
+        };
+        match turn {
+            Some(Turn::Ended(end)) => break end,
+            // Goes on when the runtime has looked at the sockets of others.
+            Some(Turn::Over) => tokio::task::yield_now().await,
+            None => transmission.leave(End::Shutdown),
         }
     };
     match end {

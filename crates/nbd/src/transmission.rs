@@ -5,10 +5,11 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Permit, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Owner, Permit, SharedBuf, Zeroing,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zerocopy::{FromBytes, IntoBytes};
@@ -25,16 +26,25 @@ use crate::wire::{
 const INBOX: usize = 132 << 10;
 /// The rest of a write that is longer than this is read straight to its place.
 const STRAIGHT: usize = 16 << 10;
-/// Bytes of reads and writes that one connection may have under way or unsent: two of the longest requests.
-const BYTES_MAX: usize = 2 * TRANSFER_MAX as usize;
-/// Requests that one connection may have under way: more than any client sends.
-const REQUESTS_MAX: usize = 1024;
+/// Memory that the requests of one connection may hold, from their arrival until their replies are sent, bytes: two of
+/// the longest requests.
+const MEMORY_MAX: usize = 2 * TRANSFER_MAX as usize;
+/// Requests under way and pieces of replies that are not sent, of one connection. A kernel has 128 under way for each
+/// connection, nbdcopy 64 and QEMU 16. Of all 64 connections together, devices take as many operations as they let one
+/// principal have waiting (16,384).
+const REQUESTS_MAX: usize = 256;
 /// Slices of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Rounds without a wait after which other connections have their turn.
-const ROUNDS_MAX: u32 = 16;
+/// Most bytes of one read from the socket, and of one write to it: a tenth of a millisecond of copying.
+const SOCKET_MAX: usize = 1 << 20;
+/// Time after which other connections, and the sockets, have their turn. A turn is longer by one request that the device
+/// carries out at once, one read and one write.
+const TURN: Duration = Duration::from_micros(200);
 /// Descriptors of one answer to a block status request: a client asks again behind them.
 const DESCRIPTORS_MAX: usize = 4096;
+
+/// Memory of one answer to a block status request while it is made, bytes: what the device tells, and what is sent.
+const STATUS_MEMORY: usize = DESCRIPTORS_MAX * (size_of::<Extent>() + 8);
 
 /// A chunk's header and the offset of the data behind it.
 const HEAD_MAX: usize = size_of::<Chunk>() + size_of::<u64>();
@@ -108,6 +118,8 @@ struct Done {
 /// A piece of what is to be sent.
 enum Piece {
     Head([u8; HEAD_MAX], usize),
+    /// Short data: a pooled buffer has 4 KiB at least.
+    Short(Vec<u8>),
     Data(SharedBuf),
 }
 
@@ -115,8 +127,36 @@ impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Head(bytes, len) => &bytes[..*len],
+            Self::Short(bytes) => bytes,
             Self::Data(data) => data,
         }
+    }
+
+    /// The memory that it holds, bytes.
+    fn memory(&self) -> usize {
+        let data = match self {
+            Self::Head(..) => 0,
+            Self::Short(bytes) => bytes.capacity(),
+            Self::Data(data) => data.pinned(),
+        };
+        size_of::<Self>() + data
+    }
+}
+
+/// Result of a turn.
+pub(crate) enum Turn {
+    /// There is more to do, and others are to go on first.
+    Over,
+    /// The connection has ended.
+    Ended(End),
+}
+
+/// Beginning of a turn.
+struct Since(Instant);
+
+impl Since {
+    fn is_over(&self) -> bool {
+        self.0.elapsed() >= TURN
     }
 }
 
@@ -133,9 +173,9 @@ struct Arriving {
 /// is answered at once), collects what the device has finished, and writes all replies with one vectored write.
 /// Requests are answered in the order in which they finish, which the protocol allows.
 ///
-/// Promises: at most [`BYTES_MAX`] bytes and [`REQUESTS_MAX`] requests are under way; a client that does not take its
-/// replies is not read from. Requests that the device has are never dropped in the middle: the end of a connection
-/// waits for them.
+/// Promises: requests of every kind are taken only while at most [`REQUESTS_MAX`] are under way or unsent, and hold at
+/// most [`MEMORY_MAX`] bytes; a client that does not take its replies is not read from. After a [`TURN`] others go on.
+/// Requests that the device has are never dropped in the middle: the end of a connection waits for them.
 pub(crate) struct Transmission {
     stream: Stream,
     export: Export,
@@ -147,16 +187,22 @@ pub(crate) struct Transmission {
     /// Taken from the inbox, and held back until there is room.
     held: Option<Request>,
     work: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
-    bytes_under_way: usize,
+    /// Memory of what the device has, and of a write that arrives.
+    memory_under_way: usize,
     outbox: VecDeque<Piece>,
     /// Bytes of the first piece that are sent already.
     sent: usize,
-    unsent: usize,
+    /// Memory of what is not sent.
+    memory_unsent: usize,
+    /// No reply can be sent any longer.
+    unreachable: bool,
     end: Option<End>,
+    /// Devices give connections their turns by it.
+    owner: Owner,
 }
 
 impl Transmission {
-    pub(crate) fn new(stream: Stream, export: Export, agreed: Agreed) -> Self {
+    pub(crate) fn new(stream: Stream, export: Export, agreed: Agreed, owner: Owner) -> Self {
         Self {
             stream,
             export,
@@ -166,11 +212,13 @@ impl Transmission {
             arriving: None,
             held: None,
             work: FuturesUnordered::new(),
-            bytes_under_way: 0,
+            memory_under_way: 0,
             outbox: VecDeque::new(),
             sent: 0,
-            unsent: 0,
+            memory_unsent: 0,
+            unreachable: false,
             end: None,
+            owner,
         }
     }
 
@@ -183,29 +231,32 @@ impl Transmission {
         self.end.is_some()
     }
 
-    /// Serves until the connection ends and nothing is under way.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        for _ in 0..ROUNDS_MAX {
+    /// Serves until the connection ends and nothing is under way, or for a turn.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+        let _entered = self.owner.enter();
+        let since = Since(Instant::now());
+        loop {
             let mut progress = self.receive(cx);
-            progress |= self.execute();
-            progress |= self.collect(cx);
+            progress |= self.execute(&since);
+            progress |= self.collect(cx, &since);
             progress |= self.transmit(cx);
             if self.end.is_some() && self.work.is_empty() && self.outbox.is_empty() {
-                return Poll::Ready(self.end.take().unwrap_or(End::Disconnected));
+                return Poll::Ready(Turn::Ended(self.end.take().unwrap_or(End::Disconnected)));
             }
             if !progress {
                 return Poll::Pending;
             }
+            if since.is_over() {
+                return Poll::Ready(Turn::Over);
+            }
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 
-    /// Returns `true` if `bytes` more have to wait. Whatever the limit, one request finds room when nothing is in
-    /// flight.
-    fn is_full(&self, bytes: usize) -> bool {
-        let busy = self.bytes_under_way + self.unsent;
-        self.work.len() >= REQUESTS_MAX || (busy > 0 && busy + bytes > BYTES_MAX)
+    /// Returns `true` if a request that needs so much memory has to wait. Whatever the limit, one request finds room
+    /// when nothing is in flight.
+    fn is_full(&self, memory: usize) -> bool {
+        let held = self.memory_under_way + self.memory_unsent;
+        self.work.len() + self.outbox.len() >= REQUESTS_MAX || (held > 0 && held + memory > MEMORY_MAX)
     }
 
     /// Makes one read, if there is room for its data.
@@ -216,7 +267,10 @@ impl Transmission {
         let straight = self.filled.is_empty()
             && self.arriving.as_ref().is_some_and(|arriving| arriving.data.len() - arriving.have > STRAIGHT);
         let space = match &mut self.arriving {
-            Some(arriving) if straight => &mut arriving.data[arriving.have..],
+            Some(arriving) if straight => {
+                let end = arriving.data.len().min(arriving.have + SOCKET_MAX);
+                &mut arriving.data[arriving.have..end]
+            }
             _ => {
                 if self.filled.is_empty() {
                     self.filled = 0..0;
@@ -255,9 +309,9 @@ impl Transmission {
     }
 
     /// Takes every request that is there completely and for which there is room.
-    fn execute(&mut self) -> bool {
+    fn execute(&mut self, since: &Since) -> bool {
         let mut progress = false;
-        while self.end.is_none() {
+        while self.end.is_none() && !(progress && since.is_over()) {
             if let Some(arriving) = &mut self.arriving {
                 let part = self.filled.len().min(arriving.data.len() - arriving.have);
                 let from = self.filled.start;
@@ -269,7 +323,7 @@ impl Transmission {
                     break;
                 }
                 if let Some(Arriving { request, data, .. }) = self.arriving.take() {
-                    self.bytes_under_way -= data.len();
+                    self.memory_under_way -= memory_of(&request);
                     self.perform(request, data);
                     progress = true;
                 }
@@ -277,8 +331,7 @@ impl Transmission {
             }
             let Some(request) = self.held.take().or_else(|| self.next_request()) else { break };
             let length = request.length.get();
-            let moves = matches!(request.command.get(), command::READ | command::WRITE);
-            if moves && self.is_full(length as usize) {
+            if self.is_full(memory_of(&request)) {
                 self.held = Some(request);
                 break;
             }
@@ -291,7 +344,7 @@ impl Transmission {
                 }
                 command::WRITE => {
                     // What is still to arrive counts, so that the limit holds for it too.
-                    self.bytes_under_way += length as usize;
+                    self.memory_under_way += memory_of(&request);
                     let data = Buf::for_overwrite(length as usize);
                     self.arriving = Some(Arriving { request, data, have: 0 });
                 }
@@ -313,33 +366,33 @@ impl Transmission {
 
     /// Has the device do it.
     fn perform(&mut self, request: Request, data: Buf) {
-        let bytes = match request.command.get() {
-            command::READ => request.length.get() as usize,
-            _ => data.len(),
-        };
         match begin(&self.export.device, self.agreed, &request, data) {
             Io::Ready(result) => self.answer(Done { request, result }),
             Io::Pending(future) => {
-                self.bytes_under_way += bytes;
+                self.memory_under_way += memory_of(&request);
                 self.work.push(Box::pin(async move { Done { request, result: future.await } }));
             }
         }
     }
 
-    fn collect(&mut self, cx: &mut Context<'_>) -> bool {
+    fn collect(&mut self, cx: &mut Context<'_>, since: &Since) -> bool {
         let mut progress = false;
         while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
-            if matches!(done.request.command.get(), command::READ | command::WRITE) {
-                self.bytes_under_way -= done.request.length.get() as usize;
-            }
+            self.memory_under_way -= memory_of(&done.request);
             self.answer(done);
             progress = true;
+            if since.is_over() {
+                break;
+            }
         }
         progress
     }
 
     fn answer(&mut self, Done { request, result }: Done) {
         let structured = self.agreed.structured;
+        if self.unreachable {
+            return;
+        }
         match result {
             // A chunk of data has to have some.
             Ok(Answer::Data(data)) if structured && data.is_empty() => {
@@ -360,7 +413,7 @@ impl Transmission {
                     &allocation::ID.to_be_bytes(),
                     descriptors.len(),
                 ));
-                self.queue_data(Buf::copy_of(&descriptors));
+                self.queue(Piece::Short(descriptors));
             }
             // Only reads and block status have to be answered in chunks.
             Ok(Answer::Done) => self.queue(simple(&request, 0)),
@@ -373,21 +426,20 @@ impl Transmission {
                 let mut rest = (why.len() as u16).to_be_bytes().to_vec();
                 rest.extend_from_slice(why);
                 self.queue(chunk(&request, chunk::ERROR, &(errno as u32).to_be_bytes(), rest.len()));
-                self.queue_data(Buf::copy_of(&rest));
+                self.queue(Piece::Short(rest));
             }
         }
     }
 
-    fn queue(&mut self, head: Piece) {
-        self.unsent += head.bytes().len();
-        self.outbox.push_back(head);
+    fn queue(&mut self, piece: Piece) {
+        if !piece.bytes().is_empty() {
+            self.memory_unsent += piece.memory();
+            self.outbox.push_back(piece);
+        }
     }
 
     fn queue_data(&mut self, data: Buf) {
-        if !data.is_empty() {
-            self.unsent += data.len();
-            self.outbox.push_back(Piece::Data(data.freeze()));
-        }
+        self.queue(Piece::Data(data.freeze()));
     }
 
     /// Writes the outbox by one vectored write.
@@ -396,16 +448,21 @@ impl Transmission {
             return false;
         }
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let mut count = 0;
+        let (mut count, mut room) = (0, SOCKET_MAX);
         for (slot, piece) in slices.iter_mut().zip(&self.outbox) {
             let from = if count == 0 { self.sent } else { 0 };
-            *slot = IoSlice::new(&piece.bytes()[from..]);
+            let unsent = &piece.bytes()[from..];
+            let part = &unsent[..unsent.len().min(room)];
+            *slot = IoSlice::new(part);
             count += 1;
+            room -= part.len();
+            if room == 0 {
+                break;
+            }
         }
         match Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]) {
             Poll::Pending => false,
             Poll::Ready(Ok(written)) => {
-                self.unsent -= written;
                 let mut written = written + self.sent;
                 while let Some(piece) = self.outbox.front() {
                     let len = piece.bytes().len();
@@ -413,6 +470,7 @@ impl Transmission {
                         break;
                     }
                     written -= len;
+                    self.memory_unsent -= piece.memory();
                     self.outbox.pop_front();
                 }
                 self.sent = written;
@@ -420,12 +478,23 @@ impl Transmission {
             }
             Poll::Ready(Err(error)) => {
                 self.leave(End::Broken(error));
-                // Nobody will take them.
+                // Nobody will take them: neither these, of which the first may be sent in part, nor later ones.
+                self.unreachable = true;
                 self.outbox.clear();
-                self.unsent = 0;
+                (self.sent, self.memory_unsent) = (0, 0);
                 true
             }
         }
+    }
+}
+
+/// The memory that a request holds from its arrival to its answer, bytes.
+fn memory_of(request: &Request) -> usize {
+    match request.command.get() {
+        // A longer read is refused.
+        command::READ | command::WRITE => Buf::memory_of(request.length.get().min(TRANSFER_MAX) as usize),
+        command::BLOCK_STATUS => STATUS_MEMORY,
+        _ => 0,
     }
 }
 
@@ -552,8 +621,9 @@ fn stable(device: &Arc<dyn BlockDevice>, fua: bool, io: DeviceIo) -> DeviceIo {
 
 /// Descriptors of `base:allocation`: length and flags of 32 bits each.
 fn status(extents: &[Extent], one: bool, unmapped_is_zero: bool) -> Answer {
-    let mut descriptors = Vec::new();
-    for extent in extents.iter().take(if one { 1 } else { DESCRIPTORS_MAX }) {
+    let count = extents.len().min(if one { 1 } else { DESCRIPTORS_MAX });
+    let mut descriptors = Vec::with_capacity(count * 8);
+    for extent in extents.iter().take(count) {
         let flags = match extent.kind {
             ExtentKind::Data => 0,
             ExtentKind::Zero => allocation::ZERO,

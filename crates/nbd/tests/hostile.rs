@@ -8,11 +8,12 @@ mod fails_one_flush;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fails_one_flush::FailsOneFlush;
 use lunway_block::decorate::Delay;
-use lunway_block::{BlockDevice, BlockError, Durability, Io, Layer, SharedBuf, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, Layer, SharedBuf, Zeroing};
 use lunway_memory::RamDisk;
 use lunway_nbd::{Address, Export, Limits, Server};
 use socket2::{SockFilter, SockRef};
@@ -234,6 +235,63 @@ async fn a_client_that_takes_no_replies_is_not_read_from_for_ever() {
     served.still_serves().await;
 }
 
+/// Counts panics of this test's thread, on which its server runs.
+fn count_panics() -> Arc<AtomicUsize> {
+    let (count, test) = (Arc::new(AtomicUsize::new(0)), std::thread::current().id());
+    let (counted, before) = (Arc::clone(&count), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().id() == test {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        before(panic);
+    }));
+    count
+}
+
+/// A reply of 1 MiB was sent in part, more than a reply that came later is long: its rest was sought in that one.
+#[tokio::test]
+async fn a_client_that_goes_in_the_middle_of_a_long_reply_ends_its_connection_alone() {
+    let panics = count_panics();
+    let ram: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(64 << 20, 512).unwrap());
+    let served = Served::start(Arc::new(Delay::new(ram, Duration::from_millis(200)))).await;
+    let mut stream = served.connect().await;
+    stream.write_all(&request(READ, 0, 1, 0, 1 << 20)).await.unwrap();
+    assert_eq!(reply(&mut stream).await, (0, 1));
+    stream.write_all(&request(READ, 0, 2, 0, 512)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(stream);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(panics.load(Ordering::Relaxed), 0);
+    served.still_serves().await;
+}
+
+/// A device with a fault: reading it panics.
+struct Panicking(RamDisk);
+
+impl Layer for Panicking {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+
+    fn read(&self, _: u64, _: Buf) -> Io<Result<Buf, BlockError>> {
+        panic!("a fault, on purpose");
+    }
+}
+
+#[tokio::test]
+async fn connections_that_end_by_a_panic_make_room() {
+    let limits = Limits { connections_per_source: 2, ..Limits::default() };
+    let server = on_tcp_with(Arc::new(Panicking(RamDisk::new(64 << 20, 512).unwrap())), limits).await;
+    for _ in 0..2 {
+        let mut stream = from_host(2, server).await.unwrap();
+        stream.write_all(&request(READ, 0, 1, 0, 512)).await.unwrap();
+        let ended = tokio::time::timeout(LONG, stream.read(&mut [0])).await.expect("the connection ends");
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    }
+    let again = async { while from_host(2, server).await.is_err() {} };
+    tokio::time::timeout(LONG, again).await.expect("there is room again");
+}
+
 #[tokio::test]
 async fn a_flush_that_failed_for_one_client_fails_once_for_every_other() {
     let ram = RamDisk::new(64 << 20, 512).unwrap();
@@ -361,7 +419,10 @@ async fn a_socket_is_its_users_alone_and_a_name_that_somebody_else_took_is_left_
 
 /// A server on TCP, which ends with the test.
 async fn on_tcp(limits: Limits) -> std::net::SocketAddr {
-    let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(64 << 20, 512).unwrap());
+    on_tcp_with(Arc::new(RamDisk::new(64 << 20, 512).unwrap()), limits).await
+}
+
+async fn on_tcp_with(device: Arc<dyn BlockDevice>, limits: Limits) -> std::net::SocketAddr {
     let export = Export { name: "disk".into(), description: String::new(), device };
     let server = Server::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap().with_limits(limits);
     let Address::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };

@@ -1,9 +1,9 @@
 //! CHAP secrets in files.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use lunway_block::small_file;
 use lunway_iscsi::chap::{Secret, SecretFileError};
 
 /// Why a file holds no secret.
@@ -20,7 +20,7 @@ pub enum SecretError {
 /// Reads a file that holds a CHAP secret, as [`Secret::from_file`] says.
 // RFC 7143 [9.2.1-3, 9.2.1-6]
 pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
-    let file = File::open(path)?;
+    let file = small_file::open(path)?;
     let mut bytes = Vec::with_capacity(Secret::FILE_LEN_MAX + 1);
     // One byte more than may be: enough to see that it is too long.
     file.take(Secret::FILE_LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;

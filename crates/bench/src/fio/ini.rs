@@ -1,9 +1,11 @@
 //! The lines of a job file.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use lunway_block::small_file;
 
 use super::error::{JobFileError, Problem};
 
@@ -163,15 +165,16 @@ fn find(including: &Path, name: &str) -> PathBuf {
 }
 
 fn load(path: &Path) -> Result<String, JobFileError> {
-    let failed = |source| JobFileError::Read { path: path.to_owned(), source };
-    let mut text = String::new();
-    let mut file = std::fs::File::open(path).map_err(failed)?.take(FILE_MAX + 1);
-    file.read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > FILE_MAX {
-        let message = format!("it is larger than {FILE_MAX} bytes, which no job file needs");
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, message)));
-    }
-    Ok(text)
+    small_file::read_text(path, FILE_MAX).map_err(|source| {
+        let source = match source.kind() {
+            io::ErrorKind::FileTooLarge => {
+                let message = format!("it is larger than {FILE_MAX} bytes, which no job file needs");
+                io::Error::new(io::ErrorKind::FileTooLarge, message)
+            }
+            _ => source,
+        };
+        JobFileError::Read { path: path.to_owned(), source }
+    })
 }
 
 /// Replaces each `${NAME}`.

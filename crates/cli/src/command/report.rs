@@ -1,13 +1,14 @@
 //! `lunway report`.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_bench::{fio, report};
+use lunway_block::small_file;
 use lunway_report::{
     Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, readable, utc,
 };
@@ -122,12 +123,15 @@ fn read_all(first: &Path, more: &[PathBuf]) -> Result<Saved, Failure> {
 /// A file, and how it is drawn.
 fn read(path: &Path) -> Result<(Saved, Document), Failure> {
     let name = path.display();
-    let mut bytes = Vec::new();
-    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-    file.take(FILE_MAX + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
-    if bytes.len() as u64 > FILE_MAX {
-        return Err(Failure::failed(anyhow!("{name} is larger than any report ({} MiB)", FILE_MAX >> 20)));
-    }
+    let bytes = match small_file::read(path, FILE_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(Failure::failed(anyhow!(
+                "{name} is larger than any report ({} MiB)",
+                FILE_MAX >> 20
+            )));
+        }
+        read => read.with_context(|| format!("cannot read {name}"))?,
+    };
     let text = String::from_utf8_lossy(&bytes);
     match Saved::parse(&text) {
         Ok(saved) => {

@@ -42,7 +42,7 @@ fn a_pipe_in_the_place_of_facts_is_refused_at_once() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let output = finish(doctor(&["--from", pipe.to_str().unwrap()], folder.path()), Duration::from_secs(60));
     let said = said(&output);
-    assert!(output.status.code() == Some(1) && said.contains("it is no regular file"), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("it is not a regular file"), "{said}");
 }
 
 #[test]

@@ -105,6 +105,19 @@ fn words_that_are_answers_are_no_offers() {
     }
 }
 
+/// Such a name was shown by `lunway top` as it is, and could do to the terminal what it liked.
+#[test]
+fn a_name_with_control_characters_is_no_name() {
+    for name in ["iqn.2026-11.test:i\x1b[2J", "iqn.2026-11.test:i\nroot", "iqn.2026-11.test:i\u{9b}"] {
+        let mut pair = Setup::default().connect();
+        let mut request = LoginRequest::new();
+        request.set_stages(Stage::OPERATIONAL, None);
+        let text = format!("InitiatorName={name}\0TargetName=iqn.2026-11.test:t\0");
+        let answer = answers_to(&mut pair, &request, text.as_bytes()).remove(0).1;
+        assert_eq!(answer[36..38], [2, 0], "{name:?}: an initiator error");
+    }
+}
+
 // shows RFC 7143 [7.4.1-1, 13.21-1, 7.1.5-1]
 #[test]
 fn a_discovery_session_has_level_0_and_one_connection_whatever_is_wanted() {

@@ -15,10 +15,11 @@ mod limits;
 mod overrides;
 mod target;
 
-use std::fs;
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use lunway_block::small_file;
 use lunway_iscsi::negotiation::DigestPolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -226,7 +227,11 @@ pub enum ConfigError {
         why: String,
     },
     /// It is not TOML, or has a key that nobody knows, or a value of the wrong kind.
-    #[error("{file}, line {line}{key}: {message}", key = .key.as_ref().map_or(String::new(), |key| format!(", {key}")))]
+    #[error(
+        "{file}, line {line}{key}: {message}",
+        key = .key.as_ref().map_or(String::new(), |key| format!(", {}", shortened(key))),
+        message = shortened(message)
+    )]
     Syntax {
         /// The file.
         file: String,
@@ -238,7 +243,13 @@ pub enum ConfigError {
         message: String,
     },
     /// A value that cannot be.
-    #[error("{}{key} = {value:?}: {why}", before(origin))]
+    #[error(
+        "{}{key} = {value:?}: {why}",
+        before(origin),
+        key = shortened(key),
+        value = shortened(value),
+        why = shortened(why)
+    )]
     Value {
         /// The file, or the command line; empty: a change of what is served.
         origin: String,
@@ -281,6 +292,20 @@ pub enum ConfigError {
         /// The file, or the command line; empty: a change of what is served.
         origin: String,
     },
+}
+
+/// Longest part of a message, characters. Of a longer one the beginning and the end are left, `PART_END` of each.
+const PART_MAX: usize = 1000;
+const PART_END: usize = 200;
+
+/// A part of a message, which a configuration may have given any length.
+fn shortened(text: &str) -> Cow<'_, str> {
+    if text.chars().nth(PART_MAX).is_none() {
+        return text.into();
+    }
+    let left_out = text.chars().count() - 2 * PART_END;
+    let (begin, end) = (text.chars().take(PART_END), text.chars().skip(PART_END + left_out));
+    begin.chain(format!(" … {left_out} more characters … ").chars()).chain(end).collect::<String>().into()
 }
 
 /// `FILE: `, where there is one.
@@ -339,10 +364,14 @@ impl Config {
         self.api.clone_from(&other.api);
     }
 
+    /// Longest file that is read, bytes: as long as a request to the management interface may be. A file with one LUN to
+    /// a line has room for 25,000.
+    pub const FILE_LEN_MAX: u64 = 4 << 20;
+
     /// Reads and checks a file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        match fs::read_to_string(path) {
+        match small_file::read_text(path, Self::FILE_LEN_MAX) {
             Ok(text) => Ok(Self::from_toml(&text, &file)?.in_folder_of(path)),
             Err(source) => Err(ConfigError::Read { file, source }),
         }
@@ -484,6 +513,36 @@ mod tests {
 
     fn error(text: &str) -> String {
         parse(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn a_long_value_is_not_repeated_whole() {
+        let long = "x".repeat(1 << 20);
+        for text in [
+            format!("listen = [\"{long}\"]"),
+            format!("{long} = 1"),
+            format!("[[target]]\nname = \"{long}\""),
+            format!(
+                "[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"{long}:\""
+            ),
+        ] {
+            let message = parse(&text).expect_err("it is wrong").to_string();
+            assert!(
+                message.chars().count() < 3 * PART_MAX && message.contains("more characters"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_configuration_is_not_read() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"listen = []").unwrap();
+        file.as_file().set_len(6 << 30).unwrap();
+        let message = Config::from_file(file.path()).expect_err("it is too long").to_string();
+        assert!(message.ends_with("it has more than 4 MiB"), "{message}");
+        let message = Config::from_file(Path::new("/dev/zero")).expect_err("no file").to_string();
+        assert!(message.ends_with("it is not a regular file"), "{message}");
     }
 
     fn secret_file(secret: &str) -> tempfile::NamedTempFile {

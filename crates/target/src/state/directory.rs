@@ -5,6 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use lunway_block::small_file;
 use rustix::fs::{FlockOperation, flock};
 
 use super::file;
@@ -103,7 +104,7 @@ fn private() -> OpenOptions {
 
 impl Directory for FileSystem {
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        let file = match File::open(self.path.join(name)) {
+        let file = match small_file::open(&self.path.join(name)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

@@ -1,10 +1,10 @@
 //! Machines to examine, and the facts used.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use lunway_block::small_file;
 use lunway_doctor::{Diagnosis, Facts, Machine, compare_looks, diagnose, gather, merge};
 
 use super::answers::{self, Answers};
@@ -167,24 +167,16 @@ impl Doctor {
 }
 
 fn read(path: &Path) -> Result<Facts, Failure> {
-    let cannot = || format!("cannot read the facts in {}", path.display());
-    // A pipe would keep the reader waiting for a writer, and for its end.
-    if !std::fs::metadata(path).with_context(cannot)?.is_file() {
-        return Err(Failure::failed(anyhow!(
-            "cannot read the facts in {}: it is no regular file",
-            path.display()
-        )));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).with_context(cannot)?;
-    file.take(FACTS_MAX + 1).read_to_end(&mut bytes).with_context(cannot)?;
-    if bytes.len() as u64 > FACTS_MAX {
-        let most = FACTS_MAX >> 20;
-        return Err(Failure::failed(anyhow!(
-            "{} has more than {most} MiB: it does not hold facts",
-            path.display()
-        )));
-    }
+    let bytes = match small_file::read(path, FACTS_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            let most = FACTS_MAX >> 20;
+            return Err(Failure::failed(anyhow!(
+                "{} has more than {most} MiB: it does not hold facts",
+                path.display()
+            )));
+        }
+        read => read.with_context(|| format!("cannot read the facts in {}", path.display()))?,
+    };
     // PowerShell's older versions write UTF-16.
     let text = match bytes.strip_prefix(&[0xff, 0xfe]) {
         Some(rest) => {

@@ -5,6 +5,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use lunway_block::small_file;
+
 /// Longest of these files, bytes: a week of looks at 64 daemons has some megabytes.
 const FILE_MAX: u64 = 32 << 20;
 
@@ -21,13 +23,15 @@ pub(super) fn path(name: &str) -> Option<PathBuf> {
 ///
 /// A clause: why it cannot be read.
 pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.to_string()),
-        Ok(metadata) if !metadata.is_file() || metadata.len() > FILE_MAX => {
-            Err("it was not written by lunway doctor".to_owned())
-        }
-        Ok(_) => fs::read_to_string(path).map(Some).map_err(|error| error.to_string()),
+    match small_file::read_text(path, FILE_MAX) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge => {
+                Err("it was not written by lunway doctor".to_owned())
+            }
+            _ => Err(error.to_string()),
+        },
     }
 }
 

@@ -5,12 +5,12 @@ pub(crate) mod live;
 mod trial;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, Buf, Finding};
+use lunway_block::{BlockDevice, BlockError, Buf, Finding};
 use lunway_device::OpenOptions;
 use lunway_initiator::IscsiUrl;
 use lunway_iscsi_paths::{Address, IscsiMultipath, LaneName, MultipathUrl, PortalName};
@@ -19,6 +19,7 @@ use lunway_multipath::{Boundaries, Policy};
 use serde_json::{Value, json};
 
 use self::lanes::Lanes;
+use crate::awaited::ways;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::screen::Screen;
@@ -26,6 +27,12 @@ use crate::{device, terminal};
 
 /// Small reads at the beginning, for each lane.
 const READS: usize = 4;
+
+/// Time after which no further one of these reads is made.
+const MEASURING_TIME: Duration = Duration::from_secs(5);
+
+/// Time after which a read that is not answered is mentioned.
+const MENTIONED_AFTER: Duration = Duration::from_secs(2);
 
 /// Seconds between two drawings.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -102,10 +109,17 @@ impl Paths {
         let multipath = IscsiMultipath::open(url, &OpenOptions::default().iscsi)
             .await
             .map_err(|error| Failure::failed(anyhow::anyhow!("cannot open {spec}: {error}")))?;
-        exercise(&multipath).await;
+        let read = exercise(spec, &multipath).await;
         let outcome = self.watch(spec, &multipath).await;
         multipath.close().await;
-        outcome
+        outcome?;
+        // Who watches has seen what came of it since.
+        match read {
+            Err(error) if !self.watch => {
+                Err(Failure::failed(anyhow::anyhow!("{spec} cannot be read: {error}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn watch(&self, spec: &DeviceSpec, multipath: &IscsiMultipath) -> Result<(), Failure> {
@@ -159,13 +173,30 @@ impl Paths {
     }
 }
 
-/// A few small reads, one at a time, so that there is a latency to be seen. One that fails is seen too.
-async fn exercise(multipath: &IscsiMultipath) {
+/// A few small reads, one at a time, so that there is a latency to be seen. The first that fails ends them: it has gone
+/// over each lane that could take it, and the next one would wait as long.
+async fn exercise(spec: &DeviceSpec, multipath: &IscsiMultipath) -> Result<(), BlockError> {
     let device = multipath.device();
     let sector = device.geometry().logical_sector;
+    let begun = Instant::now();
     for _ in 0..READS * multipath.plan().lanes.len() {
-        let _ = device.read(0, Buf::zeroed(sector as usize)).await;
+        let mut read = device.read(0, Buf::zeroed(sector as usize)).into_future();
+        let read = match tokio::time::timeout(MENTIONED_AFTER, &mut read).await {
+            Ok(read) => read,
+            Err(_) => {
+                terminal::say(&format!(
+                    "waiting for {spec}, which has not answered a read{}",
+                    ways(&**device)
+                ));
+                read.await
+            }
+        };
+        read?;
+        if begun.elapsed() > MEASURING_TIME {
+            break;
+        }
     }
+    Ok(())
 }
 
 /// The address of a disk with the paths that every command uses: where it names a single one, that one.

@@ -528,8 +528,10 @@ impl Names {
             _ if key.rule().sender == Sender::Target => return Err(LoginStatus::INITIATOR_ERROR),
             _ => return Ok(()),
         };
-        let empty_name = value.is_empty() && key != Key::InitiatorAlias;
-        if value.len() > len_max || empty_name || field.get_or_insert_with(|| value.to_owned()) != value {
+        let is_name = key != Key::InitiatorAlias;
+        // A name is text that people read, and stringprep (RFC 3722 §6) prohibits what controls a terminal.
+        let not_a_name = is_name && (value.is_empty() || value.contains(char::is_control));
+        if value.len() > len_max || not_a_name || field.get_or_insert_with(|| value.to_owned()) != value {
             return Err(LoginStatus::INITIATOR_ERROR);
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! The form of an experiment's file.
 
-use std::fs;
+use std::io;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
 use lunway_bench::RwMode;
 use lunway_block::duration::parse_duration;
 use lunway_block::size::parse_size;
+use lunway_block::small_file;
 use serde::{Deserialize, Deserializer};
 
 use super::check;
@@ -245,14 +246,11 @@ impl Experiment {
             });
         }
         let file = name_or_file.to_owned();
-        let length = fs::metadata(path).map(|metadata| metadata.len());
-        let read = length.and_then(|length| match usize::try_from(length) {
-            Ok(length) if length <= LENGTH_MAX => fs::read_to_string(path).map(Some),
-            _ => Ok(None),
-        });
-        match read {
-            Ok(Some(text)) => Self::parse(&file, &text),
-            Ok(None) => Err(ExperimentError::TooLong { file, limit: LENGTH_MAX }),
+        match small_file::read_text(path, LENGTH_MAX as u64) {
+            Ok(text) => Self::parse(&file, &text),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Err(ExperimentError::TooLong { file, limit: LENGTH_MAX })
+            }
             Err(source) => Err(ExperimentError::Read { file, source }),
         }
     }

@@ -3,6 +3,7 @@
 mod figures;
 mod page;
 
+use anyhow::anyhow;
 use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_filesystem::tree::{Disk, Node};
@@ -51,6 +52,7 @@ impl Inside {
         let source = DeviceSource::new(&*opened.device, &runtime);
         let disk = Disk::examine(&source, source.sector());
         let figures = Figures::of(&disk, &source);
+        let unread = source.error();
         runtime.wait(opened.close_or_log());
         let figures = figures?;
         let name = spec.to_string();
@@ -58,7 +60,11 @@ impl Inside {
             || text(&disk, &figures),
             || document(&disk, &figures),
             || lunway_report::html(&page::document(&name, &disk, &figures)),
-        )
+        )?;
+        match unread {
+            Some(error) => Err(Failure::failed(anyhow!("not all of {name} can be read: {error}"))),
+            None => Ok(()),
+        }
     }
 }
 
