@@ -68,7 +68,9 @@ pub(crate) struct Requests {
 /// The next signal of one that is listened to.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
-        Some(signal) => drop(signal.recv().await),
+        Some(signal) => {
+            signal.recv().await;
+        }
         None => std::future::pending().await,
     }
 }
