@@ -53,19 +53,57 @@ fn say_what_is_waited_for() {
     terminal::say(&format!("stopping; waiting for {waits_for}; Ctrl-C again ends at once"));
 }
 
-/// SIGINT and SIGTERM, which ask for an orderly end. From the moment this exists they no longer end the process.
+/// Signals that ask for an orderly end: SIGINT, SIGTERM, SIGQUIT, and SIGHUP, which comes when the terminal or its SSH
+/// session is lost. From the moment this exists they no longer end the process. SIGQUIT and SIGHUP that the process was
+/// started to ignore, as by nohup(1), stay ignored.
 pub(crate) struct Requests {
     interrupt: Signal,
     terminate: Signal,
+    quit: Option<Signal>,
+    hangup: Option<Signal>,
     /// Time of the last one.
     last: Option<Instant>,
+}
+
+/// The next signal of one that is listened to.
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Listens to a signal, unless the process was started to ignore it.
+fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    (!is_ignored(&status, kind.as_raw_value())).then(|| signal(kind)).transpose()
+}
+
+/// Whether a signal is in the set SigIgn of `/proc/PID/status`, 64 bits in hexadecimal digits (proc(5)).
+fn is_ignored(status: &str, number: i32) -> bool {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = set.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).contains(&number) && set >> (number - 1) & 1 == 1
 }
 
 impl Requests {
     /// Must be called inside a runtime.
     pub(crate) fn new() -> io::Result<Self> {
-        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        Ok(Self { interrupt, terminate, last: None })
+        let hangup = unless_ignored(SignalKind::hangup())?;
+        Ok(Self { hangup, ..Self::of_daemon()? })
+    }
+
+    /// The same without SIGHUP, which asks a daemon for something else: see [`Reloads`].
+    pub(crate) fn of_daemon() -> io::Result<Self> {
+        Ok(Self {
+            quit: unless_ignored(SignalKind::quit())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: None,
+            last: None,
+        })
     }
 
     /// Waits for the next one; one that comes within half a second of the last is no other.
@@ -74,6 +112,8 @@ impl Requests {
             tokio::select! {
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {}
+                () = received(&mut self.quit) => {}
+                () = received(&mut self.hangup) => {}
             }
             let now = Instant::now();
             if self.last.is_none_or(|last| now - last >= ECHO) {
@@ -99,7 +139,7 @@ impl Reloads {
     }
 }
 
-/// From now on the first Ctrl-C (or SIGTERM) asks for an orderly end, and the second ends the process. Who may wait for
+/// From now on the first Ctrl-C (or another of [`Requests`]) asks for an orderly end, and the second ends the process. Who may wait for
 /// something that does not answer tells [`waits_for`] what that is.
 pub(crate) fn watch() -> Cancel {
     let cancel = Cancel::new();
@@ -140,4 +180,20 @@ pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
     });
     // From here on no request ends the process: what the caller begins now is ended in order.
     let _ = begun.recv();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_the_process_was_started_to_ignore_are_those_of_the_set() {
+        // nohup(1): SIGHUP. A background command of a shell without job control: SIGINT and SIGQUIT.
+        for (set, ignored) in [("0", &[][..]), ("0000000000001001", &[1, 13]), ("6", &[2, 3])] {
+            let status = format!("Name:\tlunway\nSigBlk:\tffff\nSigIgn:\t{set}\nSigCgt:\tffff\n");
+            let found: Vec<i32> = (1..=15).filter(|number| is_ignored(&status, *number)).collect();
+            assert_eq!(found, ignored, "{set}");
+        }
+        assert!(!is_ignored("", 1));
+    }
 }

@@ -21,6 +21,16 @@
 //! | `served_file` | the logical unit that a file in use is, for messages |
 //! | `supervisor` | what systemd is told |
 
+/// The standard library's, but that it does not panic where standard error is a closed pipe: see [`terminal::tell`].
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::terminal::tell(format_args!($($text)*), "\n") };
+}
+
+/// The same without the end of the line.
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::terminal::tell(format_args!($($text)*), "") };
+}
+
 mod arguments;
 mod awaited;
 mod command;

@@ -1,6 +1,7 @@
 //! Printing, with a person watching or without.
 
 use std::env;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
@@ -33,6 +34,12 @@ pub(crate) fn say(sentence: &str) {
     let clear = if can_redraw(&err) { "\r\x1b[K" } else { "" };
     // Nobody who listens is no reason to end.
     let _ = writeln!(err, "{clear}lunway: {}", clean(sentence));
+}
+
+/// A line, or a part of one, on standard error. Nobody who listens, or a terminal that is gone, is no reason to end, as
+/// the standard library's macros have it, which panic.
+pub(crate) fn tell(text: fmt::Arguments<'_>, end: &str) {
+    let _ = write!(io::stderr().lock(), "{text}{end}");
 }
 
 /// Prints a document on one line.

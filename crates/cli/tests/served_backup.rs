@@ -277,11 +277,14 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
     let compact = [&["lun", "compact", IQN, "0"], &freeze[..]].concat();
     let source = format!("lun:{IQN}/0");
     let run = [&["backup", "run", &source, "one"], &freeze[..]].concat();
-    for words in [create, compact, run.clone()] {
+    // SIGHUP is a lost SSH session, SIGQUIT is Ctrl-\.
+    let signals = [Signal::TERM, Signal::HUP, Signal::QUIT];
+    let all = [create, compact, run.clone()].into_iter().flat_map(|words| signals.map(|signal| (words.clone(), signal)));
+    for (words, signal) in all {
         let _ = fs::remove_file(folder.join("said"));
         let running = Running::start(command(folder, &words));
         support::until(|| hooks(folder) == "f\n");
-        running.signal(Signal::TERM);
+        running.signal(signal);
         let output = running.end(PATIENCE);
         assert_eq!(hooks(folder), "f\nt\n", "{words:?}: {output:?}");
         assert!(!output.status.success(), "{words:?}: {output:?}");
@@ -324,6 +327,32 @@ fn the_guest_is_thawed_at_the_deadline_while_the_daemon_hangs_and_no_snapshot_is
     assert!(!output.status.success() && said.contains("2 s"), "{said}");
     assert_eq!(hooks(folder), "f\nt\n", "thawed once");
     wait_until_no_snapshot(folder);
+}
+
+/// The process stayed for two minutes, although the guest was thawed and what it waited for was of no use any more.
+#[test]
+fn a_command_that_freezes_ends_soon_after_the_deadline_while_the_daemon_hangs() {
+    let folder = folder();
+    let folder = folder.path();
+    let daemon = Daemon::start(folder);
+    // The daemon stops during the freeze, which comes after what is asked before it.
+    let freeze = ["--freeze", "echo f >> said; sleep 1", "--thaw", "echo t >> said", "--deadline", "3s"];
+    let source = format!("lun:{IQN}/0");
+    for words in [&["backup", "run", &source, "one"][..], &["lun", "compact", IQN, "0"]] {
+        let _ = fs::remove_file(folder.join("said"));
+        let words = [words, &freeze[..]].concat();
+        let running = Running::start(command(folder, &words));
+        support::until(|| hooks(folder) == "f\n");
+        kill_process(Pid::from_child(&daemon.child), Signal::STOP).unwrap();
+        let begun = Instant::now();
+        let output = running.end(Duration::from_secs(60));
+        kill_process(Pid::from_child(&daemon.child), Signal::CONT).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(30), "{words:?}: {:?}", begun.elapsed());
+        assert_eq!(hooks(folder), "f\nt\n", "{words:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("has not answered before the guest was thawed"), "{words:?}: {said}");
+        wait_until_no_snapshot(folder);
+    }
 }
 
 #[test]

@@ -373,6 +373,13 @@ impl Inner {
         durability: Durability,
         result: Result<(), BlockError>,
     ) -> (Result<(), BlockError>, bool) {
+        let result = match result {
+            // A block device that became smaller is not a full one.
+            Err(BlockError::NoSpace) if let Some(length) = self.size.ended(self.fd(), offset + len) => {
+                Err(BlockError::Medium { offset: offset.max(length) })
+            }
+            result => result,
+        };
         let result = self.noted(durability, result);
         let size = self.size.get();
         // One that was overtaken by a shrink has made the file longer again, see [`Size`].

@@ -103,6 +103,12 @@ impl Size {
         }
     }
 
+    /// Where a block device ends, if that is before `end`: the kernel calls a write there one without space. Asks no
+    /// disk.
+    pub(crate) fn ended(&self, file: BorrowedFd<'_>, end: u64) -> Option<u64> {
+        if self.regular { None } else { length(file).ok().filter(|length| *length < end) }
+    }
+
     /// Gives the device `size` bytes, durably, and tells who wants to know, if that may still begin when all is known
     /// for it. Of a file that somebody else has cut, only what is left: a shrink gives up what is behind the new end.
     /// Blocks.
@@ -194,6 +200,17 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_block_device_that_became_smaller_ends_before_and_a_full_one_does_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        let fd = file.as_file().as_fd();
+        // A file stands for the block device: only its end is asked for.
+        let device = Size::new(8192, false);
+        assert_eq!((device.ended(fd, 4608), device.ended(fd, 4096)), (Some(4096), None));
+        assert_eq!(Size::new(8192, true).ended(fd, 4608), None, "of a file, that it was cut");
+    }
 
     #[test]
     fn a_write_that_a_shrink_overtook_does_not_make_a_file_longer_that_somebody_else_has_cut() {

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -58,6 +58,8 @@ pub struct Tracked {
 #[derive(Clone)]
 pub struct Tracking {
     shared: Arc<Shared>,
+    /// The tracked device, which nobody keeps open by asking for its changes.
+    inner: Weak<dyn BlockDevice>,
     in_place: Option<InPlace>,
 }
 
@@ -360,7 +362,7 @@ impl Tracked {
 
     /// Its epochs.
     pub fn tracking(&self) -> Tracking {
-        Tracking { shared: Arc::clone(&self.shared), in_place: None }
+        Tracking { shared: Arc::clone(&self.shared), inner: Arc::downgrade(&self.inner), in_place: None }
     }
 
     /// Carries out an operation once it may change the disk.
@@ -547,8 +549,30 @@ impl Tracking {
     }
 
     /// Closes the open epoch, durably, and gives it a name; later changes belong to the next one. Operations under way
-    /// end first, those that come wait, for 5 seconds at most.
+    /// end first, those that come wait, for 5 seconds at most. Then, while everything goes on, the device is flushed:
+    /// what is read after the name is known and is taken back by a power cut would be in no later epoch.
+    ///
+    /// # Errors
+    ///
+    /// Why no epoch was closed. One whose data could not be flushed is released again.
     pub fn close_epoch(&self, id: EpochId) -> impl Future<Output = Result<(), EpochError>> + Send + use<> {
+        let (tracking, closed) = (self.clone(), self.close_epoch_of_flushed(id));
+        async move {
+            closed.await?;
+            let Some(inner) = tracking.inner.upgrade() else { return Err(EpochError::Closed) };
+            if let Err(error) = inner.flush().await {
+                let _ = tracking.release_epoch(id).await;
+                return Err(EpochError::Unflushed(error.to_string()));
+            }
+            Ok(())
+        }
+    }
+
+    /// The same, for a caller that lets nothing be changed, and has flushed the device since.
+    pub fn close_epoch_of_flushed(
+        &self,
+        id: EpochId,
+    ) -> impl Future<Output = Result<(), EpochError>> + Send + use<> {
         let in_place = self.in_place.clone();
         on_worker(&self.shared, move |shared| {
             if let Some(Err(why)) = in_place.map(|in_place| in_place()) {

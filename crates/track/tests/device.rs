@@ -40,6 +40,47 @@ fn grains(changes: &Changes) -> BTreeSet<u64> {
         .collect()
 }
 
+/// A device whose flushes are counted, and fail from one on.
+struct Flushes {
+    disk: Arc<dyn BlockDevice>,
+    done: AtomicU64,
+    most: u64,
+}
+
+impl lunway_block::Layer for Flushes {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.disk
+    }
+
+    fn flush(&self) -> Io<Result<(), lunway_block::BlockError>> {
+        if self.done.load(SeqCst) == self.most {
+            return Io::err(lunway_block::BlockError::NoSpace);
+        }
+        self.done.fetch_add(1, SeqCst);
+        self.disk.flush()
+    }
+}
+
+/// Missing was: a block in the changes after an epoch. Its write was in the epoch before, and in the backup, and then a
+/// kill took it back, as nothing had been flushed.
+#[tokio::test]
+async fn what_is_written_before_an_epoch_closes_is_flushed_before_its_name_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let flushes = Arc::new(Flushes { disk: ram(), done: AtomicU64::new(0), most: 1 });
+    let inner: Arc<dyn BlockDevice> = flushes.clone();
+    let device = tracked(&inner, &folder.path().join("track"), &Arc::default(), Tuning::default());
+    device.write(0, block(1), Durability::Volatile).await.unwrap();
+    let tracking = device.tracking();
+    tracking.close_epoch(EpochId([1; 16])).await.unwrap();
+    assert_eq!(flushes.done.load(SeqCst), 1);
+    device.write(REGION, block(1), Durability::Volatile).await.unwrap();
+    let refused = tracking.close_epoch(EpochId([2; 16])).await.unwrap_err().to_string();
+    assert!(refused.contains("no epoch is closed"), "{refused}");
+    assert_eq!(tracking.epochs().await.0.len(), 1, "what failed is not kept");
+    let changes = tracking.changes(EpochId([1; 16]), None, 0..SIZE, usize::MAX).await;
+    assert_eq!(grains(&changes), [REGION / GRAIN].into(), "and its changes belong to the next one");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_write_of_many_threads_is_in_the_epochs_of_its_time() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -104,6 +104,8 @@ pub(crate) struct Inner {
     left: AtomicBool,
     /// It was logged that the file was cut.
     cut: AtomicBool,
+    /// What is said of a flush of the host that has failed, once it was logged.
+    failed: OnceLock<String>,
     workers: Workers,
 }
 
@@ -237,6 +239,7 @@ impl Inner {
             wanting: AtomicUsize::new(0),
             left: AtomicBool::new(false),
             cut: AtomicBool::new(false),
+            failed: OnceLock::new(),
             workers: Workers::new(),
         }
     }
@@ -299,6 +302,7 @@ impl Inner {
                 ChainState::Open(chain) => {
                     return job(chain).map_err(|error| {
                         self.tell_of_a_cut(chain, &error);
+                        self.tell_of_a_failure(chain);
                         meaning(error)
                     });
                 }
@@ -308,6 +312,21 @@ impl Inner {
             }
             self.open_again();
         }
+    }
+
+    /// Says once that the disk takes no writes any more, and how it does again.
+    fn tell_of_a_failure(&self, chain: &Chain<Backing>) {
+        let Some(why) = chain.disks().first().and_then(|disk| disk.why_failed()) else { return };
+        self.failed.get_or_init(|| {
+            let path = chain.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
+            let said = format!(
+                "{path}: {why}; which of the writes since the last flush are in the file is not known, so its disk refuses writes and \
+                 flushes. When the storage of the file works again, have the file opened anew, which recovers it by its log: \
+                 remove the LUN and add it again, or restart the process that has it open"
+            );
+            tracing::error!("{said}");
+            said
+        });
     }
 
     /// Says once that another program has cut the file: its users see medium errors alone.
@@ -640,7 +659,7 @@ impl BlockDevice for VhdxDevice {
         match (&self.inner.device, self.inner.cut.load(Ordering::Relaxed)) {
             (Some(device), _) => device.backing(),
             (None, true) => Some(CUT.to_owned()),
-            (None, false) => self.inner.names.found(),
+            (None, false) => self.inner.failed.get().cloned().or_else(|| self.inner.names.found()),
         }
     }
 

@@ -78,6 +78,31 @@ async fn byte(device: &VhdxDevice, offset: u64) -> Result<u8, BlockError> {
     Ok(read[0])
 }
 
+/// Missing was: a word to the administrator. After one failed flush all writes failed, and nothing said what to do.
+#[tokio::test]
+async fn a_disk_that_takes_no_writes_since_a_flush_failed_says_so_and_what_to_do() {
+    let mut told = 0;
+    for step in 1.. {
+        let folder = tempfile::tempdir().unwrap();
+        let device = VhdxDevice::open(&made(folder.path()), false).unwrap();
+        write(&device, 0, 1).await.unwrap();
+        let faults = faults(&device);
+        faults.set(Some((step..=step, io::ErrorKind::Other)));
+        let flushed = device.flush().await;
+        let steps = faults.count();
+        faults.set(None);
+        let writes = write(&device, MIB, 2).await;
+        let said = device.backing();
+        let says = said.as_ref().is_some_and(|said| said.contains("disk.vhdx") && said.contains("add it again"));
+        assert_eq!(writes.is_err(), says, "step {step}: {flushed:?}, {writes:?}, {said:?}");
+        told += u32::from(says);
+        if steps < step {
+            break;
+        }
+    }
+    assert!(told > 0, "some step fails the disk");
+}
+
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Live {

@@ -123,7 +123,7 @@ pub(super) fn routes() -> Vec<Route> {
             Method::POST,
             EPOCHS,
             "Close the current epoch of a logical unit, and begin another. Writes in progress end first; new ones \
-             wait.",
+             wait. Then the disk is flushed.",
             post(close),
         )
         .answers::<Closed>(),
@@ -154,7 +154,7 @@ fn failed(error: &EpochError) -> ApiError {
         EpochError::NotFound(_) => StatusCode::NOT_FOUND,
         EpochError::Taken(_) | EpochError::Misplaced(_) => StatusCode::CONFLICT,
         EpochError::Busy | EpochError::Closed => StatusCode::SERVICE_UNAVAILABLE,
-        EpochError::Storage(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        EpochError::Storage(_) | EpochError::Unflushed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ApiError::new(status, error.to_string())
 }

@@ -88,11 +88,10 @@ impl Residual {
 }
 
 impl TargetConnection {
-    /// Answers a command. One that has been aborted in the meantime is ignored.
+    /// Answers a command. One that has been aborted in the meantime is ignored, unless
+    /// [`set_answered`](Self::set_answered) says otherwise.
     pub fn complete(&mut self, id: TaskId, completion: Completion) {
-        let Some(task) = self.end_task(id) else {
-            return self.aborted_task_completed(id);
-        };
+        let Some(task) = self.end_task(id).or_else(|| self.aborted_task_completed(id)) else { return };
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;
         }

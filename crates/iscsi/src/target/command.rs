@@ -528,11 +528,24 @@ impl TargetConnection {
     /// Gives up the task that ABORT TASK names. It will not be answered.
     // RFC 7143 [4.2.2.1-3, 7.11-3]
     pub fn abort_task(&mut self, referenced_task_tag: u32) -> Aborted {
-        let earlier = self.aborted.iter().rfind(|task| task.initiator_task_tag == referenced_task_tag);
+        let is_named = |aborted: &AbortedTask| aborted.task.initiator_task_tag == referenced_task_tag;
+        let earlier = self.aborted.iter().rfind(|aborted| is_named(aborted)).map(|aborted| aborted.id);
         match (self.tasks.find(referenced_task_tag), earlier) {
             (Some(id), _) => self.abort(id),
-            (None, Some(task)) => Aborted::Executing(task.id),
+            (None, Some(id)) => {
+                self.set_answered(id, false);
+                Aborted::Executing(id)
+            }
             (None, None) => Aborted::NotFound,
+        }
+    }
+
+    /// Whether a task that was aborted, and that the driver has still, is answered when it ends. To be called with
+    /// `true` where the function that aborted it is rejected: the initiator then counts on the answer. With `false`
+    /// where a later function aborts it.
+    pub fn set_answered(&mut self, id: TaskId, answered: bool) {
+        if let Some(aborted) = self.aborted.iter_mut().find(|aborted| aborted.id == id) {
+            aborted.answered = answered;
         }
     }
 
@@ -583,7 +596,7 @@ impl TargetConnection {
         if self.tasks.get_mut(id).is_some_and(executing)
             && let Some(task) = self.tasks.remove(id)
         {
-            self.leave_to_driver(id, &task);
+            self.leave_to_driver(id, task);
             return Aborted::Executing(id);
         }
         self.end_task(id);
@@ -593,7 +606,7 @@ impl TargetConnection {
     /// An aborted task has the memory of its data until the driver completes it. Its place in the window is free at
     /// once, so that a device that hangs does not close the window for others; not so where that would let the
     /// initiator fill memory by sending and aborting.
-    fn leave_to_driver(&mut self, id: TaskId, task: &Task) {
+    fn leave_to_driver(&mut self, id: TaskId, task: Task) {
         let unsolicited = match task.write {
             true => {
                 (task.expected_length as usize).min(self.config.data_out_max).saturating_sub(task.reserved)
@@ -609,25 +622,25 @@ impl TargetConnection {
             self.reserved += unsolicited;
         }
         let place = (!frees_place).then_some(task.numbered);
-        let initiator_task_tag = task.initiator_task_tag;
-        self.aborted.push(AbortedTask { id, initiator_task_tag, reserved, charged: task.charged, place });
+        self.aborted.push(AbortedTask { id, task, answered: false, reserved, place });
     }
 
-    /// The driver has completed an aborted task.
-    pub(super) fn aborted_task_completed(&mut self, id: TaskId) {
-        let Some(at) = self.aborted.iter().position(|task| task.id == id) else { return };
-        let AbortedTask { reserved, charged, place, .. } = self.aborted.swap_remove(at);
-        self.free_task(charged);
+    /// The driver has completed an aborted task. Returns it where it is to be answered.
+    pub(super) fn aborted_task_completed(&mut self, id: TaskId) -> Option<Task> {
+        let at = self.aborted.iter().position(|aborted| aborted.id == id)?;
+        let AbortedTask { task, answered, reserved, place, .. } = self.aborted.swap_remove(at);
+        self.free_task(task.charged);
         if let Some(numbered) = place {
             let (expected, maximum) = self.numbering.window();
             self.free_place(numbered);
-            if numbered && maximum == expected.wrapping_sub(1) && matches!(self.phase, Phase::FullFeature(_))
-            {
+            let is_shut = maximum == expected.wrapping_sub(1);
+            if numbered && is_shut && !answered && matches!(self.phase, Phase::FullFeature(_)) {
                 // No answer will tell the initiator that the window is open again.
                 self.tell_window();
             }
         }
         self.free_memory(reserved);
+        answered.then_some(task)
     }
 }
 

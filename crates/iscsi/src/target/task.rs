@@ -124,15 +124,15 @@ impl Task {
     }
 }
 
-/// Resources that an aborted task still occupies while the driver has it.
+/// An aborted task that the driver has still, and the resources that it occupies.
 #[derive(Debug)]
 pub(super) struct AbortedTask {
     pub(super) id: TaskId,
-    pub(super) initiator_task_tag: u32,
+    pub(super) task: Task,
+    /// It is answered when it ends: the function that was to abort it was rejected.
+    pub(super) answered: bool,
     /// Bytes of the connection's Data-Out budget.
     pub(super) reserved: usize,
-    /// Memory of its data that is counted against the principal's budget, bytes.
-    pub(super) charged: usize,
     /// Its place in the command window (`true`) or among the immediate commands, where it has it still.
     pub(super) place: Option<bool>,
 }

@@ -190,11 +190,12 @@ impl From<BlockError> for Failure {
     }
 }
 
-/// Checks whether a READ or a WRITE of the nexus would be refused.
-fn check(itl: &ItlNexus, opcode: u8) -> Result<(), Failure> {
+/// Checks whether a READ or a WRITE of these blocks would be refused to the nexus.
+fn check(party: &Party, opcode: u8, blocks: &Claim) -> Result<(), Failure> {
     let mut cdb = [0; 16];
     cdb[0] = opcode;
-    if refusal_of(itl, &cdb).is_some() { Err(Failure::Refused) } else { Ok(()) }
+    let refused = refusal_of(&party.itl, &cdb).is_some() || party.itl.unit().is_unsettled(blocks);
+    if refused { Err(Failure::Refused) } else { Ok(()) }
 }
 
 /// The blocks in which these bytes lie.
@@ -209,25 +210,36 @@ async fn read(party: &Party, offset: u64, len: u64) -> Result<SharedBuf, Failure
     let sector = u64::from(unit.geometry().logical_sector);
     let start = offset / sector * sector;
     let end = (offset + len).next_multiple_of(sector);
-    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len), None).await;
-    check(&party.itl, opcode::READ_16)?;
+    let blocks = claim(&unit.geometry(), offset, len);
+    let _pass = gate::shared(unit.clone(), blocks.clone(), None).await;
+    check(party, opcode::READ_16, &blocks)?;
     let buf = unit.device().read(start, Buf::for_overwrite((end - start) as usize)).await?;
     let skipped = (offset - start) as usize;
     Ok(buf.freeze().slice(skipped..skipped + len as usize))
 }
 
 /// Writes whole blocks of the destination.
-async fn write(party: &Party, offset: u64, data: SharedBuf) -> Result<(), Failure> {
+async fn write(copying: &Copying, party: &Party, offset: u64, data: SharedBuf) -> Result<(), Failure> {
     let unit = party.itl.unit();
-    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, data.len() as u64), None).await;
-    check(&party.itl, opcode::WRITE_16)?;
+    let blocks = claim(&unit.geometry(), offset, data.len() as u64);
+    let _pass = gate::shared(unit.clone(), blocks.clone(), None).await;
+    check(party, opcode::WRITE_16, &blocks)?;
+    let _step = copying.step(unit, blocks);
     Ok(unit.device().write(offset, data, unit.durability(false)).await?)
 }
 
-async fn write_zeroes(party: &Party, offset: u64, len: u64, zeroing: Zeroing) -> Result<(), Failure> {
+async fn write_zeroes(
+    copying: &Copying,
+    party: &Party,
+    offset: u64,
+    len: u64,
+    zeroing: Zeroing,
+) -> Result<(), Failure> {
     let unit = party.itl.unit();
-    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len), None).await;
-    check(&party.itl, opcode::WRITE_16)?;
+    let blocks = claim(&unit.geometry(), offset, len);
+    let _pass = gate::shared(unit.clone(), blocks.clone(), None).await;
+    check(party, opcode::WRITE_16, &blocks)?;
+    let _step = copying.step(unit, blocks);
     unit.device().write_zeroes(offset, len, zeroing).await?;
     if unit.durability(false) == Durability::Stable {
         unit.device().flush().await?;
@@ -262,7 +274,7 @@ async fn copy(copying: &Copying, source: &Party, destination: &Party, range: &Ra
             }
             merged.freeze()
         };
-        write(destination, at - before, data).await?;
+        write(copying, destination, at - before, data).await?;
         copying.wrote(step);
         done += step;
     }
@@ -286,7 +298,7 @@ async fn copy_sparse(
     }
     let extents = {
         let _pass = gate::shared(source.itl.unit().clone(), Claim::Nothing, None).await;
-        check(&source.itl, opcode::READ_16)?;
+        check(source, opcode::READ_16, &Claim::Nothing)?;
         source.itl.unit().device().extents(range.source, range.len, usize::MAX).await?
     };
     for extent in extents {
@@ -300,7 +312,7 @@ async fn copy_sparse(
             if copying.is_cancelled() {
                 return Err(Failure::Cancelled);
             }
-            write_zeroes(destination, at, extent.len, zeroing).await?;
+            write_zeroes(copying, destination, at, extent.len, zeroing).await?;
             copying.wrote(extent.len);
         } else {
             let piece = Range { source: extent.offset, destination: at, len: extent.len, padding: 0 };

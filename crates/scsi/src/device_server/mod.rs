@@ -37,7 +37,8 @@ use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::data::status::Status;
 use crate::model::authority::Authority;
-use crate::model::gate;
+use crate::model::gate::{self, Claim};
+use crate::model::given_up::MediumEffect;
 use crate::model::logical_unit::{LogicalUnit, obstacle};
 use crate::model::nexus::{ItlNexus, Nexus};
 use crate::model::unit_attention::UnitAttention;
@@ -88,17 +89,35 @@ impl Nexus {
         data_out: SharedBuf,
         options: TaskOptions,
     ) -> Io<Response> {
-        match Lun(lun).address() {
+        self.begin_task(lun, cdb, data_out, options).answer
+    }
+
+    /// The same, for a transport that may have to give the command up before it has ended.
+    pub fn begin_task(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf, options: TaskOptions) -> Begun {
+        let absence = match Lun(lun).address() {
             LunAddress::Unit(number) => match self.find(number) {
-                Some(itl) => execute(self, itl, cdb, data_out, options),
-                None => {
-                    let absence = if self.awaits(number) { Absence::BecomingReady } else { Absence::NoUnit };
-                    Io::Ready(execute_without_unit(self, cdb, absence))
-                }
+                Some(itl) => return execute(self, itl, cdb, data_out, options),
+                None if self.awaits(number) => Absence::BecomingReady,
+                None => Absence::NoUnit,
             },
-            LunAddress::ReportLuns => Io::Ready(execute_without_unit(self, cdb, Absence::WellKnown)),
-            LunAddress::Other => Io::Ready(execute_without_unit(self, cdb, Absence::NoUnit)),
-        }
+            LunAddress::ReportLuns => Absence::WellKnown,
+            LunAddress::Other => Absence::NoUnit,
+        };
+        Begun::over(execute_without_unit(self, cdb, absence))
+    }
+}
+
+/// A command that has begun.
+pub struct Begun {
+    /// Its answer, now or later.
+    pub answer: Io<Response>,
+    /// What it may change on a medium until then; `None`: nothing.
+    pub effect: Option<MediumEffect>,
+}
+
+impl Begun {
+    fn over(response: Response) -> Self {
+        Self { answer: Io::Ready(response), effect: None }
     }
 }
 
@@ -256,7 +275,7 @@ pub(crate) fn refusal_of(itl: &ItlNexus, cdb: &[u8]) -> Option<Response> {
     if obstacles == 0 {
         return None;
     }
-    if obstacles & obstacle::PREDECESSOR != 0 {
+    if itl.obstacles() & obstacle::PREDECESSOR != 0 {
         return Some(Response::status(Status::BUSY));
     }
     let operation = find(cdb).ok()?;
@@ -323,9 +342,9 @@ pub(crate) fn execute(
     cdb: &[u8],
     data_out: SharedBuf,
     options: TaskOptions,
-) -> Io<Response> {
+) -> Begun {
     let refuse = |itl: &ItlNexus, sense: Sense| {
-        Io::Ready(in_format(sense.into(), itl.unit().mode().descriptor_sense()))
+        Begun::over(in_format(sense.into(), itl.unit().mode().descriptor_sense()))
     };
     let operation = match find(cdb) {
         Ok(operation) if operation.is_offered_by(itl.unit()) => operation,
@@ -335,22 +354,45 @@ pub(crate) fn execute(
     let cdb = PaddedCdb::padded(cdb);
     if let Handler::Nexus(handler) = operation.handler() {
         let d_sense = itl.unit().mode().descriptor_sense();
-        return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
+        return Begun::over(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
     }
     if itl.obstacles() & obstacle::EXCHANGED != 0 && operation.opcode == opcode::INQUIRY {
         itl.inquired(options.number);
     }
     // Before the gate, where it would wait for the commands that it must not be carried out before.
     if itl.obstacles() & obstacle::PREDECESSOR != 0 && operation.opcode != opcode::INQUIRY {
-        return Io::Ready(Response::status(Status::BUSY));
+        return Begun::over(Response::status(Status::BUSY));
     }
+    let claim = operation.claim(&cdb, &data_out);
+    // Before the gate as well, where it would wait for the command that was given up.
+    if itl.unit().is_unsettled(&claim) {
+        return Begun::over(Response::status(Status::BUSY));
+    }
+    let effect = effect_of(operation, &itl, &claim);
     let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
     let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();
     let TaskOptions { ordered, data_in_max, number } = options;
     let command = Command { itl, cdb, data_out, data_in_max, number, reachable, operation, may_change_all };
-    match (operation.passage(), ordered) {
+    let answer = pass(command, claim, ordered);
+    let effect = effect.filter(|_| matches!(answer, Io::Pending(_)));
+    Begun { answer, effect }
+}
+
+/// What a command may change on a medium while it is under way. Operations that have the whole medium for themselves
+/// go on without their command, and others are refused until these end.
+fn effect_of(operation: &Operation, itl: &Arc<ItlNexus>, claim: &Claim) -> Option<MediumEffect> {
+    if operation.reaches_other_units() {
+        return Some(MediumEffect::of_copies(itl.clone()));
+    }
+    let changes = operation.writes() && *claim != Claim::Nothing;
+    changes.then(|| MediumEffect::on_blocks(itl.clone(), claim.clone()))
+}
+
+/// Runs a command once the gate lets it in.
+fn pass(command: Command, claim: Claim, ordered: bool) -> Io<Response> {
+    match (command.operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
-        (Passage::Unit | Passage::Shared, false) => run_shared(command),
+        (Passage::Unit | Passage::Shared, false) => run_shared(command, claim),
         // It changes nothing on the medium, or passes the gate by itself: it has to wait, and nobody for it.
         (Passage::None, true) => settle(async move {
             drop(in_order(&command).await);
@@ -363,7 +405,6 @@ pub(crate) fn execute(
                 Io::Ready(in_format(refusal, d_sense))
             }
             None => settle(async move {
-                let claim = operation.claim(&command.cdb, &command.data_out);
                 let _pass = gate::exclusive_on(command.unit().clone(), claim).await;
                 command.run().await
             }),
@@ -388,9 +429,8 @@ async fn in_order(command: &Command) -> gate::Pass<gate::Owned<LogicalUnit>> {
 
 /// The fast path: a pass that borrows, and an answer that is ready. Only a command that goes on later owns its pass.
 /// What it borrows from is kept by the nexus's own count: the unit's is shared by all cores.
-fn run_shared(command: Command) -> Io<Response> {
+fn run_shared(command: Command, claim: Claim) -> Io<Response> {
     let itl = command.itl.clone();
-    let claim = command.operation.claim(&command.cdb, &command.data_out);
     let Some(pass) = itl.unit().gate().try_shared(&claim) else {
         // Stands in line now, as the order in which commands come is theirs inside.
         return settle(async move {

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::data::sense::Sense;
+use crate::model::gate::Claim;
+use crate::model::given_up::GivenUpBlocks;
+use crate::model::logical_unit::LogicalUnit;
 use crate::model::nexus::ItlNexus;
 
 /// MAXIMUM TARGET DESCRIPTOR COUNT: a source and a destination are what everyone sends.
@@ -76,6 +79,30 @@ pub(crate) enum Refused {
 pub(crate) struct CopyRecords {
     records: Mutex<Vec<CopyRecord>>,
     cancellations: AtomicU64,
+    steps: Mutex<Steps>,
+}
+
+/// What copies write at the moment.
+#[derive(Debug, Default)]
+struct Steps {
+    under_way: Vec<Step>,
+    next: u64,
+}
+
+/// A write of a copy.
+#[derive(Debug)]
+struct Step {
+    number: u64,
+    unit: Arc<LogicalUnit>,
+    claim: Claim,
+    /// The copy was cancelled meanwhile: other commands on these blocks wait for the end of the step.
+    given_up: Option<GivenUpBlocks>,
+}
+
+impl Step {
+    fn give_up(&mut self) {
+        self.given_up.get_or_insert_with(|| GivenUpBlocks::new(self.unit.clone(), self.claim.clone()));
+    }
 }
 
 impl CopyRecords {
@@ -93,9 +120,14 @@ impl CopyRecords {
         self.records().retain(|record| record.list != Some(list) || record.state == CopyState::InProgress);
     }
 
+    fn steps(&self) -> MutexGuard<'_, Steps> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// All copies under way are aborted: they end at their next step, and nothing is remembered (SAM-5 §5.6).
     pub(crate) fn cancel(&self) {
         self.cancellations.fetch_add(1, Ordering::AcqRel);
+        self.steps().under_way.iter_mut().for_each(Step::give_up);
         self.records().retain(|record| record.state == CopyState::InProgress);
     }
 }
@@ -140,6 +172,21 @@ impl Copying {
         self.itl.copies().cancellations.load(Ordering::Acquire) != self.cancellations
     }
 
+    /// Begins to write blocks, until what it gives is dropped. A copy that is cancelled meanwhile, or is already,
+    /// leaves them unsettled for so long.
+    pub(crate) fn step(&self, unit: &Arc<LogicalUnit>, claim: Claim) -> StepUnderWay<'_> {
+        let mut steps = self.itl.copies().steps();
+        let number = steps.next;
+        steps.next += 1;
+        let mut step = Step { number, unit: unit.clone(), claim, given_up: None };
+        // Who cancels counts first, and looks at the steps then: one of the two sees the other.
+        if self.is_cancelled() {
+            step.give_up();
+        }
+        steps.under_way.push(step);
+        StepUnderWay { copies: self.itl.copies(), number }
+    }
+
     fn update(&self, change: impl FnOnce(&mut CopyRecord)) {
         let mut records = self.itl.copies().records();
         let own =
@@ -169,6 +216,19 @@ impl Copying {
             }
         });
         // What was not to be kept is still in progress, and goes with `self`.
+    }
+}
+
+/// A write of a copy that has not ended.
+#[derive(Debug)]
+pub(crate) struct StepUnderWay<'a> {
+    copies: &'a CopyRecords,
+    number: u64,
+}
+
+impl Drop for StepUnderWay<'_> {
+    fn drop(&mut self) {
+        self.copies.steps().under_way.retain(|step| step.number != self.number);
     }
 }
 

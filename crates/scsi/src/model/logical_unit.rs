@@ -9,7 +9,8 @@ use lunway_block::{BlockDevice, Durability, Geometry};
 
 use crate::data::mode::{ModeChange, ModeParameters};
 use crate::model::fair_turn::FairTurn;
-use crate::model::gate::Gate;
+use crate::model::gate::{Claim, Gate};
+use crate::model::given_up::GivenUpList;
 use crate::model::identity::UnitIdentity;
 use crate::model::medium_operation::{self, MediumOperation, MediumWork, Phase};
 use crate::model::nexus::{ItlNexus, PortPair};
@@ -38,6 +39,8 @@ pub(crate) mod obstacle {
     pub(crate) const MEDIUM_OPERATION: u8 = 32;
     /// The device still has commands of the nexus whose place this one takes; only on the I_T_L nexus.
     pub(crate) const PREDECESSOR: u8 = 64;
+    /// The device still has commands that were given up; only on the logical unit, where the same bit is free.
+    pub(crate) const GIVEN_UP: u8 = 64;
     /// The nexus knew another unit under this number, and has not asked yet what this one is; only on the I_T_L nexus.
     pub(crate) const EXCHANGED: u8 = 128;
 }
@@ -68,6 +71,7 @@ pub struct LogicalUnit {
     /// Ports that were told that the unit is on, oldest first.
     greeted: Mutex<VecDeque<PortPair>>,
     gate: Gate,
+    given_up: GivenUpList,
     medium_operation: MediumOperation,
 }
 
@@ -109,6 +113,7 @@ impl LogicalUnit {
             nexuses: Mutex::default(),
             greeted: Mutex::default(),
             gate: Gate::default(),
+            given_up: GivenUpList::default(),
             medium_operation: MediumOperation::default(),
             openers: Openers::new(device.clone()),
             device,
@@ -199,6 +204,15 @@ impl LogicalUnit {
 
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    pub(crate) fn given_up(&self) -> &GivenUpList {
+        &self.given_up
+    }
+
+    /// A command that was given up may still change some of these blocks: BUSY.
+    pub(crate) fn is_unsettled(&self, claim: &Claim) -> bool {
+        self.obstacles() & obstacle::GIVEN_UP != 0 && self.given_up.overlaps(claim)
     }
 
     /// The store for what outlives the process, and the name under which it is kept there.

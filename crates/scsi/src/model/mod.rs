@@ -9,6 +9,7 @@
 //! | `copy_record.rs` | records of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4) |
 //! | `fair_turn.rs` | a turn to change something that takes time to change: one at a time, and owners take turns |
 //! | `gate/` | the atomic gate of a logical unit |
+//! | `given_up.rs` | commands that were given up while the device had them, and the blocks that these may still change |
 //! | `identity.rs` | names of a logical unit that survive every restart |
 //! | `logical_unit.rs` | a logical unit: a device with identity, mode parameters, reservations and the nexuses that see it |
 //! | `lun_view.rs` | LUN masking: what a nexus may see of its target |
@@ -27,6 +28,7 @@ pub(crate) mod authority;
 pub(crate) mod copy_record;
 pub(crate) mod fair_turn;
 pub(crate) mod gate;
+pub(crate) mod given_up;
 pub(crate) mod identity;
 pub(crate) mod logical_unit;
 pub(crate) mod lun_view;

@@ -11,7 +11,7 @@ use lunway_block::Io;
 pub enum StateError {
     /// It is there and not what was written, or not of a version that is known. It is never taken for absent: a
     /// reservation that is lost silently lets two hosts write one file system.
-    #[error("the {item} kept for {owner:?} are damaged: {why}")]
+    #[error("the {item} kept for {owner:?} are damaged: {why}; {}", remedy(.item))]
     Damaged {
         /// Owner of the item.
         owner: String,
@@ -30,6 +30,27 @@ pub enum StateError {
         /// Message of the system.
         why: String,
     },
+}
+
+/// What to do about an item that is damaged. What is kept in a file is named before.
+fn remedy(item: &str) -> &'static str {
+    match item {
+        item::RESERVATIONS => {
+            "restore it from a backup; or make sure that no two hosts use the disk, and move it away: the persistent \
+             reservations are then gone, and hosts have to register again"
+        }
+        item::SANITIZE => {
+            "restore it from a backup; or move it away, and sanitize the disk again: data that were to be erased may be there still"
+        }
+        item::MODE_PAGES => {
+            "restore it from a backup, or move it away: the mode parameters are then the defaults, the write protection \
+             of initiators among them"
+        }
+        item::PORT_GROUPS => {
+            "restore it from a backup, or move it away: the access states are then those of the configuration"
+        }
+        _ => "restore it from a backup, or move it away",
+    }
 }
 
 /// Store for state that must outlive the process: small blobs by owner and item.

@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Waker};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf};
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags};
-use lunway_scsi::{LogicalUnitOptions, LunView, Nexus, Response, Status};
+use lunway_scsi::{
+    LogicalUnitOptions, LunView, MediumEffect, Nexus, Response, Status, TaskManagementFunction, TaskOptions,
+};
 
 use crate::support::{SECTOR, SECTORS, serve};
 
@@ -19,6 +21,7 @@ const NONE: TransferFlags = TransferFlags::NONE;
 enum Asked {
     Flush,
     Read(u64),
+    Write(u64),
 }
 
 /// A RAM disk that does not answer what it is told to hold.
@@ -78,7 +81,7 @@ impl lunway_block::Layer for Holding {
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.disk.write(offset, data, durability)
+        self.after(Asked::Write(offset / SECTOR as u64), self.disk.write(offset, data, durability))
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
@@ -97,6 +100,13 @@ impl Sent {
         };
         sent.look();
         sent
+    }
+
+    /// A command that does not end, and what it may change meanwhile.
+    fn begin(nexus: &Nexus, cdb: &[u8], data: &[u8]) -> (Self, Option<MediumEffect>) {
+        let begun = nexus.begin_task([0; 8], cdb, Buf::copy_of(data).freeze(), TaskOptions::default());
+        let Io::Pending(pending) = begun.answer else { panic!("the device holds it") };
+        (Self(Err(pending)), begun.effect)
     }
 
     fn look(&mut self) -> Option<Status> {
@@ -285,4 +295,127 @@ fn an_ordered_command_still_waits_for_all_and_all_for_it() {
     assert!(matches!(done, Poll::Ready(response) if response.status == Status::GOOD));
     drop(ordered);
     assert!(younger.is_good());
+}
+
+/// The status of a command that ends at once.
+fn status(nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Option<Status> {
+    Sent::new(nexus, cdb, data).look()
+}
+
+/// An unmapping of one range, whose place is in its data.
+fn unmap_of(lba: u64, count: u32) -> ([u8; 10], Vec<u8>) {
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    list.extend(lba.to_be_bytes());
+    list.extend(count.to_be_bytes());
+    list.extend([0; 4]);
+    (cdb::unmap(24), list)
+}
+
+/// Lost was: an acknowledged write, overwritten by an older one to the same block that a reset had taken from the task
+/// set and that the device carried out later.
+#[test]
+fn blocks_of_a_write_that_was_given_up_are_busy_for_every_host_until_the_device_has_ended_it() {
+    let Rig { disk, nexuses } = rig();
+    disk.hold(Asked::Write(8));
+    let (mut stuck, effect) = Sent::begin(&nexuses[0], &cdb::write16(8, 4, NONE), &[7; 4 * SECTOR]);
+    assert!(stuck.look().is_none());
+    let given_up = effect.expect("it writes").give_up();
+    let (unmap, list) = unmap_of(0, 9);
+    let (elsewhere, list_elsewhere) = unmap_of(0, 8);
+    let both = &nexuses;
+    let busy = |expected: Option<Status>| {
+        for nexus in both {
+            assert_eq!(status(nexus, &cdb::write16(11, 1, NONE), &[8; SECTOR]), expected);
+            assert_eq!(status(nexus, &cdb::read16(0, 100, NONE), &[]), expected);
+            assert_eq!(status(nexus, &unmap, &list), expected);
+        }
+    };
+    busy(Some(Status::BUSY));
+    for nexus in both {
+        assert_eq!(
+            status(nexus, &cdb::compare_and_write(8, 1, NONE), &[0; 2 * SECTOR]),
+            Some(Status::BUSY),
+            "it does not wait in line either"
+        );
+        assert_eq!(status(nexus, &cdb::write16(12, 1, NONE), &[8; SECTOR]), Some(Status::GOOD));
+        assert_eq!(status(nexus, &cdb::read16(0, 8, NONE), &[]), Some(Status::GOOD));
+        assert_eq!(status(nexus, &elsewhere, &list_elsewhere), Some(Status::GOOD));
+        assert_eq!(status(nexus, &FLUSH, &[]), Some(Status::GOOD));
+        assert_eq!(status(nexus, &cdb::test_unit_ready(), &[]), Some(Status::GOOD));
+    }
+    disk.let_go();
+    busy(Some(Status::BUSY));
+    assert!(stuck.is_good());
+    drop(given_up);
+    busy(Some(Status::GOOD));
+}
+
+#[test]
+fn two_that_were_given_up_on_the_same_blocks_are_both_waited_for() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    disk.hold(Asked::Write(8));
+    let write = cdb::write16(8, 1, NONE);
+    let mut stuck: Vec<_> = [&one, &other].map(|nexus| Sent::begin(nexus, &write, &[7; SECTOR])).into();
+    let mut given_up: Vec<_> =
+        stuck.iter_mut().map(|(_, effect)| effect.take().expect("it writes").give_up()).collect();
+    for _ in 0..2 {
+        assert_eq!(status(&one, &write, &[8; SECTOR]), Some(Status::BUSY));
+        drop(given_up.pop());
+    }
+    disk.let_go();
+    assert_eq!(status(&one, &write, &[8; SECTOR]), Some(Status::GOOD));
+}
+
+#[test]
+fn what_changes_no_blocks_leaves_none_unsettled() {
+    let Rig { disk, nexuses: [one, _] } = rig();
+    disk.hold(Asked::Read(8));
+    disk.hold(Asked::Flush);
+    assert!(Sent::begin(&one, &cdb::read16(8, 1, NONE), &[]).1.is_none());
+    assert!(Sent::begin(&one, &FLUSH, &[]).1.is_none());
+}
+
+/// A copy writes where its parameter list says, piece by piece: nothing but the copy itself knows the blocks.
+#[test]
+fn blocks_that_a_cancelled_copy_writes_are_busy_until_that_write_has_ended() {
+    for how in ["LOGICAL UNIT RESET", "ABORT TASK SET", "the transport gives it up"] {
+        let disk = Arc::new(Holding::new());
+        let (target, unit) = serve(disk.clone(), LogicalUnitOptions::default());
+        let nexus = target.open_nexus("one,i,0x1", 1, LunView::ALL);
+        let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
+        assert_eq!(status(&nexus, &cdb::write16(0, 4, NONE), &[7; 4 * SECTOR]), Some(Status::GOOD));
+        let mut list = vec![0; 16];
+        (list[1], list[3], list[11]) = (3 << 3, 32, 28);
+        let mut descriptor = [0; 32];
+        (descriptor[0], descriptor[4], descriptor[5], descriptor[7]) = (0xE4, 1, 3, 16);
+        descriptor[8..24].copy_from_slice(&unit.identity().naa());
+        list.extend(descriptor);
+        // Four blocks from 0 to 100.
+        list.extend([0x02, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 4]);
+        list.extend([0; 8]);
+        list.extend(100_u64.to_be_bytes());
+        let mut copy = [0; 16];
+        (copy[0], copy[13]) = (0x83, list.len() as u8);
+        disk.hold(Asked::Write(100));
+        let (mut stuck, effect) = Sent::begin(&nexus, &copy, &list);
+        assert!(stuck.look().is_none());
+        let given_up = match how {
+            "LOGICAL UNIT RESET" => {
+                nexus.task_management([0; 8], TaskManagementFunction::LogicalUnitReset);
+                let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
+                None
+            }
+            "ABORT TASK SET" => {
+                nexus.task_management([0; 8], TaskManagementFunction::AbortTaskSet);
+                None
+            }
+            _ => effect.map(MediumEffect::give_up),
+        };
+        assert_eq!(status(&nexus, &cdb::write16(103, 1, NONE), &[8; SECTOR]), Some(Status::BUSY), "{how}");
+        assert_eq!(status(&nexus, &cdb::write16(0, 4, NONE), &[8; 4 * SECTOR]), Some(Status::GOOD), "{how}");
+        disk.let_go();
+        assert!(stuck.look().is_some());
+        assert_eq!(status(&nexus, &cdb::write16(103, 1, NONE), &[8; SECTOR]), Some(Status::GOOD), "{how}");
+        drop(given_up);
+    }
 }

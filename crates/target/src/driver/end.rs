@@ -124,6 +124,8 @@ impl Connection {
                 sibling.send(Order::Resume);
             }
         }
+        // Before anybody can know that the connection is over, and send elsewhere what was sent here.
+        work.iter_mut().for_each(Work::give_up);
         let nexus = session.as_ref().and_then(|session| session.nexus.clone());
         if let Some(nexus) = &nexus {
             nexus.release_waiting();

@@ -44,7 +44,7 @@ use crate::portal::Ends;
 use crate::registry::{Handle, Joinable, Order, Ticket};
 use crate::shared::{Admission, SessionContext, Shared};
 use end::End;
-use task_management::AbortWaiter;
+use task_management::{AbortWaiter, AbortedTask};
 use turn::Turn;
 use work::{Done, Work};
 
@@ -91,8 +91,8 @@ pub(crate) struct Connection {
     work: FuturesUnordered<Work>,
     /// Task management functions, here or elsewhere, that wait for commands of `work`.
     waiters: Vec<AbortWaiter>,
-    /// Aborted commands that the device still has, and their logical units.
-    aborted: Vec<(TaskId, Option<u16>)>,
+    /// Aborted commands that the device still has.
+    aborted: Vec<AbortedTask>,
     ends: Ends,
     stream: TcpStream,
     slices: Vec<IoSlice<'static>>,
@@ -398,8 +398,8 @@ impl Connection {
             data_in_max: command.data_in_max as usize,
             number: Some(command.cmd_sn),
         };
-        let answer = nexus.execute_task(command.lun, &command.cdb, command.data_out, options);
-        match answer {
+        let begun = nexus.begin_task(command.lun, &command.cdb, command.data_out, options);
+        match begun.answer {
             Io::Ready(response) => {
                 counters.answered(nexus, to, &response);
                 self.core.give_memory(bytes);
@@ -411,7 +411,8 @@ impl Connection {
                 self.core.begun(task);
                 self.commands_executing += 1;
                 self.bytes_executing += bytes;
-                self.push_work(Work::Command { task, lun: command.lun, bytes, counted, response });
+                let effect = begun.effect.into();
+                self.push_work(Work::Command { task, lun: command.lun, bytes, counted, effect, response });
             }
         }
     }

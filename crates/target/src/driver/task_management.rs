@@ -3,7 +3,10 @@
 //! The device server does what a function means for logical units ([`Nexus::task_management`](lunway_scsi::Nexus));
 //! here commands are dropped, in this session and, by [`Order`]s, in those on other cores. The response is sent only
 //! when the devices have ended every dropped command: until then it could still have its effect, and the initiator may
-//! send it again elsewhere as soon as it has the response.
+//! send it again elsewhere as soon as it has the response. Where a device does not end them in time, the function is
+//! rejected. The commands of the requesting session are then answered when the device answers, as if they had not been
+//! aborted; those of other sessions are not, which were told of the reset. In both cases other commands on the blocks
+//! that they write are answered BUSY from the abort until the device has ended them ([`Work::give_up`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +35,14 @@ pub(super) struct AbortWaiter {
     _done: oneshot::Sender<()>,
 }
 
+/// An aborted command that the device still has.
+pub(super) struct AbortedTask {
+    task: TaskId,
+    lun: Option<u16>,
+    /// A function of another session or connection aborted it as well: it will not be answered.
+    by_another: bool,
+}
+
 impl AbortWaiter {
     /// Removes a command that may have ended; returns `true` if there are others to wait for.
     pub(super) fn goes_on_without(&mut self, task: TaskId) -> bool {
@@ -44,6 +55,8 @@ impl AbortWaiter {
 pub(super) struct Managed {
     function: TaskManagementFunction,
     in_time: bool,
+    /// Commands of this connection that it aborts.
+    tasks: Vec<TaskId>,
     /// Of ABORT TASK, where the task is not one of this connection: whether it was one of another connection's.
     found: Option<Arc<AtomicBool>>,
 }
@@ -127,7 +140,7 @@ impl Connection {
         let mut ends = Vec::new();
         if !tasks.is_empty() {
             let (done, end) = oneshot::channel();
-            self.waiters.push(AbortWaiter { tasks, _done: done });
+            self.waiters.push(AbortWaiter { tasks: tasks.clone(), _done: done });
             ends.push(end);
         }
         for sibling in self.ticket.siblings() {
@@ -153,7 +166,7 @@ impl Connection {
             }
         }
         if ends.is_empty() {
-            return self.managed(request, Managed { function, in_time: true, found });
+            return self.managed(request, Managed { function, in_time: true, tasks, found });
         }
         let all = async move {
             for end in ends {
@@ -163,12 +176,15 @@ impl Connection {
         };
         self.push_work(Work::Elsewhere(Box::pin(async move {
             let in_time = tokio::time::timeout(MANAGEMENT_TIME, all).await.is_ok();
-            Done::Managed(request, Managed { function, in_time, found })
+            Done::Managed(request, Managed { function, in_time, tasks, found })
         })));
     }
 
     /// Answers, now that no aborted command runs any longer.
     pub(super) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
+        if !managed.in_time {
+            self.expect_answers(&managed.tasks);
+        }
         let missing = managed.found.is_some_and(|found| !found.load(Ordering::SeqCst));
         let result = match managed.in_time {
             false => TaskManagementResult::REJECTED,
@@ -200,6 +216,7 @@ impl Connection {
             Aborted::NotFound => return,
             Aborted::Dropped => {}
             Aborted::Executing(task) => {
+                self.aborted_by_another(&[task]);
                 self.waiters.push(AbortWaiter { tasks: vec![task], _done: done });
             }
         }
@@ -225,6 +242,7 @@ impl Connection {
             nexus.commands_cleared(lun);
         }
         if !tasks.is_empty() {
+            self.aborted_by_another(&tasks);
             self.waiters.push(AbortWaiter { tasks, _done: done });
         }
     }
@@ -232,18 +250,15 @@ impl Connection {
     /// A command that may be an aborted one has ended.
     // RFC 7143 [11.5.1-2]
     pub(super) fn aborted_task_ended(&mut self, task: TaskId) {
-        self.aborted.retain(|(aborted, _)| *aborted != task);
+        self.aborted.retain(|aborted| aborted.task != task);
         self.waiters.retain_mut(|waiter| waiter.goes_on_without(task));
     }
 
     fn abort_one(&mut self, referenced_task_tag: u32) -> Aborted {
         let lun = self.core.lun_of(referenced_task_tag).and_then(unit_number);
         let aborted = self.core.abort_task(referenced_task_tag);
-        // Aborted for the second time, it is in the list already.
-        if let Aborted::Executing(task) = aborted
-            && self.aborted.iter().all(|(earlier, _)| *earlier != task)
-        {
-            self.aborted.push((task, lun));
+        if let Aborted::Executing(task) = aborted {
+            self.gave_up(&[task], lun);
         }
         aborted
     }
@@ -260,9 +275,8 @@ impl Connection {
         if usual != flat {
             executing.extend(self.core.abort_tasks(Some(flat), before));
         }
-        self.aborted.extend(executing.into_iter().map(|task| (task, Some(lun))));
-        let of_unit = self.aborted.iter().filter(|(_, of)| *of == Some(lun));
-        of_unit.map(|(task, _)| *task).collect()
+        self.gave_up(&executing, Some(lun));
+        self.await_again(|aborted| aborted.lun == Some(lun))
     }
 
     fn abort_all(&mut self, before: Before) -> Vec<TaskId> {
@@ -270,9 +284,44 @@ impl Connection {
         let luns: Vec<_> = self.core.luns_in_flight();
         for lun in luns {
             let executing = self.core.abort_tasks(Some(lun), before);
-            self.aborted.extend(executing.into_iter().map(|task| (task, unit_number(lun))));
+            self.gave_up(&executing, unit_number(lun));
         }
-        self.aborted.iter().map(|(task, _)| *task).collect()
+        self.await_again(|_| true)
+    }
+
+    /// The aborted commands that the device still has. A function that was rejected may have let them have an answer,
+    /// which this one takes from them.
+    fn await_again(&mut self, is_meant: impl Fn(&AbortedTask) -> bool) -> Vec<TaskId> {
+        let tasks: Vec<_> =
+            self.aborted.iter().filter(|aborted| is_meant(aborted)).map(|aborted| aborted.task).collect();
+        tasks.iter().for_each(|task| self.core.set_answered(*task, false));
+        tasks
+    }
+
+    /// The core has given commands up that the device has.
+    fn gave_up(&mut self, tasks: &[TaskId], lun: Option<u16>) {
+        for &task in tasks {
+            // Aborted for the second time, it is in the list already.
+            if self.aborted.iter().all(|earlier| earlier.task != task) {
+                self.aborted.push(AbortedTask { task, lun, by_another: false });
+            }
+        }
+        if !tasks.is_empty() {
+            let given_up = |work: &&mut Work| work.task().is_some_and(|task| tasks.contains(&task));
+            self.work.iter_mut().filter(given_up).for_each(Work::give_up);
+        }
+    }
+
+    fn aborted_by_another(&mut self, tasks: &[TaskId]) {
+        let meant = self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task));
+        meant.for_each(|aborted| aborted.by_another = true);
+    }
+
+    /// A function of this connection is rejected, as the device has not ended these commands: the initiator takes them
+    /// for commands that go on, and they are answered when they end.
+    fn expect_answers(&mut self, tasks: &[TaskId]) {
+        let own = self.aborted.iter().filter(|aborted| !aborted.by_another && tasks.contains(&aborted.task));
+        own.for_each(|aborted| self.core.set_answered(aborted.task, true));
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use lunway_iscsi::target::{LogoutId, TaskId, TaskManagementId};
-use lunway_scsi::{Lun, LunAddress, Response};
+use lunway_scsi::{GivenUp, Lun, LunAddress, MediumEffect, Response};
 
 use super::task_management::Managed;
 use crate::metrics::Counted;
@@ -20,10 +20,27 @@ pub(super) enum Work {
         /// Bytes that it counts against the limit of executing bytes.
         bytes: usize,
         counted: Counted,
+        effect: Effect,
         response: Pin<Box<dyn Future<Output = Response> + Send>>,
     },
     /// Something that other connections do.
     Elsewhere(Pin<Box<dyn Future<Output = Done> + Send>>),
+}
+
+/// What a command may still change on a medium.
+pub(super) enum Effect {
+    /// Nothing.
+    None,
+    /// This, and it will be answered when it has.
+    Expected(MediumEffect),
+    /// The command was given up: other commands on its blocks are answered BUSY as long as it is here.
+    GivenUp(#[expect(dead_code, reason = "kept to be dropped")] GivenUp),
+}
+
+impl From<Option<MediumEffect>> for Effect {
+    fn from(effect: Option<MediumEffect>) -> Self {
+        effect.map_or(Self::None, Self::Expected)
+    }
 }
 
 /// Event that a connection waited for.
@@ -54,6 +71,27 @@ impl Work {
     pub(super) fn lun(&self) -> Option<u16> {
         match self {
             Self::Command { lun, .. } => unit_number(*lun),
+            Self::Elsewhere(_) => None,
+        }
+    }
+}
+
+impl Work {
+    /// Nobody waits for the command's answer any more. What it may change until the device has ended it is kept from
+    /// other commands. To be called for every command that is given up: by an abort, by a reset, with its session.
+    pub(super) fn give_up(&mut self) {
+        if let Self::Command { effect, .. } = self {
+            *effect = match std::mem::replace(effect, Effect::None) {
+                Effect::Expected(expected) => Effect::GivenUp(expected.give_up()),
+                other => other,
+            };
+        }
+    }
+
+    /// The command, if it is one.
+    pub(super) fn task(&self) -> Option<TaskId> {
+        match self {
+            Self::Command { task, .. } => Some(*task),
             Self::Elsewhere(_) => None,
         }
     }

@@ -379,7 +379,7 @@ async fn make_held(
     }
     for (making, hold) in all.iter().zip(holds) {
         if let (Some(tracking), Some(epoch)) = (&making.tracking, making.order.epoch) {
-            let closing = hold.during(tracking.close_epoch(epoch)).await;
+            let closing = hold.during(tracking.close_epoch_of_flushed(epoch)).await;
             // What was not waited for may yet be closed.
             closed.push((tracking.clone(), epoch));
             match closing.map_err(|error| making.refused(&error))? {

@@ -267,6 +267,8 @@ mod tests {
             std::fs::write(&path, wrong).unwrap();
             let error = store.load(OWNER, "reservations").unwrap_err();
             assert!(matches!(error, StateError::Damaged { .. }), "{error}");
+            let (said, file) = (error.to_string(), file::name(OWNER, "reservations"));
+            assert!(said.contains(&file) && said.contains("hosts have to register again"), "{said}");
         }
     }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
 use lunway_file::{FileDevice, FileOptions};
+use lunway_iscsi::initiator::InitiatorEvent;
+use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
 use lunway_memory::RamDisk;
 use lunway_target::{Config, LunConfig, OpenDevice, Server, WarningKind};
 
@@ -14,6 +16,8 @@ use crate::stopped::Stoppable;
 use crate::support::*;
 
 const HUNG: u8 = 2;
+/// The status.
+const BUSY: u8 = 8;
 /// What a core may take at most for the answer of another logical unit. It is microseconds; the rest is for machines
 /// that run other tests on the same cores.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -117,6 +121,53 @@ fn a_resize_that_is_not_begun_in_time_is_never_made_and_others_are_refused_until
     assert_eq!(size(), before);
     resize(before / 2).unwrap();
     assert_eq!(size(), before / 2);
+}
+
+/// Lost was: an acknowledged write. A host's older one to the same block hung in the device, another host reset the
+/// logical unit, and the newer one went to the device beside it.
+#[test]
+fn a_write_that_a_reset_left_in_the_device_does_not_overwrite_a_newer_one() {
+    let Some(mount) = Stoppable::mount("stopped") else { return };
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\ncores = 2\n[[target]]\nname = \"{TARGET}\"\nopen = true\n\
+         [[target.lun]]\nid = {HUNG}\ndevice = \"{}\"\n",
+        mount.file().display()
+    );
+    let config = Config::from_toml(&text, "test.toml").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(config, opener())).unwrap();
+    let log_in = |isid: u8| {
+        let mut client = Client::log_in(server.addresses()[0], login(isid)).unwrap();
+        client.stream.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+        assert!((0..4).any(|_| client.execute(HUNG, &[0; 6], &[], 0).status == 0));
+        client
+    };
+    let (mut host, mut other) = (log_in(1), log_in(2));
+    let write = cdb10(0x2a, 8, 1);
+    mount.stop();
+    let older = host.submit(HUNG, &write, &pattern(1, 7), 0);
+    thread::sleep(Duration::from_millis(300));
+    let unit = [0, HUNG, 0, 0, 0, 0, 0, 0];
+    other.core.manage_task(900, TaskManagementFunction::LOGICAL_UNIT_RESET, unit, None);
+    match other.other_event() {
+        Some(InitiatorEvent::TaskManagementDone { response, .. }) => {
+            assert_eq!(response, TaskManagementResult::REJECTED);
+        }
+        event => panic!("instead of a response: {event:?}"),
+    }
+    assert_eq!(host.execute(HUNG, &[0; 6], &[], 0).status, 2, "told of the reset");
+    for _ in 0..3 {
+        assert_eq!(host.execute(HUNG, &write, &pattern(1, 8), 0).status, BUSY);
+    }
+    mount.go_on();
+    until("the device has ended the older write", || {
+        host.execute(HUNG, &write, &pattern(1, 8), 0).status != BUSY
+    });
+    assert_eq!(host.read(HUNG, 8, 1), pattern(1, 8));
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(host.read(HUNG, 8, 1), pattern(1, 8));
+    let unanswered: Vec<_> = host.core.take_unanswered().iter().map(|submission| submission.token).collect();
+    assert_eq!(unanswered, [older]);
 }
 
 #[test]

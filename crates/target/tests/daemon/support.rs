@@ -114,7 +114,7 @@ impl BlockDevice for Slow {
 }
 
 /// Waits for something that happens on another thread.
-pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "never came: {what}");

@@ -296,3 +296,100 @@ fn a_function_is_rejected_in_time_when_the_device_does_not_end_its_commands() {
     assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
     daemon.slow.release();
 }
+
+/// Until the device has ended a write that was aborted: BUSY to a newer one, over every session.
+fn busy_until_released(daemon: &Daemon, sessions: &mut [&mut Client]) {
+    for client in &mut *sessions {
+        let newer = client.execute(1, &cdb10(0x2a, 8, 1), &pattern(1, 8), 0);
+        assert_eq!(newer.status, BUSY, "beside the older write");
+        assert_eq!(client.execute(1, &cdb10(0x28, 0, 16), &[], 16 * BLOCK).status, BUSY);
+        client.read(0, 0, 1);
+    }
+    daemon.slow.release();
+    daemon.slow.await_waiting(0);
+    for client in sessions {
+        assert!(
+            (0..1000).any(|_| client.execute(1, &cdb10(0x2a, 8, 1), &pattern(1, 8), 0).status == 0),
+            "the device has ended it"
+        );
+    }
+}
+
+const BUSY: u8 = 8;
+
+/// Lost was: an acknowledged write. The older one that a reset had taken from the task set went on in the device, and
+/// overwrote it.
+#[test]
+fn a_write_that_a_reset_of_another_session_ends_keeps_its_blocks_busy_and_is_never_answered() {
+    for function in [
+        TaskManagementFunction::LOGICAL_UNIT_RESET,
+        TaskManagementFunction::CLEAR_TASK_SET,
+        TaskManagementFunction::TARGET_WARM_RESET,
+    ] {
+        let daemon = Daemon::start("");
+        let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+        daemon.slow.hold();
+        other.submit_write(1, 8, &pattern(1, 7));
+        daemon.slow.await_waiting(1);
+        client.core.manage_task(900, function, SLOW, None);
+        client.flush();
+        // The first answer afterwards is the unit attention: the order has come to that session's core.
+        until("the other session is told", || other.execute(1, &[0; 6], &[], 0).status == 2);
+        let (mut client, mut other) = (client.ready(), other.ready());
+        busy_until_released(&daemon, &mut [&mut client, &mut other]);
+        assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+        assert_eq!(client.read(1, 8, 1), pattern(1, 8));
+        assert!(other.core.take_unanswered().len() == 1, "the write that was aborted");
+    }
+}
+
+#[test]
+fn a_write_whose_session_ends_keeps_its_blocks_busy_for_others() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    daemon.slow.hold();
+    other.submit_write(1, 8, &pattern(1, 7));
+    daemon.slow.await_waiting(1);
+    drop(other);
+    // Until the end of the connection is noticed a newer write would only be another command at the device.
+    std::thread::sleep(Duration::from_millis(300));
+    busy_until_released(&daemon, &mut [&mut client]);
+}
+
+#[test]
+fn a_preempted_write_keeps_its_blocks_busy_until_preempt_and_abort_is_answered() {
+    let daemon = Daemon::start("");
+    let (mut client, mut victim) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    for (session, key) in [(&mut client, 1), (&mut victim, 2)] {
+        let (cdb, list) = reserve_out(0, 0, key);
+        assert_eq!(session.execute(1, &cdb, &list, 0).status, 0);
+    }
+    daemon.slow.hold();
+    victim.submit_write(1, 8, &pattern(1, 7));
+    daemon.slow.await_waiting(1);
+    let (cdb, list) = reserve_out(5, 1, 2);
+    let preempting = client.submit(1, &cdb, &list, 0);
+    // COMMANDS CLEARED BY ANOTHER INITIATOR: they are.
+    until("the victim is told", || victim.execute(1, &[0; 6], &[], 0).sense.get(12) == Some(&0x2f));
+    busy_until_released(&daemon, &mut [&mut client]);
+    assert_eq!(client.wait(preempting).status, 0);
+}
+
+#[test]
+fn a_command_whose_abort_is_rejected_is_answered_when_the_device_answers() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.stream.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+    daemon.slow.hold();
+    let (write, read) = (client.submit_write(1, 8, &pattern(1, 7)), client.submit_read(1, 16, 1));
+    daemon.slow.await_waiting(2);
+    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(write));
+    client.core.manage_task(901, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
+    assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
+    busy_until_released(&daemon, &mut [&mut client]);
+    assert_eq!(client.wait(write).status, 0);
+    assert_eq!(client.wait(read).status, 0);
+    client.core.manage_task(902, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+}

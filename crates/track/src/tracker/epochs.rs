@@ -42,6 +42,9 @@ pub enum EpochError {
     /// The track file is not where the next start looks for it.
     #[error("{0}; no epoch is closed, since the next start would not know it")]
     Misplaced(String),
+    /// What was written before it closed could not be made durable: it could be lost without being in a later epoch.
+    #[error("the disk could not be flushed ({0}); no epoch is closed")]
+    Unflushed(String),
     /// The tracker is closed.
     #[error("the disk is being closed")]
     Closed,

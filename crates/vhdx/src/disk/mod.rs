@@ -371,6 +371,13 @@ impl<S: Storage> Disk<S> {
     }
 }
 
+impl<S: Storage> Disk<S> {
+    /// Why the disk refuses everything but reads: a flush of the storage has failed. `None`: it does not.
+    pub fn why_failed(&self) -> Option<String> {
+        self.state().failed.clone()
+    }
+}
+
 impl DiskState {
     fn is_fresh(&self, page: u64) -> bool {
         self.fresh_bitmaps.range(..=page).next_back().is_some_and(|block| page < block + MIB)

@@ -59,7 +59,7 @@ impl Compacting {
             if let Some(left) = left {
                 (orders["frozen"], orders["deadline_s"]) = (json!(true), json!(left.as_secs().max(1)));
             }
-            self.daemon.ask(Method::POST, &path, Some(&orders))
+            self.daemon.address.ask_within(left, Method::POST, &path, Some(&orders))
         };
         let begun = self.freezing.around(compact, |_late| {
             let _ = self.daemon.ask(Method::DELETE, &path, None);

@@ -24,6 +24,7 @@ pub(crate) mod top;
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
+use std::time::Duration;
 
 use clap::Args;
 use lunway_block::spec::{DeviceSpec, SpecError};
@@ -38,6 +39,10 @@ use crate::{device, terminal};
 const MUST_BE_NEW: &str = "must_be_new=true";
 /// A PUT that only changes.
 const MUST_EXIST: &str = "must_exist=true";
+
+/// Further wait for the answer of a daemon to what is of no use after some time: a daemon that goes on answers in
+/// milliseconds, and says more than that nothing came.
+const LATE_ANSWER: Duration = Duration::from_secs(2);
 
 /// Which daemon is asked.
 #[derive(Debug, Args)]
@@ -133,6 +138,29 @@ impl DaemonAddress {
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let client = self.client()?;
         device::run(async { client.call(method, path, body).await.map_err(|error| refused(error, path)) })
+    }
+
+    /// The same for something that is of no use after `left`, such as the time for which a guest stays frozen. A daemon
+    /// that answers then has not done it, or undoes it, as nobody waits for it any more.
+    pub(crate) fn ask_within(
+        &self,
+        left: Option<Duration>,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let Some(left) = left else { return self.ask(method, path, body) };
+        let client = self.client()?;
+        device::run(async {
+            let limit = left + LATE_ANSWER;
+            match tokio::time::timeout(limit, client.call(method, path, body)).await {
+                Ok(answer) => answer.map_err(|error| refused(error, path)),
+                Err(_) => Err(Failure::failed(anyhow::anyhow!(
+                    "{} has not answered before the guest was thawed: nothing is kept",
+                    terminal::clean(&self.name())
+                ))),
+            }
+        })
     }
 
     /// The same; what the daemon refuses is its status and its sentence.

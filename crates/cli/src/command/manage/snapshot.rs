@@ -124,7 +124,7 @@ pub(crate) fn make(daemon: &DaemonAddress, freezing: &Freezing, mut orders: Valu
         if let Some(left) = left {
             orders["deadline_ms"] = json!(left.as_millis() as u64);
         }
-        daemon.ask(Method::POST, "/v1/snapshots", Some(&orders))
+        daemon.ask_within(left, Method::POST, "/v1/snapshots", Some(&orders))
     };
     freezing.around(ask, |late| {
         for row in rows(&late, "snapshots") {

@@ -124,7 +124,7 @@ impl Serve {
             protection.apply();
         }
         device::run_server(async {
-            let mut requests = Requests::new().context("cannot wait for signals")?;
+            let mut requests = Requests::of_daemon().context("cannot wait for signals")?;
             let mut reloads = Reloads::new().context("cannot wait for signals")?;
             // Before anything is touched: another daemon may have it.
             let (sockets, unmanaged) = match self.no_api {
@@ -168,6 +168,7 @@ impl Serve {
                     () = reload(&console, &server) => {}
                 }
             }
+            tracing::info!("asked to stop: asking initiators to log out");
             supervisor::stopping("asking initiators to log out");
             let end = async {
                 // A change under way comes to its end first.
