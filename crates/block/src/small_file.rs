@@ -81,7 +81,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::path::PathBuf;
 
-    use rustix::fs::{FileType, Mode, CWD, mknodat};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
@@ -109,7 +109,10 @@ mod tests {
         fs::write(&path, "12345678").unwrap();
         assert_eq!(read_text(&path, 8).unwrap(), "12345678");
         let error = read(&path, 7).unwrap_err();
-        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::FileTooLarge, "it has more than 7 bytes"));
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::FileTooLarge, "it has more than 7 bytes")
+        );
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let error = read(&path, 4 << 20).unwrap_err();
         assert_eq!(error.to_string(), "it has more than 4 MiB");
