@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, snapshot, target, top};
 use crate::command::{
@@ -147,13 +147,32 @@ impl Command {
     }
 }
 
+/// The help of the command that was given: `lunway disk create --help`.
+pub(crate) fn help_command(arguments: impl Iterator<Item = String>) -> String {
+    let (mut command, mut name) = (Arguments::command(), "lunway".to_owned());
+    for word in arguments.skip(1) {
+        let Some(below) = command.find_subcommand(&word).cloned() else { break };
+        (command, name) = (below, format!("{name} {word}"));
+    }
+    format!("{name} --help")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn wrong_usage_names_the_help_of_its_command() {
+        let help = |arguments: &str| help_command(arguments.split(' ').map(str::to_owned));
+        assert_eq!(help("lunway bench x --job a"), "lunway bench --help");
+        assert_eq!(help("lunway -v bench"), "lunway --help");
+        assert_eq!(help("lunway disk create x --fixed"), "lunway disk create --help");
+        assert_eq!(help("lunway net serve"), "lunway net serve --help");
+        assert_eq!(help("lunway inspect disk"), "lunway inspect --help");
+    }
+
+    #[test]
     fn the_definition_of_the_command_line_has_no_contradiction() {
-        use clap::CommandFactory;
         Arguments::command().debug_assert();
     }
 

@@ -4,9 +4,6 @@ use std::env;
 use std::io;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-
-use crate::arguments::Arguments;
 use crate::secret::without_arguments_secrets;
 use crate::served_file::ServedFile;
 use crate::terminal;
@@ -32,13 +29,14 @@ impl Failure {
 
     /// Says it on standard error.
     pub(crate) fn report(&self) -> ExitCode {
+        self.report_with("lunway --help")
+    }
+
+    /// The same; `help` is the command that shows the help for wrong usage.
+    pub(crate) fn report_with(&self, help: &str) -> ExitCode {
         match self {
             Self::Usage(message) => {
-                eprintln!(
-                    "lunway: {}; see {}",
-                    harmless(&without_arguments_secrets(message)),
-                    help_command(env::args())
-                );
+                eprintln!("lunway: {}; see {help}", harmless(&without_arguments_secrets(message)));
                 ExitCode::from(2)
             }
             Self::Failed(error) => {
@@ -74,16 +72,6 @@ fn daemon_of(sentence: &str) -> String {
     }
 }
 
-/// The help of the command that was given: `lunway disk create --help`.
-fn help_command(arguments: impl Iterator<Item = String>) -> String {
-    let (mut command, mut name) = (Arguments::command(), "lunway".to_owned());
-    for word in arguments.skip(1) {
-        let Some(below) = command.find_subcommand(&word).cloned() else { break };
-        (command, name) = (below, format!("{name} {word}"));
-    }
-    format!("{name} --help")
-}
-
 /// An error and its causes, as one sentence. Many errors already end with what caused them: that is not said twice.
 fn sentence(error: &anyhow::Error) -> String {
     let mut sentence = String::new();
@@ -106,16 +94,6 @@ impl From<anyhow::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn wrong_usage_names_the_help_of_its_command() {
-        let help = |arguments: &str| help_command(arguments.split(' ').map(str::to_owned));
-        assert_eq!(help("lunway bench x --job a"), "lunway bench --help");
-        assert_eq!(help("lunway -v bench"), "lunway --help");
-        assert_eq!(help("lunway disk create x --fixed"), "lunway disk create --help");
-        assert_eq!(help("lunway net serve"), "lunway net serve --help");
-        assert_eq!(help("lunway inspect disk"), "lunway inspect --help");
-    }
 
     #[test]
     fn a_cause_is_said_once() {

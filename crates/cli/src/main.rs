@@ -71,6 +71,6 @@ fn main() -> ExitCode {
     drop(log);
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report_with(&arguments::help_command(std::env::args())),
     }
 }

@@ -177,10 +177,10 @@ fn a_restore_that_a_damaged_point_ends_names_what_it_left_and_what_helps() {
     folder.run("backup run disk.img points");
     let files = fs::read_dir(folder.path("points")).unwrap().map(|entry| entry.unwrap().path());
     let disk = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "vhdx")).unwrap();
-    // A byte of data, behind what is restored first.
+    // Data behind what is restored first: blocks lie in any order, and every MiB of them has data.
     let mut bytes = fs::read(&disk).unwrap();
     let at = bytes.len() * 3 / 4;
-    bytes[at..at + 4096].iter_mut().for_each(|byte| *byte ^= 0x5a);
+    bytes[at..at + (1 << 20)].iter_mut().for_each(|byte| *byte ^= 0x5a);
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&disk, bytes).unwrap();
     let said = folder.refused(1, "backup restore points out.img");

@@ -458,7 +458,13 @@ mod tests {
         let saved = folder.path().join("saved.toml");
         let (source, config) = ConfigSource::saving_to(&saved, overrides(&[(0, "ram:1M")]), false).unwrap();
         let late = Permit::default();
-        assert!(source.persist_with(&config, &late, || drop(late.withdraw())).is_err());
+        assert!(
+            source
+                .persist_with(&config, &late, || {
+                    late.withdraw();
+                })
+                .is_err()
+        );
         assert!(!saved.exists());
     }
 

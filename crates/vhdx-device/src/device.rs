@@ -318,7 +318,7 @@ impl Inner {
 
     /// Says once that the disk takes no writes any more, and how it does again.
     fn tell_of_a_failure(&self, chain: &Chain<Backing>) {
-        let Some(why) = chain.disks().first().and_then(|disk| disk.why_failed()) else { return };
+        let Some(why) = chain.disks().first().and_then(Disk::why_failed) else { return };
         self.failed.get_or_init(|| {
             let path = chain.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
             let said = format!(

@@ -9,7 +9,8 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, Share
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::{
-    LogicalUnitOptions, LunView, MediumEffect, Nexus, Response, Status, TaskManagementFunction, TaskOptions,
+    Cdb, LogicalUnitOptions, LunView, MediumEffect, Nexus, Response, Status, TaskManagementFunction,
+    TaskOptions,
 };
 
 use crate::support::{SECTOR, SECTORS, serve};
@@ -303,7 +304,7 @@ fn status(nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Option<Status> {
 }
 
 /// An unmapping of one range, whose place is in its data.
-fn unmap_of(lba: u64, count: u32) -> ([u8; 10], Vec<u8>) {
+fn unmap_of(lba: u64, count: u32) -> (Cdb, Vec<u8>) {
     let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
     list.extend(lba.to_be_bytes());
     list.extend(count.to_be_bytes());

@@ -285,7 +285,7 @@ fn why_not_compacted(error: &BlockError) -> String {
             "only a disk in a VHDX file is compacted while it is served; initiators free others by UNMAP (`fstrim`)".to_owned()
         }
         BlockError::Busy => {
-            "it is being compacted already: wait until that has ended, or cancel it (`lunway lun compact`)".to_owned()
+            "it is being compacted already: wait until that has ended, or cancel it".to_owned()
         }
         other => other.to_string(),
     }

@@ -254,8 +254,15 @@ fn a_change_whose_file_hangs_is_refused_in_time_and_never_made_and_what_only_ask
         // Behind it: what asks, and what changes something else.
         let asked = async { (server.snapshots().await, server.compaction(TARGET, 0).await.unwrap()) };
         tokio::time::timeout(Duration::from_secs(1), asked).await.unwrap();
-        let behind =
-            server.change(|config| Ok(config.targets[0].alias = Some("A".to_owned())), options).await;
+        let behind = server
+            .change(
+                |config| {
+                    config.targets[0].alias = Some("A".to_owned());
+                    Ok(())
+                },
+                options,
+            )
+            .await;
         assert!(matches!(&behind, Err(ChangeError::Late { behind: true, .. })), "{behind:?}");
     });
     drop(go_on);
@@ -271,7 +278,10 @@ fn a_change_whose_caller_has_gone_before_it_was_made_is_never_made() {
     let server = daemon.server();
     let options = ChangeOptions::default();
     options.permit.withdraw();
-    let edit = |config: &mut Config| Ok(config.targets[0].alias = Some("A".to_owned()));
+    let edit = |config: &mut Config| {
+        config.targets[0].alias = Some("A".to_owned());
+        Ok(())
+    };
     let refused = daemon.runtime.block_on(server.change(edit, options)).unwrap_err();
     assert!(matches!(refused, ChangeError::GivenUp), "{refused}");
     assert_eq!(server.generation(), 1);
