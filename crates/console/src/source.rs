@@ -428,8 +428,7 @@ mod tests {
     #[test]
     fn a_change_that_is_given_up_while_the_file_is_replaced_is_put_back() {
         let (folder, path) = folder();
-        let (source, config) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
-        let mut changed = config.clone();
+        let (source, mut changed) = ConfigSource::read(Some(&path), Overrides::default()).unwrap();
         changed.targets[0].luns.clear();
         let names = || fs::read_dir(folder.path()).unwrap().count();
         let early = Permit::default();

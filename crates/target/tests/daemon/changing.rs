@@ -296,7 +296,10 @@ fn what_is_used_is_removed_only_if_that_was_said() {
     let server = daemon.server();
     let remove = |edit: fn(&mut Config), only_unused| {
         let options = ChangeOptions { only_unused, dry_run: true, ..ChangeOptions::default() };
-        let edit = |config: &mut Config| Ok(edit(config));
+        let edit = |config: &mut Config| {
+            edit(config);
+            Ok(())
+        };
         daemon.runtime.block_on(server.change(edit, options))
     };
     let lun: fn(&mut Config) = |config| target_of(config).luns.retain(|lun| lun.id != 0);
