@@ -131,7 +131,7 @@ fn a_daemon_that_cannot_keep_its_configuration_makes_no_snapshot() {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     support::until(|| socket.exists());
     let said = refused(lun(folder.path(), "snapshot", &[IQN, "0", "disk-1.avhdx"]));
-    assert!(said.contains("start the daemon with a file"), "{said}");
+    assert!(said.contains("start the daemon with one"), "{said}");
     child.kill().unwrap();
     child.wait().unwrap();
     let mut names: Vec<_> =
