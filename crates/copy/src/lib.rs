@@ -273,13 +273,12 @@ impl Transfer<'_> {
         }
         Ok(match found {
             Some(offset) => Foreign::At(offset),
-            None if done == self.source.geometry().size => Foreign::None,
+            None if done == pieces.end() => Foreign::None,
             None => Foreign::Cancelled,
         })
     }
 
     async fn copy_all(&self, progress: &mut dyn FnMut(u64)) -> Result<Copied, TransferError> {
-        let size = self.source.geometry().size;
         let mut copied = Copied::default();
         let unshared = AtomicBool::new(false);
         let mut pieces = self.pieces();
@@ -300,12 +299,11 @@ impl Transfer<'_> {
         }
         let flushed = self.destination.flush().await;
         flushed.map_err(|error| TransferError::Flush { error, paths: String::new() })?;
-        copied.complete = copied.done == size;
+        copied.complete = copied.done == pieces.end();
         Ok(copied)
     }
 
     async fn compare_all(&self, progress: &mut dyn FnMut(u64)) -> Result<Compared, TransferError> {
-        let size = self.source.geometry().size;
         let mut compared = Compared::default();
         let mut pieces = self.pieces();
         let mut running = FuturesUnordered::new();
@@ -323,13 +321,15 @@ impl Transfer<'_> {
             compared.differs_at = [compared.differs_at, differs_at].into_iter().flatten().min();
             progress(compared.done);
         }
-        compared.complete = compared.differs_at.is_some() || compared.done == size;
+        compared.complete = compared.differs_at.is_some() || compared.done == pieces.end();
         Ok(compared)
     }
 
     fn pieces(&self) -> Pieces<'_> {
-        let sectors = [self.source, self.destination].map(|device| device.geometry().logical_sector);
-        Pieces::new(self.source, self.skipped, sectors[0].max(sectors[1]))
+        let [source, destination] = [self.source, self.destination].map(|device| device.geometry());
+        // A source that has grown since the destination was made for it has more than there is room for.
+        let end = source.size.min(destination.size);
+        Pieces::new(self.source, self.skipped, source.logical_sector.max(destination.logical_sector), end)
     }
 
     /// Gives the piece back with the number of bytes that were written.

@@ -39,12 +39,19 @@ pub(crate) struct Pieces<'a> {
     skipped: &'a Skipped,
     align: u64,
     position: u64,
+    /// End of the pieces: a device that grows meanwhile has no more of them.
+    end: u64,
     ready: VecDeque<Piece>,
 }
 
 impl<'a> Pieces<'a> {
-    pub(crate) fn new(device: &'a dyn BlockDevice, skipped: &'a Skipped, align: u32) -> Self {
-        Self { device, skipped, align: align.into(), position: 0, ready: VecDeque::new() }
+    pub(crate) fn new(device: &'a dyn BlockDevice, skipped: &'a Skipped, align: u32, end: u64) -> Self {
+        Self { device, skipped, align: align.into(), position: 0, end, ready: VecDeque::new() }
+    }
+
+    /// Bytes of all pieces.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
     }
 
     /// Offset up to which the device was examined.
@@ -54,8 +61,8 @@ impl<'a> Pieces<'a> {
 
     pub(crate) async fn next(&mut self) -> Result<Option<Piece>, BlockError> {
         let geometry = self.device.geometry();
-        if self.ready.is_empty() && self.position < geometry.size {
-            let len = (geometry.size - self.position).min(WINDOW);
+        if self.ready.is_empty() && self.position < self.end {
+            let len = (self.end - self.position).min(WINDOW);
             let extents = match self.device.extents(self.position, len, usize::MAX).await {
                 Ok(extents) => extents,
                 // A device that cannot say what is where is read.
@@ -121,7 +128,7 @@ mod tests {
     fn cut(extents: &[(u64, u64, ExtentKind)], size: u64, zeroes: bool) -> Vec<(u64, u64, Content)> {
         let disk = RamDisk::new(4096, 512).unwrap();
         let skipped = Skipped::default();
-        let mut pieces = Pieces::new(&disk, &skipped, 4096);
+        let mut pieces = Pieces::new(&disk, &skipped, 4096, disk.geometry().size);
         let extents: Vec<_> =
             extents.iter().map(|&(offset, len, kind)| Extent { offset, len, kind }).collect();
         let granularity = 512;

@@ -181,7 +181,9 @@ fn a_full_folder_of_backups_keeps_its_points_whatever_is_run_on_it() {
         let variables = [("HERE", here.as_path()), ("OUT", folder.path()), ("LUNWAY", program)];
         let Some((code, said, printed)) = with_mounts(script, &words, &variables) else { return };
         let context = format!("{command}: {code:?}: {said}{printed}");
-        let is_full = said.contains("full: free space there") || said.contains("the destination is full: ") || said.contains("No space left");
+        let is_full = said.contains("full: free space there")
+            || said.contains("the destination is full: ")
+            || said.contains("No space left");
         match command.as_str() {
             "backup run" => assert!(code == Some(1) && is_full && points("after") == 3, "{context}"),
             // It makes its new file before it removes any.

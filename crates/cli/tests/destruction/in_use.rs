@@ -302,7 +302,8 @@ fn a_loop_device_on_a_file_that_our_own_daemon_serves_is_opened_by_no_command() 
         let lies = format!("{device} is in use below: it lies on {disk}, which is in use by ");
         let unit = format!("{disk} is LUN 0 of target {IQN}, which the daemon on {socket} serves");
         // Block devices are not compacted, whatever they are.
-        let mut commands: Vec<_> = writing(&device).into_iter().filter(|words| words[1] != "compact").collect();
+        let mut commands: Vec<_> =
+            writing(&device).into_iter().filter(|words| words[1] != "compact").collect();
         // It would read a disk that another changes.
         commands.push(vec!["copy", &device, "null:1M"]);
         for sentence in [lies, unit] {
