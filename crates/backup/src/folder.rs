@@ -180,12 +180,8 @@ impl Folder for HostFolder {
     }
 
     fn create(&self, name: &str) -> io::Result<Open> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(self.mode)
-            .open(self.at(name)?)?;
+        let file =
+            File::options().read(true).write(true).create_new(true).mode(self.mode).open(self.at(name)?)?;
         Ok(Arc::new(file))
     }
 

@@ -123,13 +123,24 @@ fn the_file_of_save_is_not_a_disk_and_not_served_later() {
     let output = finish(serve, PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("it is not a configuration") && fs::read(&disk).unwrap() == vec![7; 1 << 20], "{said}");
+    assert!(
+        said.contains("it is not a configuration") && fs::read(&disk).unwrap() == vec![7; 1 << 20],
+        "{said}"
+    );
     let _served = support::Served::start(&["--lun", &lun, "--save", &saved, "--socket", &socket]);
     support::until(|| fs::metadata(&socket).is_ok());
     // Long enough for a sector.
     let alias = "a".repeat(200);
     succeed(lunway(&["target", "set", IQN, "--alias", &alias, "--socket", &socket]));
-    succeed(lunway(&["target", "add", "iqn.2026-11.com.example:second", "--alias", &alias, "--socket", &socket]));
+    succeed(lunway(&[
+        "target",
+        "add",
+        "iqn.2026-11.com.example:second",
+        "--alias",
+        &alias,
+        "--socket",
+        &socket,
+    ]));
     assert!(fs::metadata(&saved).unwrap().len() > 512);
     let output = finish(lunway(&["lun", "add", IQN, "9", &saved, "--socket", &socket]), PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -151,7 +151,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, precious) = (folder.path().join("lunway.toml"), folder.path().join("precious"));
         fs::write(&precious, "precious").unwrap();
-        let plant = || std::os::unix::fs::symlink("precious", folder.path().join(".lunway.toml.new")).unwrap();
+        let plant =
+            || std::os::unix::fs::symlink("precious", folder.path().join(".lunway.toml.new")).unwrap();
         plant();
         check(&path).unwrap();
         plant();

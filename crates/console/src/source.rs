@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunway_block::Permit;
-use lunway_target::{
-    Config, ConfigError, FileDiffers, IscsiName, LunConfig, Overrides, TargetConfig,
-};
+use lunway_target::{Config, ConfigError, FileDiffers, IscsiName, LunConfig, Overrides, TargetConfig};
 
 use crate::document;
 use crate::replace::{self, Replacement, replace};
@@ -73,7 +71,9 @@ impl ConfigSource {
             (Err(_), true) => return Err(refused("it is a symbolic link that leads nowhere")),
             (Ok(_), _) if !force => return Err(ConfigError::Exists { file: file.display().to_string() }),
             (Ok(metadata), _) if !may_be_configuration(file, metadata.len()) => {
-                return Err(refused("it is not a configuration, and nothing else is replaced: name another file"));
+                return Err(refused(
+                    "it is not a configuration, and nothing else is replaced: name another file",
+                ));
             }
             _ => {}
         }
@@ -267,8 +267,7 @@ const CONFIGURATION_MAX: u64 = 4 << 20;
 
 /// Whether a file has what a configuration has: TOML, or nothing yet.
 fn may_be_configuration(file: &Path, len: u64) -> bool {
-    len <= CONFIGURATION_MAX
-        && fs::read_to_string(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
+    len <= CONFIGURATION_MAX && fs::read_to_string(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
 }
 
 /// Whether both names lead to one file, or would.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
 use lunway_occupancy::{
-    LockHolder, OtherUser, announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below,
+    LockHolder, OtherUser, announce, is_read_only_device, lock_holder, other_user, write_protection,
+    writer_below,
 };
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,

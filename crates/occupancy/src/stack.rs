@@ -59,7 +59,8 @@ impl Device {
 
     /// The bytes of the whole disk that a partition has.
     fn bytes_of_whole(self) -> Range<u64> {
-        let number = |name: &str| fs::read_to_string(self.folder().join(name)).ok()?.trim().parse::<u64>().ok();
+        let number =
+            |name: &str| fs::read_to_string(self.folder().join(name)).ok()?.trim().parse::<u64>().ok();
         // In units of 512 bytes, whatever the sectors are.
         match (number("start"), number("size")) {
             (Some(start), Some(size)) => start * 512..start.saturating_add(size) * 512,

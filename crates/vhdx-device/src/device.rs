@@ -45,7 +45,9 @@ pub struct OpenError {
 /// What a device offers in place of what was refused, as the end of a sentence.
 fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
     match refused {
-        lunway_vhdx::OpenError::WriteProtected { .. } | lunway_vhdx::OpenError::ReadOnlyDevice => "; `readonly:` before its name opens it for reading",
+        lunway_vhdx::OpenError::WriteProtected { .. } | lunway_vhdx::OpenError::ReadOnlyDevice => {
+            "; `readonly:` before its name opens it for reading"
+        }
         _ => "",
     }
 }

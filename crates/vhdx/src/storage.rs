@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use lunway_occupancy::{announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below, writer_of};
+use lunway_occupancy::{
+    announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below, writer_of,
+};
 
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
 ///

@@ -176,7 +176,9 @@ fn a_change_that_the_host_has_no_room_for_leaves_the_file_as_long_as_it_was() {
             let file = Full::of(&before, steps);
             match change(&file) {
                 Ok(()) => break file.inner,
-                Err(EditError::Disk(error)) => assert!(error.to_string().contains("table"), "{what}: {error}"),
+                Err(EditError::Disk(error)) => {
+                    assert!(error.to_string().contains("table"), "{what}: {error}")
+                }
                 Err(error) => panic!("{what}: {error}"),
             }
             let (len, allocated) = (Storage::len(&file.inner).expect("memory"), file.inner.allocated());

@@ -244,7 +244,9 @@ pub enum SpecError {
     #[error("an iSCSI address is written iscsi://[user[%secret]@]host[:port]/iqn/lun")]
     IscsiForm,
     /// A path that cannot be written down.
-    #[error("{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name")]
+    #[error(
+        "{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name"
+    )]
     NotUtf8 {
         /// The path, as far as it can be shown.
         path: String,
@@ -403,9 +405,10 @@ impl DeviceSpec {
     /// The path of the file that it is made of, whatever decorates it.
     pub fn path(&self) -> Option<&Path> {
         match self.leaf() {
-            Self::File { path, .. } | Self::Vhdx { path } | Self::Image { path, .. } | Self::Paths { path } => {
-                Some(path)
-            }
+            Self::File { path, .. }
+            | Self::Vhdx { path }
+            | Self::Image { path, .. }
+            | Self::Paths { path } => Some(path),
             _ => None,
         }
     }

@@ -38,7 +38,9 @@ fn a_partial_file_that_another_user_may_have_put_there_is_not_written() {
     let before = fs::read(&precious).unwrap();
     let is_root = rustix::process::geteuid().is_root();
     for words in making(&source, &points, &new) {
-        for kind in ["is a symbolic link", "is a symbolic link to nothing", "has 2 names", "belongs to another user"] {
+        for kind in
+            ["is a symbolic link", "is a symbolic link to nothing", "has 2 names", "belongs to another user"]
+        {
             let planted = match kind {
                 "is a symbolic link" => symlink(&precious, &partial),
                 "is a symbolic link to nothing" => symlink(path("nothing"), &partial),
@@ -78,7 +80,8 @@ fn a_new_file_is_read_by_nobody_who_may_not_read_its_source() {
     let mode = |path: &str| fs::metadata(path).unwrap().mode() & 0o777;
     let set = |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let (raw, vhdx) = (path("disk.img"), path("disk.vhdx"));
-    let out = ["copy.img", "converted.vhdx", "copy.vhd", "child.avhdx", "differing.avhdx", "restored.img"].map(path);
+    let out = ["copy.img", "converted.vhdx", "copy.vhd", "child.avhdx", "differing.avhdx", "restored.img"]
+        .map(path);
     let [copy, converted, vhd, child, differing, restored] = &out;
     data(Path::new(&raw));
     let private = "umask 022; exec \"$0\" \"$@\"";
@@ -149,7 +152,15 @@ fn a_disk_whose_path_cannot_be_written_down_is_refused_where_it_would_be() {
         vec!["backup", "run", "disk.img", &points],
         vec!["serve", "--listen", "127.0.0.1:0", "--no-api", "--open", "--lun", "0=disk.img"],
         vec![
-            "serve", "--listen", "127.0.0.1:0", "--no-api", "--open", "--lun", "0=disk.img", "--save", "lunway.toml",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--no-api",
+            "--open",
+            "--lun",
+            "0=disk.img",
+            "--save",
+            "lunway.toml",
         ],
         vec!["lun", "add", "iqn.2026-11.com.example:disk", "1", "disk.img", "--socket", "/nowhere"],
     ] {

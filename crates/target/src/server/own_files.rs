@@ -106,8 +106,15 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::create_dir(path("state")).unwrap();
         let own = [
-            "lunway.toml", "token", "secret", "mutual", "discovery", "saved.toml", "state/iqn.a:b%2F0.reservations",
-            "state/.lock", "state/snapshot-1.area",
+            "lunway.toml",
+            "token",
+            "secret",
+            "mutual",
+            "discovery",
+            "saved.toml",
+            "state/iqn.a:b%2F0.reservations",
+            "state/.lock",
+            "state/snapshot-1.area",
         ];
         for file in own.iter().chain(&["disk.img", "state/disk.img"]) {
             fs::write(path(file), file).unwrap();

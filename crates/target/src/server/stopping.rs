@@ -161,7 +161,15 @@ mod tests {
                 let (runtime, daemon) =
                     (tokio::runtime::Handle::current(), Arc::new(DaemonIdentity::of(&config)));
                 let unsettled = Arc::default();
-                let maker = Maker { open, runtime, state: None, tracks: None, daemon, unsettled, own_files: Arc::default() };
+                let maker = Maker {
+                    open,
+                    runtime,
+                    state: None,
+                    tracks: None,
+                    daemon,
+                    unsettled,
+                    own_files: Arc::default(),
+                };
                 let lun = maker.make(&config.targets[0], lun, Fallback::Refuse).await;
                 let lun = lun.unwrap();
                 luns.insert(lun.key(), lun);

@@ -32,7 +32,8 @@ pub(crate) use file::name as file_name;
 /// needs, the lock.
 pub(crate) fn is_state_file(name: &str) -> bool {
     // Each owner is a target and a LUN, with a slash between; a long name ends with a hash.
-    let is_item = name.rsplit_once('.').is_some_and(|(owner, _)| owner.contains("%2F") || owner.contains('~'));
+    let is_item =
+        name.rsplit_once('.').is_some_and(|(owner, _)| owner.contains("%2F") || owner.contains('~'));
     let is_of_snapshot = name.strip_prefix("snapshot-").is_some_and(|name| name.ends_with(".area"));
     is_item || is_of_snapshot || name.starts_with(".lock")
 }

@@ -95,7 +95,9 @@ impl Destination {
     }
 
     fn opened(&self, mode: u32) -> Result<Arc<HostFolder>, Failure> {
-        Ok(Arc::new(HostFolder::open(self.open()?.path()).context("opening the destination")?.with_mode(mode)))
+        Ok(Arc::new(
+            HostFolder::open(self.open()?.path()).context("opening the destination")?.with_mode(mode),
+        ))
     }
 }
 

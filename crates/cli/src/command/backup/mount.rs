@@ -73,7 +73,13 @@ impl Mount {
         let base = File::open(&disk).with_context(cannot)?;
         let base = Disk::open(base, &VhdxOpenOptions::read_only(), guids()).with_context(cannot)?;
         let relative = relative_path(&leaf, &disk).with_context(cannot)?;
-        let new = File::options().read(true).write(true).create_new(true).mode(folder.mode()).open(&leaf).with_context(cannot)?;
+        let new = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(folder.mode())
+            .open(&leaf)
+            .with_context(cannot)?;
         create(&new, &CreateOptions::child_of(&base, &relative), guids().as_mut()).with_context(cannot)?;
         drop((new, base));
         Attach::of_file(format!("vhdx:{}", leaf.display()), Some(self.nbd), None, false, self.json).run()

@@ -364,7 +364,10 @@ mod tests {
         };
         let here = at(None);
         let folder = std::env::current_dir().unwrap();
-        assert_eq!(here.device("stats:disk.img").unwrap(), format!("stats:{}", folder.join("disk.img").display()));
+        assert_eq!(
+            here.device("stats:disk.img").unwrap(),
+            format!("stats:{}", folder.join("disk.img").display())
+        );
         let beside = here.device("stats:iscsi://u@h/iqn.a:b/0?secret_file=s").unwrap();
         assert_eq!(beside, format!("stats:iscsi://u@h/iqn.a:b/0?secret_file={}/s", folder.display()));
         for text in ["/dev/sdz", "ram:1G", "iscsi://u%secret@h/iqn.a:b/0", "rams:1G"] {
