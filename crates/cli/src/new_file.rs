@@ -17,8 +17,8 @@ const MODE: u32 = 0o666;
 /// What the owner of a disk always has.
 const OWNER: u32 = 0o600;
 
-/// As long as this lives, files that the process makes are its user's alone. A mode that is given later than the file is
-/// made comes too late: who has opened the file by then reads what is written to it.
+/// As long as this lives, files that the process makes are its user's alone. A mode that is set after a file was made
+/// comes too late: who has opened the file by then reads what is written to it.
 pub(crate) struct PrivateFiles {
     usual: Mode,
 }

@@ -49,8 +49,8 @@ pub(crate) struct Edit<'a, S: Storage> {
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
 }
 
-/// Space that a change took for what no structure leads to yet. When it is dropped, the host gets it back: the store of a
-/// file whose change failed for want of space must not stay full for all others.
+/// Space that a change took for what no structure leads to yet. When it is dropped, the host gets it back: the store of
+/// a file whose change failed for want of space must not stay full for all others.
 struct Taken<'a, S: Storage> {
     storage: &'a S,
     /// Length of the file before the change, once that has lengthened it.
