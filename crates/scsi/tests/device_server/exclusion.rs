@@ -303,7 +303,7 @@ fn status(nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Option<Status> {
 }
 
 /// An unmapping of one range, whose place is in its data.
-fn unmap_of(lba: u64, count: u32) -> ([u8; 10], Vec<u8>) {
+fn unmap_of(lba: u64, count: u32) -> (lunway_scsi::Cdb, Vec<u8>) {
     let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
     list.extend(lba.to_be_bytes());
     list.extend(count.to_be_bytes());
