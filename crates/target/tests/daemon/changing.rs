@@ -303,7 +303,12 @@ fn what_is_used_is_removed_only_if_that_was_said() {
         daemon.runtime.block_on(server.change(edit, options))
     };
     let lun: fn(&mut Config) = |config| target_of(config).luns.retain(|lun| lun.id != 0);
-    let target: fn(&mut Config) = |config| config.targets.retain(|target| target.name.as_str() != TARGET);
+    // Another one is left: a configuration names a target.
+    let target: fn(&mut Config) = |config| {
+        let other = target_of(config);
+        other.name = "iqn.2026-11.com.example:other".parse().unwrap();
+        other.luns.clear();
+    };
     for edit in [lun, target] {
         let refused = remove(edit, true).unwrap_err();
         let ChangeError::InUse { initiators, .. } = &refused else { panic!("{refused}") };
