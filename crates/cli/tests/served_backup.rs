@@ -279,7 +279,9 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
     let run = [&["backup", "run", &source, "one"], &freeze[..]].concat();
     // SIGHUP is a lost SSH session, SIGQUIT is Ctrl-\.
     let signals = [Signal::TERM, Signal::HUP, Signal::QUIT];
-    let all = [create, compact, run.clone()].into_iter().flat_map(|words| signals.map(|signal| (words.clone(), signal)));
+    let all = [create, compact, run.clone()]
+        .into_iter()
+        .flat_map(|words| signals.map(|signal| (words.clone(), signal)));
     for (words, signal) in all {
         let _ = fs::remove_file(folder.join("said"));
         let running = Running::start(command(folder, &words));

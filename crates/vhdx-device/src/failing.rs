@@ -93,7 +93,8 @@ async fn a_disk_that_takes_no_writes_since_a_flush_failed_says_so_and_what_to_do
         faults.set(None);
         let writes = write(&device, MIB, 2).await;
         let said = device.backing();
-        let says = said.as_ref().is_some_and(|said| said.contains("disk.vhdx") && said.contains("add it again"));
+        let says =
+            said.as_ref().is_some_and(|said| said.contains("disk.vhdx") && said.contains("add it again"));
         assert_eq!(writes.is_err(), says, "step {step}: {flushed:?}, {writes:?}, {said:?}");
         told += u32::from(says);
         if steps < step {

@@ -72,7 +72,9 @@ impl GivenUpBlocks {
 
 impl Drop for GivenUpBlocks {
     fn drop(&mut self) {
-        self.unit.given_up().change(&self.unit, |list| list.claims.retain(|(number, _)| *number != self.number));
+        self.unit
+            .given_up()
+            .change(&self.unit, |list| list.claims.retain(|(number, _)| *number != self.number));
     }
 }
 

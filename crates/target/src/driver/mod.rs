@@ -32,7 +32,7 @@ use futures_util::stream::FuturesUnordered;
 use lunway_block::{Buf, Entered, Io};
 use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
-use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId};
+use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent};
 use lunway_scsi::{LogicalUnitOptions, Response, TaskOptions};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
