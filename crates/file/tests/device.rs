@@ -453,7 +453,10 @@ fn a_file_that_was_cut_is_not_resized_beyond_what_it_has() {
                 panic!("{way}: {size} bytes");
             };
             let lost = format!("{} bytes of its data are lost", (1 << 20) - 16_384);
-            assert!(why.contains(&lost) && why.contains("shrinking the device to 16384 bytes"), "{way}: {why}");
+            assert!(
+                why.contains(&lost) && why.contains("shrinking the device to 16384 bytes"),
+                "{way}: {why}"
+            );
             assert_eq!(device.geometry().size, 1 << 20, "{way}");
             assert_eq!(file.as_file().metadata().unwrap().len(), 16_384, "{way}");
         }

@@ -10,7 +10,8 @@ use lunway_iscsi::CloseReason;
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::login::LoginError;
 use lunway_target::{
-    ChangeError, ChangeOptions, Config, DeviceName, LunConfig, LunMetrics, Persist, TargetConfig, WarningKind,
+    ChangeError, ChangeOptions, Config, DeviceName, IscsiName, LunConfig, LunMetrics, Persist, TargetConfig,
+    WarningKind,
 };
 
 use crate::support::*;
@@ -306,7 +307,7 @@ fn what_is_used_is_removed_only_if_that_was_said() {
     // Another one is left: a configuration names a target.
     let target: fn(&mut Config) = |config| {
         let other = target_of(config);
-        other.name = "iqn.2026-11.com.example:other".parse().unwrap();
+        other.name = IscsiName::parse("iqn.2026-11.com.example:other").unwrap();
         other.luns.clear();
     };
     for edit in [lun, target] {
