@@ -326,7 +326,7 @@ impl Transfer<'_> {
     }
 
     fn pieces(&self) -> Pieces<'_> {
-        let [source, destination] = [self.source, self.destination].map(|device| device.geometry());
+        let [source, destination] = [self.source, self.destination].map(BlockDevice::geometry);
         // A source that has grown since the destination was made for it has more than there is room for.
         let end = source.size.min(destination.size);
         Pieces::new(self.source, self.skipped, source.logical_sector.max(destination.logical_sector), end)
