@@ -192,8 +192,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     }
 
     /// What is wrong with the file behind the device, a sentence for people: its name leads elsewhere, or another
-    /// program has cut it. `None`: nothing is known to be. Never waits for a file system: this is what is known, and has
-    /// that looked at again elsewhere. Some seconds old.
+    /// program has cut it. `None`: nothing is known to be. Never waits for a file system: this is what is known, and
+    /// has that looked at again elsewhere. Some seconds old.
     fn backing(&self) -> Option<String> {
         None
     }

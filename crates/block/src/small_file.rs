@@ -12,8 +12,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, makedev};
 
 /// Opens a regular file for reading, without waiting.
 ///
-/// Beside these, a pipe that this process was given is opened (`/dev/stdin`, or `<(…)` of a shell): it has a writer, and
-/// ends with that. So is `/dev/null`, which is an empty file. A pipe that has a name in a file system is refused,
+/// Beside these, a pipe that this process was given is opened (`/dev/stdin`, or `<(…)` of a shell): it has a writer,
+/// and ends with that. So is `/dev/null`, which is an empty file. A pipe that has a name in a file system is refused,
 /// because opening it waits for a writer that may never come.
 ///
 /// # Errors

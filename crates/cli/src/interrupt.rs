@@ -139,9 +139,8 @@ impl Reloads {
     }
 }
 
-/// From now on the first Ctrl-C, or another of [`Requests`], asks for an orderly end, and the second ends the process. Who
-/// may wait for
-/// something that does not answer tells [`waits_for`] what that is.
+/// From now on the first Ctrl-C, or another of [`Requests`], asks for an orderly end, and the second ends the process.
+/// Who may wait for something that does not answer tells [`waits_for`] what that is.
 pub(crate) fn watch() -> Cancel {
     let cancel = Cancel::new();
     let asked = cancel.clone();

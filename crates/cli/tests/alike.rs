@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use support::places::{commands, help, words};
 use support::{IQN, PATIENCE, finish, lunway, succeed};
 
-/// A command that does something itself, with its options. Groups of commands are left out, except `net`, which is both.
+/// A command that does something itself, with its options. Groups of commands are left out, except `net`, which is
+/// both.
 struct Leaf {
     name: String,
     help: String,

@@ -1,5 +1,5 @@
-//! What does not answer or is gone, and must cost nobody else: LUNs whose device cannot be opened at the start, a folder
-//! of the configuration that hangs, files that were moved or cut while they are served.
+//! What does not answer or is gone, and must cost nobody else: LUNs whose device cannot be opened at the start, a
+//! folder of the configuration that hangs, files that were moved or cut while they are served.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

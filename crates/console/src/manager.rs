@@ -22,8 +22,8 @@ use crate::source::ConfigSource;
 
 /// The daemon as its managers see it: the server, where its configuration is kept, and the order of changes.
 ///
-/// A change that has begun is carried to its end, whatever becomes of the connection that asked for it. One that has not
-/// begun when that is gone is never made.
+/// A change that has begun is carried to its end, whatever becomes of the connection that asked for it. One that has
+/// not begun when that is gone is never made.
 #[derive(Clone)]
 pub(crate) struct Manager {
     pub(crate) server: Arc<Server>,

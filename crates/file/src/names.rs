@@ -37,8 +37,8 @@ fn id(mode: u32, device: u64, inode: u64, number: u64) -> (u64, u64) {
 }
 
 impl NamedFile {
-    /// The file that was opened by this name. `None` where that cannot be told. May wait for the file system, as opening
-    /// did.
+    /// The file that was opened by this name. `None` where that cannot be told. May wait for the file system, as
+    /// opening did.
     pub fn of(path: &Path, file: impl AsFd) -> Option<Self> {
         let stat = fstat(file).ok()?;
         let path = std::path::absolute(path).ok()?;
@@ -67,8 +67,8 @@ impl NamedFile {
 
 /// Watches the names of a device's files, on a thread for each file system that is asked.
 ///
-/// [`found`](Self::found) says what is known, and has the names looked at again where that is some seconds old. A device
-/// that nobody asks about costs nothing.
+/// [`found`](Self::found) says what is known, and has the names looked at again where that is some seconds old. A
+/// device that nobody asks about costs nothing.
 pub struct NameWatch(Arc<Entry>);
 
 struct Entry {

@@ -100,7 +100,7 @@ pub enum OpenError {
     },
     /// It is a block device that takes no writes.
     #[error(
-        "cannot open {}: the device is read-only: `blockdev --setrw` changes that, where it may be; `readonly:` before its name \
+        "cannot open {}: the device is read-only: `blockdev` changes that, where it may be; `readonly:` before its name \
          opens it for reading", path.display()
     )]
     ReadOnlyDevice {

@@ -37,8 +37,8 @@ const REQUESTS_MAX: usize = 256;
 const SLICES_MAX: usize = 64;
 /// Most bytes of one read from the socket, and of one write to it: a tenth of a millisecond of copying.
 const SOCKET_MAX: usize = 1 << 20;
-/// Time after which other connections, and the sockets, have their turn. A turn is longer by one request that the device
-/// carries out at once, one read and one write.
+/// Time after which other connections, and the sockets, have their turn. A turn is longer by one request that the
+/// device carries out at once, one read and one write.
 const TURN: Duration = Duration::from_micros(200);
 /// Descriptors of one answer to a block status request: a client asks again behind them.
 const DESCRIPTORS_MAX: usize = 4096;

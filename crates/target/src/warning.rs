@@ -27,8 +27,8 @@ pub enum WarningKind {
     UnsettledConfig,
     /// The changes of a logical unit are not recorded, although it has `track`.
     UntrackedLun,
-    /// The name of a served file leads elsewhere, the file was made shorter by another program, or a flush of a VHDX file
-    /// has failed.
+    /// The name of a served file leads elsewhere, the file was made shorter by another program, or a flush of a VHDX
+    /// file has failed.
     LostFile,
 }
 

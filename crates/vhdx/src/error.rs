@@ -146,7 +146,7 @@ pub enum OpenError {
         mode: u32,
     },
     /// A block device that takes no writes.
-    #[error("the device is read-only: `blockdev --setrw` changes that, where it may be")]
+    #[error("the device is read-only: `blockdev` changes that, where it may be")]
     ReadOnlyDevice,
     /// Another process has the file open.
     #[error("the file is in use by {}", by.as_ref().map_or_else(|| "another process".to_owned(), LockHolder::to_string))]

@@ -552,8 +552,8 @@ impl SessionState {
         self.life == Life::Closing
     }
 
-    /// Returns `true` if nothing is asked of the unit over a session that is up, and the unit owes no answer to what was
-    /// given up. A port that is not active is asked for its state anyway.
+    /// Returns `true` if nothing is asked of the unit over a session that is up, and the unit owes no answer to what
+    /// was given up. A port that is not active is asked for its state anyway.
     pub(crate) fn is_idle(&self) -> bool {
         self.core.as_ref().is_some_and(|core| core.unanswered() == 0)
             && self.life == Life::Open

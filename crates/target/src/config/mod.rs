@@ -364,8 +364,8 @@ impl Config {
         self.api.clone_from(&other.api);
     }
 
-    /// Longest file that is read, bytes: as long as a request to the management interface may be. A file with one LUN to
-    /// a line has room for 25,000.
+    /// Longest file that is read, bytes: as long as a request to the management interface may be. A file with one LUN
+    /// to a line has room for 25,000.
     pub const FILE_LEN_MAX: u64 = 4 << 20;
 
     /// Reads and checks a file.

@@ -14,8 +14,8 @@ use crate::state::is_state_file;
 /// Files that the daemon reads and writes for itself: its configuration, secrets, token, socket and state.
 ///
 /// They are compared with what a device was opened as, so that links make no difference, and so that no path of a
-/// device is looked at a second time: its file system may not answer by then. [`of_place`](Self::of_place) waits for the
-/// file systems of the daemon's own files.
+/// device is looked at a second time: its file system may not answer by then. [`of_place`](Self::of_place) waits for
+/// the file systems of the daemon's own files.
 #[derive(Debug, Default)]
 pub(super) struct OwnFiles(Mutex<Known>);
 

@@ -20,8 +20,8 @@ pub(super) const TURN_TIME: Duration = Duration::from_secs(5);
 ///
 /// What a change does with files (secrets, saved state, the configuration itself) may hang with their file system. So
 /// it happens on a thread, and the caller waits for [`TURN_TIME`]. A thread that is late keeps the turn until its file
-/// system answers: two saves at once would be worse than none. Other changes are refused meanwhile, after the same time,
-/// and a [warning](Self::warnings) says why. What only reads takes no turn.
+/// system answers: two saves at once would be worse than none. Other changes are refused meanwhile, after the same
+/// time, and a [warning](Self::warnings) says why. What only reads takes no turn.
 #[derive(Clone, Default)]
 pub(super) struct Turns(Arc<State>);
 

@@ -225,8 +225,8 @@ fn a_change_that_cannot_be_leaves_everything_as_it_was() {
     client.read(0, 0, 1);
 }
 
-/// Lost was: the data of a `ram:` LUN, removed when the folder of the configuration answered, 40 s after the command had
-/// been given up.
+/// Lost was: the data of a `ram:` LUN, removed when the folder of the configuration answered, 40 s after the command
+/// had been given up.
 #[test]
 fn a_change_whose_file_hangs_is_refused_in_time_and_never_made_and_what_only_asks_waits_for_nothing() {
     let daemon = Daemon::start("");

@@ -183,9 +183,9 @@ impl Tracker {
         })
     }
 
-    /// A tracker of a disk of `size` bytes that tracks nothing, because its storage cannot be had or written: everything
-    /// counts as changed, for the reason `why`. As after a failure, tracking begins with the next epoch that is closed.
-    /// What the storage holds is of an earlier time: it is [forgotten](Self::forget_stale), now or later.
+    /// A tracker of a disk of `size` bytes that tracks nothing, because its storage cannot be had or written:
+    /// everything counts as changed, for the reason `why`. As after a failure, tracking begins with the next epoch that
+    /// is closed. What the storage holds is of an earlier time: it is [forgotten](Self::forget_stale), now or later.
     pub fn lost_from_start(
         storage: Box<dyn Storage>,
         size: u64,
