@@ -272,7 +272,7 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
     let folder = folder.path();
     let daemon = Daemon::start(folder);
     let one = format!("{IQN}/0");
-    let freeze = ["--freeze", "echo f >> said; sleep 1", "--thaw", "sleep 0.2; echo t >> said"];
+    let freeze = ["--freeze", "echo f >> said; sleep 2", "--thaw", "sleep 0.2; echo t >> said"];
     let create = [&["snapshot", "create", &one], &freeze[..]].concat();
     let compact = [&["lun", "compact", IQN, "0"], &freeze[..]].concat();
     let source = format!("lun:{IQN}/0");

@@ -61,12 +61,12 @@ fn a_lun_that_shrinks_or_goes_while_it_is_copied_or_measured_ends_that_with_its_
     let begun = || true;
     let wait = || thread::sleep(Duration::from_secs(2));
     let bench = ["bench", &served.url(1), "--rw", "randread", "--time", "120s"];
-    let said = said_of(&bench, begun, || (wait(), manage(&["lun", "remove", IQN, "1"])).1);
+    let said = said_of(&bench, begun, || (wait(), manage(&["lun", "remove", IQN, "1", "--force"])).1);
     assert!(said.contains("the device returned only errors; the first error: "), "{said}");
 
     let (kept, gone) = (served.url(0), served.url(2));
     let compare = ["compare", &kept, &gone, "--rw", "randread", "--pairs", "20", "--time", "1s"];
-    let said = said_of(&compare, begun, || (wait(), manage(&["lun", "remove", IQN, "2"])).1);
+    let said = said_of(&compare, begun, || (wait(), manage(&["lun", "remove", IQN, "2", "--force"])).1);
     assert!(said.contains("returned only errors; the first: "), "{said}");
     assert!(said.contains("the verdicts are of the pairs until then"), "{said}");
 }
