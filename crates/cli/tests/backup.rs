@@ -132,7 +132,7 @@ fn points_are_made_listed_verified_restored_and_pruned() {
 
     for (words, sentence) in [
         (vec!["backup", "restore", &fixture.path("dest"), "ram:1M", "--point", "zz"], "there is no point"),
-        (vec!["backup", "restore", &fixture.path("dest"), "ram:1M"], "take a larger one"),
+        (vec!["backup", "restore", &fixture.path("dest"), "ram:1M"], "name a larger device"),
         (vec!["backup", "run", &disk, &fixture.path("nowhere")], "make the folder first"),
         (vec!["backup", "run", "ram:1M", &fixture.path("dest")], "--rename-source"),
     ] {
