@@ -42,7 +42,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`BackupError::Damaged`].
+    /// [`BackupError::Damaged`](crate::BackupError::Damaged).
     pub fn unit(&self, unit: u32) -> Result<[Leaf; LEAVES]> {
         Ok(self.unit_with_layers(unit)?.map(|(leaf, _)| leaf))
     }
@@ -77,7 +77,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`BackupError::Damaged`].
+    /// [`BackupError::Damaged`](crate::BackupError::Damaged).
     pub fn next(&self, unit: u32) -> Result<Option<u32>> {
         let mut first = None;
         for layer in &self.layers {
