@@ -70,7 +70,7 @@ impl ConfigSource {
             (Ok(metadata), _) if !metadata.is_file() => return Err(refused("it is not a regular file")),
             (Err(_), true) => return Err(refused("it is a symbolic link that leads nowhere")),
             (Ok(_), _) if !force => return Err(ConfigError::Exists { file: file.display().to_string() }),
-            (Ok(metadata), _) if !may_be_configuration(file, metadata.len()) => {
+            (Ok(_), _) if !may_be_configuration(file) => {
                 return Err(refused(
                     "it is not a configuration, and nothing else is replaced: name another file",
                 ));
@@ -266,12 +266,9 @@ fn put_back(path: &Path, new: &str, old: Option<&str>) -> io::Result<()> {
     }
 }
 
-/// Longest file that is taken for a configuration, bytes: ten thousand LUNs.
-const CONFIGURATION_MAX: u64 = 4 << 20;
-
 /// Whether a file has what a configuration has: TOML, or nothing yet.
-fn may_be_configuration(file: &Path, len: u64) -> bool {
-    len <= CONFIGURATION_MAX && fs::read_to_string(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
+fn may_be_configuration(file: &Path) -> bool {
+    read(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
 }
 
 /// Whether both names lead to one file, or would.
