@@ -256,12 +256,28 @@ fn the_run_after_an_interrupted_first_one_says_whether_it_went_on() {
     }
 }
 
+/// Runs a script of the shell that must succeed, with mounts of its own; gives what it printed and what it said. `None`:
+/// this machine has none, which is noted. The script ends with 77 where it may not mount.
+fn in_own_mounts(script: &str) -> Option<(String, String)> {
+    if !rustix::process::geteuid().is_root() {
+        lunway_foreign::not_run("mounts: root");
+        return None;
+    }
+    let mut command = Command::new(lunway_foreign::program("unshare")?);
+    command.args(["--mount", "sh", "-c", script]);
+    let output = finish(command, PATIENCE);
+    if output.status.code() == Some(77) {
+        lunway_foreign::not_run("mounts in a namespace of its own");
+        return None;
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{:?}\n{printed}\n{said}", output.status.code());
+    Some((printed, said))
+}
+
 #[test]
 fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
-    if !rustix::process::geteuid().is_root() {
-        return lunway_foreign::not_run("mounts: root");
-    }
-    let Some(unshare) = lunway_foreign::program("unshare") else { return };
     let fixture = BackupFixture::new();
     let binary = env!("CARGO_BIN_EXE_lunway");
     let [disk, dest, out] = ["disk", "dest", "out"].map(|name| fixture.path(name));
@@ -278,15 +294,8 @@ fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
         {binary} backup verify {dest} || exit 4
         {binary} backup restore {dest} {out} || exit 5"
     );
-    let mut command = Command::new(unshare);
-    command.args(["--mount", "sh", "-c", &script]);
-    let output = finish(command, PATIENCE);
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if output.status.code() == Some(77) {
-        return lunway_foreign::not_run("mounts in a namespace of its own");
-    }
-    assert!(output.status.success(), "{said}");
+    let Some((printed, said)) = in_own_mounts(&script) else { return };
+    let said = printed + &said;
     assert!(said.contains("the destination is full: free space there"), "{said}");
     assert!(said.contains("Read-only file system"), "{said}");
     assert_same_bytes(Path::new(&out), Path::new(&disk));
@@ -295,10 +304,6 @@ fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
 /// A prune that needs room on a share without any cannot make some.
 #[test]
 fn a_share_without_any_room_is_pruned_and_verified() {
-    if !rustix::process::geteuid().is_root() {
-        return lunway_foreign::not_run("mounts: root");
-    }
-    let Some(unshare) = lunway_foreign::program("unshare") else { return };
     let fixture = BackupFixture::new();
     let binary = env!("CARGO_BIN_EXE_lunway");
     let [disk, dest, out] = ["disk", "dest", "out"].map(|name| fixture.path(name));
@@ -324,15 +329,7 @@ fn a_share_without_any_room_is_pruned_and_verified() {
         {binary} backup verify {dest} || exit 10
         {binary} backup restore {dest} {out} || exit 11"
     );
-    let mut command = Command::new(unshare);
-    command.args(["--mount", "sh", "-c", &script]);
-    let output = finish(command, PATIENCE);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (printed, said) = (text(&output.stdout), text(&output.stderr));
-    if output.status.code() == Some(77) {
-        return lunway_foreign::not_run("mounts in a namespace of its own");
-    }
-    assert!(output.status.success(), "{:?}\n{printed}\n{said}", output.status.code());
+    let Some((printed, said)) = in_own_mounts(&script) else { return };
     let (removed, refused) = printed.split_once("refused\n").unwrap();
     assert!(removed.contains("2 points removed, 2 kept"), "{removed}");
     assert!(!refused.contains(".incomplete"), "what was begun takes no room: {refused}");

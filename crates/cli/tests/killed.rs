@@ -243,7 +243,9 @@ fn after_a_kill_at_any_moment_configuration_and_reservations_are_those_before_or
             daemon.kill();
             break;
         }
-        let life = Duration::from_micros(random.below(LIFE_US_MAX));
+        // On a busy machine fewer changes fit into a life: later ones are longer.
+        let slow: u64 = if changes.min(reservations) > round { 1 } else { 8 };
+        let life = Duration::from_micros(slow * random.below(LIFE_US_MAX));
         let seeds = (Random(random.below(u64::MAX) | 1), Random(random.below(u64::MAX) | 1));
         let managing = thread::spawn(move || manage(socket, seeds.0, config));
         let reserving = thread::spawn(move || reserve(initiator, seeds.1, reserved));
@@ -260,5 +262,5 @@ fn after_a_kill_at_any_moment_configuration_and_reservations_are_those_before_or
         "{kills} kills among {changes} changes of the configuration and {reservations} of reservations; \
          {new_configs} and {new_reservations} times the change under way had been made"
     );
-    assert!(changes > kills / 4 && reservations > kills / 4, "kills came among changes");
+    assert!(changes > kills && reservations > kills, "kills came among changes");
 }
