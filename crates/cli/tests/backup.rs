@@ -256,8 +256,8 @@ fn the_run_after_an_interrupted_first_one_says_whether_it_went_on() {
     }
 }
 
-/// Runs a script of the shell that must succeed, with mounts of its own; gives what it printed and what it said. `None`:
-/// this machine has none, which is noted. The script ends with 77 where it may not mount.
+/// Runs a script of the shell that must succeed, with mounts of its own; gives what it wrote to its two outputs.
+/// `None`: this machine allows no mounts, which is noted. The script ends with 77 where it may not mount.
 fn in_own_mounts(script: &str) -> Option<(String, String)> {
     if !rustix::process::geteuid().is_root() {
         lunway_foreign::not_run("mounts: root");
