@@ -50,8 +50,9 @@ serve() { # DISK
         rm "$group/lun/lun_0/store"
         sync "/run/disks/$served"
         # Whoever is logged in is not told of another disk under the same number (there is a unit attention for the other
-        # numbers alone), but sees that there is none, for as long as a person takes to put another one there.
-        sleep 0.5
+        # numbers alone), but sees that there is none, for as long as a person takes to put another one there: longer
+        # than the lanes of a session may all be silent (1.2 s in a black hole), else nobody could see it.
+        sleep 3
     fi
     ln -s "$target/core/"fileio_*/"$1" "$group/lun/lun_0/store"
     served=$1
