@@ -60,6 +60,17 @@ fn command(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
+/// The command with SIGQUIT as a terminal's programs have it: the tests may be a background job, which ignores it.
+fn heeds_quit(command: &Command) -> Command {
+    let mut through = Command::new("env");
+    through.arg("--default-signal=QUIT").arg(command.get_program()).args(command.get_args());
+    through.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        through.current_dir(folder);
+    }
+    through
+}
+
 fn backup(folder: &Path, lun: u16, more: &[&str]) -> Command {
     let source = format!("lun:{IQN}/{lun}");
     command(folder, &[&["backup", "run", &source], more].concat())
@@ -272,7 +283,7 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
     let folder = folder.path();
     let daemon = Daemon::start(folder);
     let one = format!("{IQN}/0");
-    let freeze = ["--freeze", "echo f >> said; sleep 2", "--thaw", "sleep 0.2; echo t >> said"];
+    let freeze = ["--freeze", "echo f >> said; sleep 4", "--thaw", "sleep 0.2; echo t >> said"];
     let create = [&["snapshot", "create", &one], &freeze[..]].concat();
     let compact = [&["lun", "compact", IQN, "0"], &freeze[..]].concat();
     let source = format!("lun:{IQN}/0");
@@ -284,7 +295,7 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
         .flat_map(|words| signals.map(|signal| (words.clone(), signal)));
     for (words, signal) in all {
         let _ = fs::remove_file(folder.join("said"));
-        let running = Running::start(command(folder, &words));
+        let running = Running::start(heeds_quit(&command(folder, &words)));
         support::until(|| hooks(folder) == "f\n");
         running.signal(signal);
         let output = running.end(PATIENCE);
@@ -298,7 +309,7 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
     let running = Running::start(command(folder, &run));
     support::until(|| hooks(folder) == "f\n");
     kill_process(Pid::from_child(&daemon.child), Signal::STOP).unwrap();
-    thread::sleep(Duration::from_millis(2500));
+    thread::sleep(Duration::from_millis(4500));
     running.signal(Signal::TERM);
     thread::sleep(Duration::from_millis(700));
     running.signal(Signal::TERM);

@@ -220,6 +220,7 @@ fn small(differencing: bool, holes: bool) -> Workload {
 fn an_allocating_and_unmapping_disk_survives_every_power_cut() {
     for holes in [true, false] {
         let images = small(false, holes).verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 1);
+        println!("{images} images");
         assert!(images > 100, "{images} images");
     }
 }
@@ -228,6 +229,7 @@ fn an_allocating_and_unmapping_disk_survives_every_power_cut() {
 fn a_differencing_disk_survives_every_power_cut() {
     for holes in [true, false] {
         let images = small(true, holes).verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 2);
+        println!("{images} images");
         assert!(images > 100, "{images} images");
     }
 }
@@ -272,6 +274,7 @@ fn a_disk_of_blocks_that_unmaps_empty_part_by_part_survives_every_power_cut() {
         disk.zero(7, 2, mode);
         disk.close();
         let images = disk.verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 3);
+        println!("{images} images");
         assert!(images > 100, "{images} images");
     }
 }

@@ -197,6 +197,7 @@ fn an_entry_that_goes_around_leaves_those_that_a_crash_needs_without_it() {
     }
     disk.flush();
     let images = disk.verify_all(before, usize::MAX, 8, 40, 1);
+    println!("{images} images");
     assert!(images > 150, "{images} images");
 }
 
@@ -214,6 +215,7 @@ fn a_commit_longer_than_the_log_survives_every_power_cut() {
     }
     disk.flush();
     let images = disk.verify_all(before, 16, 4, 100, 2);
+    println!("{images} images");
     assert!(images > 100, "{images} images");
 }
 
@@ -292,6 +294,7 @@ fn table_pages_that_fill_the_log_survive_every_power_cut() {
             }
         }
     });
+    println!("{images} images");
     assert!(images > 100, "{images} images");
 }
 
@@ -336,5 +339,6 @@ fn a_commit_of_many_entries_leaves_no_partial_block_without_its_bitmap() {
             }
         }
     });
+    println!("{images} images");
     assert!(images > 50, "{images} images");
 }

@@ -203,7 +203,8 @@ fn what_a_device_has_not_begun_goes_with_its_session_and_what_it_has_is_waited_f
         let state = device.state();
         state.begun == 16 && state.writes == 16
     });
-    let kept = stays.submit_read(0, 0, 1);
+    // Beside the blocks that are written: it waits for the device alone.
+    let kept = stays.submit_read(0, 100, 1);
     drop(gone);
     // The same initiator again: it is let in when the old session begins nothing more.
     let mut again = log_in(1);
