@@ -35,7 +35,7 @@ fn transfer_count(bytes: u64) -> (u8, u32) {
 pub(crate) fn copy_status(command: Command) -> Answer {
     let record = record(&command)?;
     let status = match record.state {
-        CopyState::InProgress => 0x00,
+        CopyState::InProgress(_) => 0x00,
         CopyState::Done => 0x01,
         CopyState::Failed(_) => 0x02,
     };

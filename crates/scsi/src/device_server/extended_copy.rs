@@ -384,13 +384,14 @@ pub(crate) fn extended_copy(command: Command) -> Answer {
     }
     let list = command.parameter_list(end)?;
     let (list_id, discard) = list_identifier(&list)?;
+    let copy = command.copy.ok_or_else(|| refuse(AdditionalSense::INVALID_COMMAND_OPERATION_CODE))?;
     let (targets, mut rest) = list[HEADER..].split_at(targets_len);
     if targets_len / TARGET_DESCRIPTOR > TARGETS_MAX {
         return Err(refuse(AdditionalSense::TOO_MANY_TARGET_DESCRIPTORS));
     }
     let parties = targets
         .chunks_exact(TARGET_DESCRIPTOR)
-        .map(|slot| party(slot, &command.reachable))
+        .map(|slot| party(slot, &copy.reachable))
         .collect::<Result<Vec<_>, _>>()
         .map_err(refuse)?;
     let mut segments = Vec::new();
@@ -402,10 +403,11 @@ pub(crate) fn extended_copy(command: Command) -> Answer {
         segments.push(segment);
         rest = next;
     }
-    let copying = Copying::begin(&command.itl, list_id, discard).map_err(|refused| match refused {
-        Refused::InUse => refuse(AdditionalSense::OPERATION_IN_PROGRESS),
-        Refused::Full => Response::status(Status::TASK_SET_FULL),
-    })?;
+    let copying =
+        Copying::begin(&command.itl, copy.mark, list_id, discard).map_err(|refused| match refused {
+            Refused::InUse => refuse(AdditionalSense::OPERATION_IN_PROGRESS),
+            Refused::Full => Response::status(Status::TASK_SET_FULL),
+        })?;
     Ok(settle(async move {
         let result = process(&copying, &parties, &segments).await;
         copying.end(result.as_ref().err());

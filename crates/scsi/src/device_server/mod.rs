@@ -37,6 +37,7 @@ use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::data::status::Status;
 use crate::model::authority::Authority;
+use crate::model::copy_record::CopyMark;
 use crate::model::gate::{self, Claim};
 use crate::model::given_up::MediumEffect;
 use crate::model::logical_unit::{LogicalUnit, obstacle};
@@ -179,11 +180,19 @@ pub(crate) struct Command {
     pub(crate) data_in_max: usize,
     /// Its place among the nexus's commands.
     number: Option<u32>,
-    /// The units that a copy manager may reach: all that the nexus sees. Empty for other commands.
-    pub(crate) reachable: Vec<Arc<ItlNexus>>,
+    /// Of EXTENDED COPY alone.
+    pub(crate) copy: Option<CopyRequest>,
     operation: &'static Operation,
     /// The nexus may change what concerns the whole target; only asked where that is needed.
     may_change_all: bool,
+}
+
+/// What a copy manager is given beside the parameter list.
+pub(crate) struct CopyRequest {
+    /// The units that it may reach: all that the nexus sees.
+    pub(crate) reachable: Vec<Arc<ItlNexus>>,
+    /// By which it is told that the command is given up.
+    pub(crate) mark: CopyMark,
 }
 
 impl Command {
@@ -368,22 +377,23 @@ pub(crate) fn execute(
     if itl.unit().is_unsettled(&claim) {
         return Begun::over(Response::status(Status::BUSY));
     }
-    let effect = effect_of(operation, &itl, &claim);
-    let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
+    let copies = operation.reaches_other_units();
+    let copy = copies.then(|| CopyRequest { reachable: nexus.units(), mark: CopyMark::default() });
+    let effect = match &copy {
+        Some(copy) => Some(MediumEffect::of_copy(itl.clone(), copy.mark.clone())),
+        None => effect_of(operation, &itl, &claim),
+    };
     let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();
     let TaskOptions { ordered, data_in_max, number } = options;
-    let command = Command { itl, cdb, data_out, data_in_max, number, reachable, operation, may_change_all };
+    let command = Command { itl, cdb, data_out, data_in_max, number, copy, operation, may_change_all };
     let answer = pass(command, claim, ordered);
     let effect = effect.filter(|_| matches!(answer, Io::Pending(_)));
     Begun { answer, effect }
 }
 
-/// What a command may change on a medium while it is under way. Operations that have the whole medium for themselves
+/// What a command may change on the medium of its unit while it is under way. Operations that have the whole medium for themselves
 /// go on without their command, and others are refused until these end.
 fn effect_of(operation: &Operation, itl: &Arc<ItlNexus>, claim: &Claim) -> Option<MediumEffect> {
-    if operation.reaches_other_units() {
-        return Some(MediumEffect::of_copies(itl.clone()));
-    }
     let changes = operation.writes() && *claim != Claim::Nothing;
     changes.then(|| MediumEffect::on_blocks(itl.clone(), claim.clone()))
 }

@@ -1,6 +1,6 @@
 //! Records of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::data::sense::Sense;
@@ -40,11 +40,35 @@ pub(crate) mod descriptor {
     pub(crate) const ALL: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_WITH_OFFSETS, IDENTIFICATION];
 }
 
+/// Mark of one EXTENDED COPY: shared by the command, its record and whoever may give it up. It exists before the copy
+/// begins, as an ordered one waits at the gate first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CopyMark(Arc<AtomicBool>);
+
+impl CopyMark {
+    fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl PartialEq for CopyMark {
+    /// Two marks are equal if they are of the same copy.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for CopyMark {}
+
 /// State of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CopyState {
     /// Under way.
-    InProgress,
+    InProgress(CopyMark),
     /// Everything was copied.
     Done,
     /// It ended early, and this is why.
@@ -65,6 +89,15 @@ pub(crate) struct CopyRecord {
     discard: bool,
 }
 
+impl CopyRecord {
+    fn in_progress(&self) -> Option<&CopyMark> {
+        match &self.state {
+            CopyState::InProgress(mark) => Some(mark),
+            CopyState::Done | CopyState::Failed(_) => None,
+        }
+    }
+}
+
 /// Why a copy cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -78,7 +111,6 @@ pub(crate) enum Refused {
 #[derive(Debug, Default)]
 pub(crate) struct CopyRecords {
     records: Mutex<Vec<CopyRecord>>,
-    cancellations: AtomicU64,
     steps: Mutex<Steps>,
 }
 
@@ -93,6 +125,7 @@ struct Steps {
 #[derive(Debug)]
 struct Step {
     number: u64,
+    mark: CopyMark,
     unit: Arc<LogicalUnit>,
     claim: Claim,
     /// The copy was cancelled meanwhile: other commands on these blocks wait for the end of the step.
@@ -117,7 +150,7 @@ impl CopyRecords {
 
     /// Forgets a copy that is over.
     pub(crate) fn forget(&self, list: u8) {
-        self.records().retain(|record| record.list != Some(list) || record.state == CopyState::InProgress);
+        self.records().retain(|record| record.list != Some(list) || record.in_progress().is_some());
     }
 
     fn steps(&self) -> MutexGuard<'_, Steps> {
@@ -126,9 +159,22 @@ impl CopyRecords {
 
     /// All copies under way are aborted: they end at their next step, and nothing is remembered (SAM-5 §5.6).
     pub(crate) fn cancel(&self) {
-        self.cancellations.fetch_add(1, Ordering::AcqRel);
-        self.steps().under_way.iter_mut().for_each(Step::give_up);
-        self.records().retain(|record| record.state == CopyState::InProgress);
+        let mut records = self.records();
+        records.retain(|record| record.in_progress().is_some());
+        records.iter().filter_map(CopyRecord::in_progress).for_each(CopyMark::cancel);
+        drop(records);
+        self.give_up_steps();
+    }
+
+    /// One copy is aborted, under way or before it begins: it ends at its next step.
+    pub(crate) fn cancel_one(&self, mark: &CopyMark) {
+        mark.cancel();
+        self.give_up_steps();
+    }
+
+    fn give_up_steps(&self) {
+        let mut steps = self.steps();
+        steps.under_way.iter_mut().filter(|step| step.mark.is_cancelled()).for_each(Step::give_up);
     }
 }
 
@@ -136,40 +182,43 @@ impl CopyRecords {
 #[derive(Debug)]
 pub(crate) struct Copying {
     itl: Arc<ItlNexus>,
-    list: Option<u8>,
-    cancellations: u64,
+    mark: CopyMark,
 }
 
 impl Copying {
     /// Begins one. An older one of the same name that is over is forgotten; so is the oldest, where too many are kept.
-    pub(crate) fn begin(itl: &Arc<ItlNexus>, list: Option<u8>, discard: bool) -> Result<Self, Refused> {
+    pub(crate) fn begin(
+        itl: &Arc<ItlNexus>,
+        mark: CopyMark,
+        list: Option<u8>,
+        discard: bool,
+    ) -> Result<Self, Refused> {
         let copies = itl.copies();
         let mut records = copies.records();
         if list.is_some()
             && let Some(index) = records.iter().position(|record| record.list == list)
         {
-            if records[index].state == CopyState::InProgress {
+            if records[index].in_progress().is_some() {
                 return Err(Refused::InUse);
             }
             records.remove(index);
         }
-        if records.iter().filter(|record| record.state == CopyState::InProgress).count() >= COPIES_MAX {
+        if records.iter().filter_map(CopyRecord::in_progress).count() >= COPIES_MAX {
             return Err(Refused::Full);
         }
         if records.len() >= RECORDS_MAX {
-            let over = records.iter().position(|record| record.state != CopyState::InProgress);
+            let over = records.iter().position(|record| record.in_progress().is_none());
             records.remove(over.ok_or(Refused::Full)?);
         }
-        let state = CopyState::InProgress;
+        let state = CopyState::InProgress(mark.clone());
         records.push(CopyRecord { list, state, segments: 0, bytes: 0, discard });
         drop(records);
-        let cancellations = copies.cancellations.load(Ordering::Acquire);
-        Ok(Self { itl: itl.clone(), list, cancellations })
+        Ok(Self { itl: itl.clone(), mark })
     }
 
     /// A task management function wants it to end.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.itl.copies().cancellations.load(Ordering::Acquire) != self.cancellations
+        self.mark.is_cancelled()
     }
 
     /// Begins to write blocks, until what it gives is dropped. A copy that is cancelled meanwhile, or is already,
@@ -178,8 +227,8 @@ impl Copying {
         let mut steps = self.itl.copies().steps();
         let number = steps.next;
         steps.next += 1;
-        let mut step = Step { number, unit: unit.clone(), claim, given_up: None };
-        // Who cancels counts first, and looks at the steps then: one of the two sees the other.
+        let mut step = Step { number, mark: self.mark.clone(), unit: unit.clone(), claim, given_up: None };
+        // Who cancels sets the mark first, and looks at the steps then: one of the two sees the other.
         if self.is_cancelled() {
             step.give_up();
         }
@@ -189,9 +238,7 @@ impl Copying {
 
     fn update(&self, change: impl FnOnce(&mut CopyRecord)) {
         let mut records = self.itl.copies().records();
-        let own =
-            |record: &&mut CopyRecord| record.list == self.list && record.state == CopyState::InProgress;
-        if let Some(record) = records.iter_mut().find(own) {
+        if let Some(record) = records.iter_mut().find(|record| record.in_progress() == Some(&self.mark)) {
             change(record);
         }
     }
@@ -234,10 +281,6 @@ impl Drop for StepUnderWay<'_> {
 
 impl Drop for Copying {
     fn drop(&mut self) {
-        let mut records = self.itl.copies().records();
-        let own = |record: &CopyRecord| record.list == self.list && record.state == CopyState::InProgress;
-        if let Some(index) = records.iter().position(own) {
-            records.remove(index);
-        }
+        self.itl.copies().records().retain(|record| record.in_progress() != Some(&self.mark));
     }
 }

@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::model::copy_record::CopyMark;
 use crate::model::gate::Claim;
 use crate::model::logical_unit::{LogicalUnit, obstacle};
 use crate::model::nexus::ItlNexus;
@@ -20,8 +21,8 @@ pub struct MediumEffect(Effect);
 enum Effect {
     /// Blocks of the unit that the command is for. The nexus's count is taken, as the unit's is shared by all cores.
     Blocks(Arc<ItlNexus>, Claim),
-    /// Whatever the nexus's copies write at that time, on whichever units.
-    Copies(Arc<ItlNexus>),
+    /// Whatever this copy writes at that time, on whichever units.
+    Copy(Arc<ItlNexus>, CopyMark),
 }
 
 impl MediumEffect {
@@ -29,10 +30,9 @@ impl MediumEffect {
         Self(Effect::Blocks(itl, claim))
     }
 
-    /// EXTENDED COPY. The copies of the nexus on that logical unit end when it is given up, at their next step: all of
-    /// them, as there is seldom more than one, and one that is ended early does no harm.
-    pub(crate) fn of_copies(itl: Arc<ItlNexus>) -> Self {
-        Self(Effect::Copies(itl))
+    /// EXTENDED COPY. It ends at its next step when it is given up; other copies of the nexus go on.
+    pub(crate) fn of_copy(itl: Arc<ItlNexus>, mark: CopyMark) -> Self {
+        Self(Effect::Copy(itl, mark))
     }
 
     /// The command will not be answered. What it gives is kept until the command has ended, however it ends.
@@ -41,8 +41,8 @@ impl MediumEffect {
             Effect::Blocks(itl, claim) => {
                 GivenUp { _blocks: Some(GivenUpBlocks::new(itl.unit().clone(), claim)) }
             }
-            Effect::Copies(itl) => {
-                itl.copies().cancel();
+            Effect::Copy(itl, mark) => {
+                itl.copies().cancel_one(&mark);
                 GivenUp { _blocks: None }
             }
         }

@@ -9,8 +9,8 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, Share
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::{
-    Cdb, LogicalUnitOptions, LunView, MediumEffect, Nexus, Response, Status, TaskManagementFunction,
-    TaskOptions,
+    Cdb, LogicalUnit, LogicalUnitOptions, LunView, MediumEffect, Nexus, Response, Status,
+    TaskManagementFunction, TaskOptions,
 };
 
 use crate::support::{SECTOR, SECTORS, serve};
@@ -105,7 +105,16 @@ impl Sent {
 
     /// A command that does not end, and what it may change meanwhile.
     fn begin(nexus: &Nexus, cdb: &[u8], data: &[u8]) -> (Self, Option<MediumEffect>) {
-        let begun = nexus.begin_task([0; 8], cdb, Buf::copy_of(data).freeze(), TaskOptions::default());
+        Self::begin_as(nexus, cdb, data, TaskOptions::default())
+    }
+
+    fn begin_as(
+        nexus: &Nexus,
+        cdb: &[u8],
+        data: &[u8],
+        options: TaskOptions,
+    ) -> (Self, Option<MediumEffect>) {
+        let begun = nexus.begin_task([0; 8], cdb, Buf::copy_of(data).freeze(), options);
         let Io::Pending(pending) = begun.answer else { panic!("the device holds it") };
         (Self(Err(pending)), begun.effect)
     }
@@ -376,6 +385,24 @@ fn what_changes_no_blocks_leaves_none_unsettled() {
     assert!(Sent::begin(&one, &FLUSH, &[]).1.is_none());
 }
 
+/// An EXTENDED COPY of four blocks from 0 to each of these places, one segment each, and its parameter list.
+fn copy_to(unit: &LogicalUnit, places: &[u64]) -> ([u8; 16], Vec<u8>) {
+    let mut list = vec![0; 16];
+    (list[1], list[3], list[11]) = (3 << 3, 32, 28 * places.len() as u8);
+    let mut descriptor = [0; 32];
+    (descriptor[0], descriptor[4], descriptor[5], descriptor[7]) = (0xE4, 1, 3, 16);
+    descriptor[8..24].copy_from_slice(&unit.identity().naa());
+    list.extend(descriptor);
+    for place in places {
+        list.extend([0x02, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 4]);
+        list.extend([0; 8]);
+        list.extend(place.to_be_bytes());
+    }
+    let mut copy = [0; 16];
+    (copy[0], copy[13]) = (0x83, list.len() as u8);
+    (copy, list)
+}
+
 /// A copy writes where its parameter list says, piece by piece: nothing but the copy itself knows the blocks.
 #[test]
 fn blocks_that_a_cancelled_copy_writes_are_busy_until_that_write_has_ended() {
@@ -385,18 +412,7 @@ fn blocks_that_a_cancelled_copy_writes_are_busy_until_that_write_has_ended() {
         let nexus = target.open_nexus("one,i,0x1", 1, LunView::ALL);
         let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
         assert_eq!(status(&nexus, &cdb::write16(0, 4, NONE), &[7; 4 * SECTOR]), Some(Status::GOOD));
-        let mut list = vec![0; 16];
-        (list[1], list[3], list[11]) = (3 << 3, 32, 28);
-        let mut descriptor = [0; 32];
-        (descriptor[0], descriptor[4], descriptor[5], descriptor[7]) = (0xE4, 1, 3, 16);
-        descriptor[8..24].copy_from_slice(&unit.identity().naa());
-        list.extend(descriptor);
-        // Four blocks from 0 to 100.
-        list.extend([0x02, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 4]);
-        list.extend([0; 8]);
-        list.extend(100_u64.to_be_bytes());
-        let mut copy = [0; 16];
-        (copy[0], copy[13]) = (0x83, list.len() as u8);
+        let (copy, list) = copy_to(&unit, &[100]);
         disk.hold(Asked::Write(100));
         let (mut stuck, effect) = Sent::begin(&nexus, &copy, &list);
         assert!(stuck.look().is_none());
@@ -419,4 +435,55 @@ fn blocks_that_a_cancelled_copy_writes_are_busy_until_that_write_has_ended() {
         assert_eq!(status(&nexus, &cdb::write16(103, 1, NONE), &[8; SECTOR]), Some(Status::GOOD), "{how}");
         drop(given_up);
     }
+}
+
+/// Lost were: the other copies of a host, of which it had aborted one.
+#[test]
+fn a_copy_that_is_given_up_ends_no_other_of_its_nexus() {
+    let disk = Arc::new(Holding::new());
+    let (target, unit) = serve(disk.clone(), LogicalUnitOptions::default());
+    let nexus = target.open_nexus("one,i,0x1", 1, LunView::ALL);
+    let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
+    assert_eq!(status(&nexus, &cdb::write16(0, 4, NONE), &[7; 4 * SECTOR]), Some(Status::GOOD));
+    let [one, other] = [[100, 110], [200, 210]].map(|places| copy_to(&unit, &places));
+    disk.hold(Asked::Write(100));
+    disk.hold(Asked::Write(200));
+    let (mut aborted, effect) = Sent::begin(&nexus, &one.0, &one.1);
+    let (mut goes_on, _) = Sent::begin(&nexus, &other.0, &other.1);
+    assert!(aborted.look().is_none() && goes_on.look().is_none());
+    let given_up = effect.map(MediumEffect::give_up);
+    assert_eq!(status(&nexus, &cdb::read16(103, 1, NONE), &[]), Some(Status::BUSY), "its own write");
+    assert_eq!(status(&nexus, &cdb::read16(203, 1, NONE), &[]), Some(Status::GOOD), "that of the other");
+    disk.let_go();
+    assert_eq!(aborted.look(), Some(Status::CHECK_CONDITION));
+    assert!(goes_on.is_good());
+    drop(given_up);
+    let written = |lba| data_of(&nexus, lba) == [7; SECTOR];
+    assert_eq!([100, 110, 200, 210].map(written), [true, false, true, true]);
+}
+
+#[test]
+fn an_ordered_copy_that_is_given_up_before_its_turn_copies_nothing() {
+    let disk = Arc::new(Holding::new());
+    let (target, unit) = serve(disk.clone(), LogicalUnitOptions::default());
+    let nexus = target.open_nexus("one,i,0x1", 1, LunView::ALL);
+    let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
+    assert_eq!(status(&nexus, &cdb::write16(0, 4, NONE), &[7; 4 * SECTOR]), Some(Status::GOOD));
+    disk.hold(Asked::Write(50));
+    let mut older = Sent::new(&nexus, &cdb::write16(50, 1, NONE), &[8; SECTOR]);
+    let (copy, list) = copy_to(&unit, &[100]);
+    let ordered = TaskOptions { ordered: true, ..TaskOptions::default() };
+    let (mut waits, effect) = Sent::begin_as(&nexus, &copy, &list, ordered);
+    assert!(waits.look().is_none(), "for the older write");
+    let given_up = effect.map(MediumEffect::give_up);
+    disk.let_go();
+    assert!(older.is_good());
+    assert_eq!(waits.look(), Some(Status::CHECK_CONDITION));
+    drop(given_up);
+    assert_eq!(data_of(&nexus, 100), [0; SECTOR]);
+}
+
+fn data_of(nexus: &Nexus, lba: u64) -> Vec<u8> {
+    let Sent(Ok(response)) = read(nexus, lba, 1) else { panic!("it is not held") };
+    response.data_in.to_vec()
 }
