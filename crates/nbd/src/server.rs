@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunway_block::decorate::Openers;
-use lunway_block::{BlockError, Owner, hand_out_time_slices};
+use lunway_block::{BlockError, MemoryBudget, MemoryLease, MemoryLimits, Owner, hand_out_time_slices};
 use lunway_socket::{SocketName, UnixSocket};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -135,6 +135,9 @@ pub struct Limits {
     /// replies nor keep-alive probes. A client that takes no replies for as long, with its window closed, counts as
     /// silent too.
     pub silence: Duration,
+    /// Memory that the requests of all clients may hold together, and those of one client: an address over TCP, a
+    /// process over a Unix socket. A request that finds no room waits in its socket, see [`MemoryBudget`].
+    pub memory: MemoryLimits,
 }
 
 impl Default for Limits {
@@ -145,6 +148,9 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             // Longer than a switch or a spanning tree takes to come back (30 to 50 s), which a client survives.
             silence: Duration::from_secs(60),
+            // Four connections with as much as each may hold (64 MiB), two of one client: more than the bandwidth of
+            // 100 Gbit/s in the 20 ms that a long request takes.
+            memory: MemoryLimits { whole: 256 << 20, each: 128 << 20 },
         }
     }
 }
@@ -289,6 +295,7 @@ impl Server {
         }
         let mut connections = JoinSet::new();
         let sources = Arc::<Sources>::default();
+        let memory = MemoryBudget::new(limits.memory);
         let server = format!("NBD server {}", SERVERS.fetch_add(1, Ordering::Relaxed));
         let mut accepted_before = 0_u64;
         let mut stop = std::pin::pin!(stop);
@@ -322,7 +329,11 @@ impl Server {
                             None => format!("connection {accepted_before}"),
                         };
                         let owner = Owner::in_groups([&server, &client]);
-                        let conversation = converse(stream, export, limits, owner, stopping.subscribe());
+                        // A process has its memory once, however many connections it opens.
+                        let process = stream.process().map(|process| format!("process {process}"));
+                        let lease = MemoryLease::new(&memory, &process.unwrap_or(client));
+                        let stopping = stopping.subscribe();
+                        let conversation = converse(stream, export, limits, owner, lease, stopping);
                         connections.spawn(async move {
                             let _place = place;
                             conversation.await;
@@ -354,6 +365,7 @@ async fn converse(
     export: Export,
     limits: Limits,
     owner: Owner,
+    lease: MemoryLease,
     mut stopping: watch::Receiver<bool>,
 ) {
     let name = export.name.clone();
@@ -374,7 +386,7 @@ async fn converse(
         Err(_) => return tracing::info!(export = name, "no connection: the handshake took too long"),
     };
     tracing::info!(export = name, ?agreed, "connected");
-    let mut transmission = Transmission::new(stream, export, agreed, owner);
+    let mut transmission = Transmission::new(stream, export, agreed, owner, lease);
     let end = loop {
         let turn = tokio::select! {
             turn = poll_fn(|cx| transmission.poll(cx)) => Some(turn),

@@ -13,6 +13,16 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
 }
 
+impl Stream {
+    /// The process that opened a Unix socket; `None`: over TCP, or where the kernel does not say.
+    pub(crate) fn process(&self) -> Option<i32> {
+        match self {
+            Self::Unix(stream) => stream.peer_cred().ok()?.pid(),
+            Self::Tcp(_) => None,
+        }
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {

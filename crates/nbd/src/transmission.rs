@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Owner, Permit, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, MemoryLease, Owner, Permit, SharedBuf,
+    Zeroing,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zerocopy::{FromBytes, IntoBytes};
@@ -174,7 +175,8 @@ struct Arriving {
 /// Requests are answered in the order in which they finish, which the protocol allows.
 ///
 /// Promises: requests of every kind are taken only while at most [`REQUESTS_MAX`] are under way or unsent, and hold at
-/// most [`MEMORY_MAX`] bytes; a client that does not take its replies is not read from. After a [`TURN`] others go on.
+/// most [`MEMORY_MAX`] bytes, which its lease has from the budget of all clients; a client that does not take its
+/// replies is not read from, nor is one whose request waits for memory. After a [`TURN`] others go on.
 /// Requests that the device has are never dropped in the middle: the end of a connection waits for them.
 pub(crate) struct Transmission {
     stream: Stream,
@@ -199,10 +201,17 @@ pub(crate) struct Transmission {
     end: Option<End>,
     /// Devices give connections their turns by it.
     owner: Owner,
+    lease: MemoryLease,
 }
 
 impl Transmission {
-    pub(crate) fn new(stream: Stream, export: Export, agreed: Agreed, owner: Owner) -> Self {
+    pub(crate) fn new(
+        stream: Stream,
+        export: Export,
+        agreed: Agreed,
+        owner: Owner,
+        lease: MemoryLease,
+    ) -> Self {
         Self {
             stream,
             export,
@@ -219,6 +228,7 @@ impl Transmission {
             unreachable: false,
             end: None,
             owner,
+            lease,
         }
     }
 
@@ -243,7 +253,8 @@ impl Transmission {
             if self.end.is_some() && self.work.is_empty() && self.outbox.is_empty() {
                 return Poll::Ready(Turn::Ended(self.end.take().unwrap_or(End::Disconnected)));
             }
-            if !progress {
+            self.lease.settle(self.memory());
+            if !progress && !self.finds_room(cx) {
                 return Poll::Pending;
             }
             if since.is_over() {
@@ -252,10 +263,29 @@ impl Transmission {
         }
     }
 
-    /// Returns `true` if a request that needs so much memory has to wait. Whatever the limit, one request finds room
-    /// when nothing is in flight.
+    /// Memory that requests and replies hold, bytes.
+    fn memory(&self) -> usize {
+        self.memory_under_way + self.memory_unsent
+    }
+
+    /// Takes memory for a request from the budget of all clients: `false` if it has to wait for it. A request that is
+    /// alone may overdraw the lease, so that connections that hold nothing never wait for each other.
+    fn cover(&mut self, memory: usize) -> bool {
+        let held = self.memory();
+        memory == 0 || self.lease.cover_or_wait(held + memory, memory, held == 0)
+    }
+
+    /// Returns `true` if the request that was held back for want of memory may be tried again; else this is woken when
+    /// other connections give some back.
+    fn finds_room(&mut self, cx: &Context<'_>) -> bool {
+        let occupied = self.memory();
+        self.lease.is_waited_for() && self.lease.poll_room(occupied, cx).is_ready() && self.held.is_some()
+    }
+
+    /// Returns `true` if a request that needs so much memory has to wait for others of its connection. Whatever the
+    /// limit, one request finds room when nothing is in flight.
     fn is_full(&self, memory: usize) -> bool {
-        let held = self.memory_under_way + self.memory_unsent;
+        let held = self.memory();
         self.work.len() + self.outbox.len() >= REQUESTS_MAX || (held > 0 && held + memory > MEMORY_MAX)
     }
 
@@ -330,8 +360,8 @@ impl Transmission {
                 continue;
             }
             let Some(request) = self.held.take().or_else(|| self.next_request()) else { break };
-            let length = request.length.get();
-            if self.is_full(memory_of(&request)) {
+            let (length, memory) = (request.length.get(), memory_of(&request));
+            if self.is_full(memory) || !self.cover(memory) {
                 self.held = Some(request);
                 break;
             }
@@ -344,7 +374,7 @@ impl Transmission {
                 }
                 command::WRITE => {
                     // What is still to arrive counts, so that the limit holds for it too.
-                    self.memory_under_way += memory_of(&request);
+                    self.memory_under_way += memory;
                     let data = Buf::for_overwrite(length as usize);
                     self.arriving = Some(Arriving { request, data, have: 0 });
                 }
