@@ -91,7 +91,7 @@ pub(crate) struct Connection {
     work: FuturesUnordered<Work>,
     /// Task management functions, here or elsewhere, that wait for commands of `work`.
     waiters: Vec<AbortWaiter>,
-    /// Aborted commands that the device still has.
+    /// Aborted commands that are neither answered nor forgotten.
     aborted: Vec<AbortedTask>,
     ends: Ends,
     stream: TcpStream,
@@ -432,9 +432,8 @@ impl Connection {
                 self.starved_of = 0;
                 self.turn.command(bytes);
                 self.core.give_memory(bytes);
-                self.core.complete(task, completion(response));
-                if !self.aborted.is_empty() {
-                    self.aborted_task_ended(task);
+                if self.aborted.is_empty() || !self.withholds(task) {
+                    self.core.complete(task, completion(response));
                 }
             }
             Done::Managed(request, managed) => self.managed(request, managed),

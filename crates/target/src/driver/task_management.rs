@@ -5,8 +5,9 @@
 //! when the devices have ended every dropped command: until then it could still have its effect, and the initiator may
 //! send it again elsewhere as soon as it has the response. Where a device does not end them in time, the function is
 //! rejected. The commands of the requesting session are then answered when the device answers, as if they had not been
-//! aborted; those of other sessions are not, which were told of the reset. In both cases other commands on the blocks
-//! that they write are answered BUSY from the abort until the device has ended them ([`Work::give_up`]).
+//! aborted; those that had ended before are answered as cleared by the device server, since their own answers were
+//! dropped. Those of other sessions are not answered, which were told of the reset. In all cases other commands on the
+//! blocks that they write are answered BUSY from the abort until the device has ended them ([`Work::give_up`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +15,16 @@ use std::time::Duration;
 
 use lunway_block::Io;
 use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
-use lunway_iscsi::target::{Aborted, Before, TaskId, TaskManagementId};
-use lunway_scsi::{Lun, NexusTasks, Scope, TaskManagementFunction as ScsiFunction, TaskManagementResponse};
+use lunway_iscsi::target::{Aborted, Before, Completion, TaskId, TaskManagementId};
+use lunway_scsi::{
+    AdditionalSense, Lun, NexusTasks, Response, Scope, Sense, SenseKey,
+    TaskManagementFunction as ScsiFunction, TaskManagementResponse,
+};
 use tokio::sync::oneshot;
 
 use super::end::End;
 use super::work::unit_number;
-use super::{Connection, Done, Work};
+use super::{Connection, Done, Work, completion};
 use crate::registry::{AbortScope, Cause, Order, Registry};
 
 /// Maximum time that a response waits for devices. After that the function is rejected, which is the truth: initiators
@@ -35,12 +39,16 @@ pub(super) struct AbortWaiter {
     _done: oneshot::Sender<()>,
 }
 
-/// An aborted command that the device still has.
+/// An aborted command that the device still has, or whose answer depends on the functions that abort it.
 pub(super) struct AbortedTask {
     task: TaskId,
     lun: Option<u16>,
     /// A function of another session or connection aborted it as well: it will not be answered.
     by_another: bool,
+    /// Functions of this connection that abort it and have no response yet.
+    functions: u32,
+    /// The device has ended it. The protocol core has it still, to answer it if all these functions are rejected.
+    ended: bool,
 }
 
 impl AbortWaiter {
@@ -137,10 +145,12 @@ impl Connection {
             Scope::Unit { lun, .. } => (self.abort_unit(lun, earlier), Some(AbortScope::Reset { lun })),
             Scope::Target => (self.abort_all(earlier), Some(AbortScope::All)),
         };
+        for aborted in self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
+            aborted.functions += 1;
+        }
         let mut ends = Vec::new();
-        if !tasks.is_empty() {
-            let (done, end) = oneshot::channel();
-            self.waiters.push(AbortWaiter { tasks: tasks.clone(), _done: done });
+        let (done, end) = oneshot::channel();
+        if self.wait_for(&tasks, done) {
             ends.push(end);
         }
         for sibling in self.ticket.siblings() {
@@ -182,9 +192,7 @@ impl Connection {
 
     /// Answers, now that no aborted command runs any longer.
     pub(super) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
-        if !managed.in_time {
-            self.expect_answers(&managed.tasks);
-        }
+        self.settle(&managed.tasks, managed.in_time);
         let missing = managed.found.is_some_and(|found| !found.load(Ordering::SeqCst));
         let result = match managed.in_time {
             false => TaskManagementResult::REJECTED,
@@ -217,7 +225,7 @@ impl Connection {
             Aborted::Dropped => {}
             Aborted::Executing(task) => {
                 self.aborted_by_another(&[task]);
-                self.waiters.push(AbortWaiter { tasks: vec![task], _done: done });
+                self.wait_for(&[task], done);
             }
         }
         found.store(true, Ordering::SeqCst);
@@ -241,17 +249,34 @@ impl Connection {
         {
             nexus.commands_cleared(lun);
         }
-        if !tasks.is_empty() {
-            self.aborted_by_another(&tasks);
-            self.waiters.push(AbortWaiter { tasks, _done: done });
-        }
+        self.aborted_by_another(&tasks);
+        self.wait_for(&tasks, done);
     }
 
-    /// A command that may be an aborted one has ended.
+    /// Keeps `done` until the devices have ended these commands; `false`: they have already.
+    fn wait_for(&mut self, tasks: &[TaskId], done: oneshot::Sender<()>) -> bool {
+        let goes_on = |aborted: &&AbortedTask| !aborted.ended && tasks.contains(&aborted.task);
+        let tasks: Vec<_> = self.aborted.iter().filter(goes_on).map(|aborted| aborted.task).collect();
+        let waits = !tasks.is_empty();
+        if waits {
+            self.waiters.push(AbortWaiter { tasks, _done: done });
+        }
+        waits
+    }
+
+    /// A command that may be an aborted one has ended; `true`: its answer is withheld, as a function that aborts it is
+    /// under way.
     // RFC 7143 [11.5.1-2]
-    pub(super) fn aborted_task_ended(&mut self, task: TaskId) {
-        self.aborted.retain(|aborted| aborted.task != task);
+    pub(super) fn withholds(&mut self, task: TaskId) -> bool {
+        let Some(index) = self.aborted.iter().position(|aborted| aborted.task == task) else { return false };
+        let aborted = &mut self.aborted[index];
+        aborted.ended = aborted.functions > 0 && !aborted.by_another;
+        let withheld = aborted.ended;
+        if !withheld {
+            self.aborted.swap_remove(index);
+        }
         self.waiters.retain_mut(|waiter| waiter.goes_on_without(task));
+        withheld
     }
 
     fn abort_one(&mut self, referenced_task_tag: u32) -> Aborted {
@@ -263,9 +288,22 @@ impl Connection {
         aborted
     }
 
+    /// Drops the commands among these that have ended: they will not be answered.
+    fn forget_ended(&mut self, tasks: &[TaskId]) {
+        let core = &mut self.core;
+        self.aborted.retain(|aborted| {
+            let forgotten = aborted.ended && tasks.contains(&aborted.task);
+            if forgotten {
+                core.set_answered(aborted.task, false);
+                core.complete(aborted.task, cleared());
+            }
+            !forgotten
+        });
+    }
+
     /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all its aborted commands
-    /// that the device still has: those of earlier functions are among them, as they, too, must end before this one is
-    /// complete; those of other units are not, whose devices may hang.
+    /// that are neither answered nor forgotten: those of earlier functions are among them, as they, too, must end before
+    /// this one is complete; those of other units are not, whose devices may hang.
     fn abort_unit(&mut self, lun: u16, before: Before) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();
         // SAM-5 §4.7.7: up to 255, flat space addressing names the same unit.
@@ -289,8 +327,8 @@ impl Connection {
         self.await_again(|_| true)
     }
 
-    /// The aborted commands that the device still has. A function that was rejected may have let them have an answer,
-    /// which this one takes from them.
+    /// The aborted commands that are neither answered nor forgotten. A function that was rejected may have let them have
+    /// an answer, which this one takes from them.
     fn await_again(&mut self, is_meant: impl Fn(&AbortedTask) -> bool) -> Vec<TaskId> {
         let tasks: Vec<_> =
             self.aborted.iter().filter(|aborted| is_meant(aborted)).map(|aborted| aborted.task).collect();
@@ -303,7 +341,7 @@ impl Connection {
         for &task in tasks {
             // Aborted for the second time, it is in the list already.
             if self.aborted.iter().all(|earlier| earlier.task != task) {
-                self.aborted.push(AbortedTask { task, lun, by_another: false });
+                self.aborted.push(AbortedTask { task, lun, by_another: false, functions: 0, ended: false });
             }
         }
         if !tasks.is_empty() {
@@ -315,14 +353,40 @@ impl Connection {
     fn aborted_by_another(&mut self, tasks: &[TaskId]) {
         let meant = self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task));
         meant.for_each(|aborted| aborted.by_another = true);
+        self.forget_ended(tasks);
     }
 
-    /// A function of this connection is rejected, as the device has not ended these commands: the initiator takes them
-    /// for commands that go on, and they are answered when they end.
-    fn expect_answers(&mut self, tasks: &[TaskId]) {
-        let own = self.aborted.iter().filter(|aborted| !aborted.by_another && tasks.contains(&aborted.task));
-        own.for_each(|aborted| self.core.set_answered(aborted.task, true));
+    /// A function of this connection has a response. Complete, it has aborted these commands, and they are forgotten.
+    /// Rejected, as a device has not ended some of them, the initiator takes all for commands that go on: those are
+    /// answered when they end, and those that have ended now, unless another function is under way that aborts them.
+    fn settle(&mut self, tasks: &[TaskId], complete: bool) {
+        for aborted in self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
+            aborted.functions -= 1;
+        }
+        if complete {
+            self.forget_ended(tasks);
+            return;
+        }
+        let core = &mut self.core;
+        self.aborted.retain(|aborted| {
+            let answered = aborted.functions == 0 && !aborted.by_another && tasks.contains(&aborted.task);
+            if answered {
+                core.set_answered(aborted.task, true);
+            }
+            let ended = answered && aborted.ended;
+            if ended {
+                core.complete(aborted.task, cleared());
+            }
+            !ended
+        });
     }
+}
+
+/// The answer to a command whose own was dropped before its abort was rejected: it may have taken effect, and may be
+/// sent again.
+fn cleared() -> Completion {
+    let code = AdditionalSense::COMMANDS_CLEARED_BY_DEVICE_SERVER;
+    completion(Response::from(Sense::new(SenseKey::ABORTED_COMMAND, code)))
 }
 
 fn scsi_function(function: TaskManagementFunction) -> Option<ScsiFunction> {

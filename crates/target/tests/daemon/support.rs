@@ -33,7 +33,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// A RAM disk whose reads and writes wait while it is held, and that counts them and its flushes.
 pub(crate) struct Slow {
     disk: RamDisk,
-    held: watch::Sender<bool>,
+    /// While it is held: the bytes at which operations go on nevertheless.
+    held: watch::Sender<Option<Vec<u64>>>,
     /// Operations that wait.
     pub(crate) waiting: Arc<AtomicUsize>,
     pub(crate) flushes: AtomicUsize,
@@ -44,7 +45,7 @@ impl Slow {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             disk: RamDisk::new(16 << 20, 512).unwrap(),
-            held: watch::Sender::new(false),
+            held: watch::Sender::new(None),
             waiting: Arc::default(),
             flushes: AtomicUsize::new(0),
             flush_fails: AtomicBool::new(false),
@@ -52,11 +53,16 @@ impl Slow {
     }
 
     pub(crate) fn hold(&self) {
-        self.held.send_replace(true);
+        self.held.send_replace(Some(Vec::new()));
     }
 
     pub(crate) fn release(&self) {
-        self.held.send_replace(false);
+        self.held.send_replace(None);
+    }
+
+    /// Releases the operations at a block.
+    pub(crate) fn release_at(&self, block: u64) {
+        self.held.send_modify(|held| held.iter_mut().for_each(|goes_on| goes_on.push(block * BLOCK as u64)));
     }
 
     /// Waits until `count` operations wait.
@@ -64,15 +70,19 @@ impl Slow {
         until("the device has the commands", || self.waiting.load(Ordering::SeqCst) == count);
     }
 
-    pub(crate) fn later<T: Send + Unpin + 'static>(&self, ready: Io<T>) -> Io<T> {
+    pub(crate) fn later<T: Send + Unpin + 'static>(&self, at: Option<u64>, ready: Io<T>) -> Io<T> {
         let mut held = self.held.subscribe();
-        if !*held.borrow() {
+        let goes_on = move |held: &Option<Vec<u64>>| match held {
+            Some(released) => at.is_some_and(|at| released.contains(&at)),
+            None => true,
+        };
+        if goes_on(&held.borrow()) {
             return ready;
         }
         let waiting = Arc::clone(&self.waiting);
         waiting.fetch_add(1, Ordering::SeqCst);
         Io::pending(async move {
-            let _ = held.wait_for(|held| !held).await;
+            let _ = held.wait_for(goes_on).await;
             waiting.fetch_sub(1, Ordering::SeqCst);
             ready.await
         })
@@ -85,15 +95,15 @@ impl BlockDevice for Slow {
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Result<Buf, BlockError>> {
-        if *self.held.borrow() {
+        if self.held.borrow().is_some() {
             // As a device that has begun: the memory is there.
             buf.fill(0);
         }
-        self.later(self.disk.read(offset, buf))
+        self.later(Some(offset), self.disk.read(offset, buf))
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.later(self.disk.write(offset, data, durability))
+        self.later(Some(offset), self.disk.write(offset, data, durability))
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
@@ -109,7 +119,7 @@ impl BlockDevice for Slow {
     }
 
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
-        self.later(self.disk.resize(size, permit))
+        self.later(None, self.disk.resize(size, permit))
     }
 }
 
@@ -210,7 +220,7 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
                 ("slow", _) => Ok((slow as Arc<dyn BlockDevice>).into()),
                 // Not open before the slow one is let go.
                 ("later", _) => {
-                    slow.later(Io::Ready(())).await;
+                    slow.later(None, Io::Ready(())).await;
                     ram(1 << 20)
                 }
                 _ => Err("no such device here".into()),

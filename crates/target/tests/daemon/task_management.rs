@@ -393,3 +393,59 @@ fn a_command_whose_abort_is_rejected_is_answered_when_the_device_answers() {
     client.core.manage_task(902, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
 }
+
+/// ABORTED COMMAND, COMMANDS CLEARED BY DEVICE SERVER.
+const CLEARED: (u8, Option<u8>, Option<&[u8]>) = (2, Some(0x0b), Some(&[0x2f, 2]));
+
+/// Lost was: the answer to a command that ended while a function was about to abort it, which was rejected as another
+/// command hung. The host waited for it until its own timer ended the session.
+#[test]
+fn a_command_that_ended_before_its_abort_is_rejected_is_answered_as_cleared() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.stream.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+    daemon.slow.hold();
+    let (ended, hangs) = (client.submit_write(1, 8, &pattern(1, 7)), client.submit_read(1, 16, 1));
+    daemon.slow.await_waiting(2);
+    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.read(0, 0, 1);
+    daemon.slow.release_at(8);
+    daemon.slow.await_waiting(1);
+    assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
+    let answer = client.wait(ended);
+    assert_eq!((answer.status, answer.sense.get(2).copied(), answer.sense.get(12..14)), CLEARED);
+    daemon.slow.release();
+    assert_eq!(client.wait(hangs).status, 0);
+    client.core.manage_task(901, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+}
+
+#[test]
+fn an_abort_of_a_command_that_has_ended_beside_one_that_hangs_is_complete_at_once() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.stream.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+    daemon.slow.hold();
+    let [first, hangs, second] = [8, 16, 24].map(|block| client.submit_read(1, block, 1));
+    daemon.slow.await_waiting(3);
+    let abort = TaskManagementFunction::ABORT_TASK;
+    client.core.manage_task(900, abort, SLOW, Some(first));
+    client.core.manage_task(901, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.read(0, 0, 1);
+    let begun = std::time::Instant::now();
+    daemon.slow.release_at(8);
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE, "of the first");
+    daemon.slow.release_at(24);
+    daemon.slow.await_waiting(1);
+    // Until the connection has it, too.
+    std::thread::sleep(Duration::from_millis(200));
+    client.core.manage_task(902, abort, SLOW, Some(second));
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE, "of the second");
+    assert!(begun.elapsed() < Duration::from_secs(8), "after {:?}", begun.elapsed());
+    assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
+    daemon.slow.release();
+    assert_eq!(client.wait(hangs).status, 0);
+    // An answer to a command that the initiator knows to be aborted would end the session.
+    client.read(1, 8, 1);
+    assert!(client.core.take_unanswered().is_empty());
+}
