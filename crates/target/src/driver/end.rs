@@ -1,18 +1,16 @@
 //! End of a connection, and what must end before it.
 
-use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use futures_util::stream::StreamExt;
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::pdu::LoginStatus;
 use tokio::net::TcpStream;
 
-use super::session::predecessors_change;
-use super::{Connection, Done, Work};
+use super::session::Takeover;
+use super::{Connection, Done};
 use crate::registry::{self, Cause, Order};
 
 /// Maximum time that an answer may wait to be sent when the connection ends.
@@ -75,7 +73,7 @@ impl Connection {
     /// Returns the end of the connection if it is to end now.
     pub(super) fn ended(&mut self) -> Option<End> {
         let (_, by) = self.ending.as_ref()?;
-        let nothing_to_send = self.core.unsent() == 0 || self.mute;
+        let nothing_to_send = self.core.unsent() == 0 || self.takeover.is_mute();
         let late = Instant::now() >= *by;
         self.ending.take_if(|_| nothing_to_send || late).map(|(end, _)| end)
     }
@@ -84,19 +82,16 @@ impl Connection {
     /// that takes this one's place waits for no more than it must; then the session's name is free.
     pub(super) async fn finish(self, end: End) {
         let Self {
-            stream,
-            mut core,
-            session,
-            mut ticket,
-            mut work,
-            mut commands_executing,
-            predecessors,
-            mut held,
-            mute,
-            ends,
-            mut waiters,
-            asked,
             shared,
+            mut core,
+            mut ticket,
+            session,
+            mut executing,
+            mut aborts,
+            ends,
+            socket,
+            mut takeover,
+            login,
             ..
         } = self;
         let peer = ends.peer;
@@ -107,9 +102,9 @@ impl Connection {
             _ => false,
         };
         let stream = if lingers {
-            Some(stream)
+            Some(socket.into_stream())
         } else {
-            drop(stream);
+            drop(socket);
             None
         };
         if let Some(stream) = &stream {
@@ -125,7 +120,7 @@ impl Connection {
             }
         }
         // Before anybody can know that the connection is over, and send elsewhere what was sent here.
-        work.iter_mut().for_each(Work::give_up);
+        executing.give_up(|_| true);
         let nexus = session.as_ref().and_then(|session| session.nexus.clone());
         if let Some(nexus) = &nexus {
             nexus.release_waiting();
@@ -133,55 +128,51 @@ impl Connection {
         if let (Some(nexus), true) = (&nexus, end.ends_session().is_some()) {
             nexus.owner().leave();
             // What the devices have not begun is dropped when it is polled.
-            work = work.into_iter().collect();
+            executing.poll_anew();
         }
         if let Some(nexus) = &nexus {
             // RFC 7143 §11.14.5: where the session goes on, it does so without them.
             // RFC 7143 [11.14.5-1]
             core.luns_in_flight().iter().for_each(|lun| nexus.commands_lost(*lun));
         }
-        if mute && !predecessors.is_empty() {
+        if let Takeover::Stopping(predecessors) = takeover {
             // A session that waits until this one has stopped relies on its predecessors' having stopped.
-            held = registry::busy_after(&predecessors, None).await;
-            work.clear();
+            let held = registry::busy_after(&predecessors, None).await;
+            executing.forget_others();
             if let Some(nexus) = &nexus {
                 nexus.hold(&held);
             }
-            if !held.is_empty() {
-                work.push(predecessors_change(predecessors.clone(), held.clone()));
-            }
+            takeover = Takeover::settling(predecessors, held, &mut executing);
         }
         // RFC 7143 [7.14-2, 11.14-2]
         let mut resets = Vec::new();
         loop {
-            let own: BTreeSet<u16> = work.iter().filter_map(Work::lun).collect();
+            let own = executing.luns();
             resets.retain(|(lun, _)| match lun {
                 Some(lun) => own.contains(lun),
                 None => !own.is_empty(),
             });
-            if ticket.settle(&own.union(&held).copied().collect(), core.next_cmd_sn()) {
+            let held = takeover.held();
+            let busy = own.into_iter().chain(held.into_iter().flatten().copied()).collect();
+            if ticket.settle(&busy, core.next_cmd_sn()) {
                 shared.review(|| ticket.standing().into_iter().collect());
             }
-            if commands_executing == 0 && held.is_empty() {
+            if executing.is_idle() && held.is_none() {
                 break;
             }
             let next_done = poll_fn(|cx| {
                 let _entered = nexus.as_ref().map(|nexus| nexus.owner().enter());
-                work.poll_next_unpin(cx)
+                executing.poll_next(cx)
             });
             tokio::select! {
                 done = next_done => match done {
-                    Some(Done::Command { task, .. }) => {
-                        commands_executing -= 1;
-                        waiters.retain_mut(|waiter| waiter.goes_on_without(task));
-                    }
+                    Some(Done::Command { task, .. }) => aborts.ended(task),
                     Some(Done::Stopped(Some(busy))) => {
-                        if let Some(nexus) = &nexus {
-                            nexus.release(&held.difference(&busy).copied().collect());
-                        }
-                        held = busy;
-                        if !held.is_empty() {
-                            work.push(predecessors_change(predecessors.clone(), held.clone()));
+                        if let Takeover::Settling { predecessors, held } = takeover {
+                            if let Some(nexus) = &nexus {
+                                nexus.release(&(&held - &busy));
+                            }
+                            takeover = Takeover::settling(predecessors, busy, &mut executing);
                         }
                     }
                     Some(_) => {}
@@ -193,7 +184,7 @@ impl Connection {
                 },
             }
         }
-        drop((work, resets));
+        drop((executing, resets));
         match session {
             Some(session) => {
                 if let Some(nexus) = ticket.depart() {
@@ -207,7 +198,7 @@ impl Connection {
                     tracing::info!(?initiator, %target, %peer, suppressed, "connection over: {end}");
                 });
             }
-            None => match asked {
+            None => match login.into_ask() {
                 Some(ask) if is_denial(&end) => shared.denied(peer.ip(), |more| {
                     let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
                     let more = (more > 0).then_some(more);
@@ -223,7 +214,7 @@ impl Connection {
                 }),
             },
         }
-        drop(waiters);
+        drop(aborts);
         if let Some(stream) = stream {
             linger(&stream).await;
         }

@@ -3,54 +3,55 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Connection`]: read – execute – write |
+//! | `socket.rs` | [`Socket`](socket::Socket): one read, one vectored write |
 //! | `turn.rs` | how much it does before others have their turn |
 //! | `waiting.rs` | how it waits |
+//! | `timer.rs` | [`Timer`](timer::Timer): until when |
 //! | `work.rs` | what it waits for, other than its socket |
+//! | `executing.rs` | [`Executing`](executing::Executing): the commands among it, and what they occupy |
 //! | `proof.rs` | when a CHAP response is checked |
-//! | `session.rs` | what of a session is not the protocol's |
+//! | `session.rs` | what of a session is not the protocol's; the takeover of another's place |
 //! | `task_management.rs` | aborts and resets, across sessions |
 //! | `end.rs` | how a connection ends, and what must end before |
 
 mod end;
+mod executing;
 mod proof;
 mod session;
+mod socket;
 mod task_management;
+mod timer;
 mod turn;
 mod waiting;
 mod work;
 
-use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{self, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use futures_util::stream::FuturesUnordered;
 use lunway_block::{Buf, Entered, Io};
-use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent};
 use lunway_scsi::{LogicalUnitOptions, Response, TaskOptions};
-use tokio::io::Interest;
-use tokio::net::TcpStream;
-use tokio::time::Sleep;
 
 use crate::metrics::{Addressed, SessionCounters};
 use crate::polling::Polling;
 use crate::portal::Ends;
-use crate::registry::{Handle, Joinable, Order, Ticket};
+use crate::registry::{Joinable, Order, Ticket};
 use crate::shared::{Admission, SessionContext, Shared};
 use end::End;
-use task_management::{AbortWaiter, AbortedTask};
+use executing::Executing;
+use proof::LoginUnderWay;
+use session::Takeover;
+use socket::Socket;
+use task_management::Aborts;
+use timer::Timer;
 use turn::Turn;
 use work::{Done, Work};
 
-/// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice
-/// that. The kernel takes 1024.
-const SLICES_MAX: usize = 256;
 /// Memory of answers that may wait for the socket, bytes. While there is more, no command is begun: a peer that does
 /// not take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in
 /// the cache of a core between the copy from the device and the copy to the socket.
@@ -70,10 +71,11 @@ const ROUNDS_MAX: u32 = 16;
 /// Each round of [`run`](Self::run)
 ///
 /// 1. reads once, into the receive space of the protocol core, which takes many PDUs at a time;
-/// 2. executes every command that is there: what the device answers at once is answered at once, the rest joins `work`;
+/// 2. executes every command that is there: what the device answers at once is answered at once, the rest joins
+///    [`Executing`];
 /// 3. writes every answer with one vectored write;
 ///
-/// and when there is nothing left to do waits for the socket, `work`, orders of other connections, or the timer.
+/// and when there is nothing left to do waits for the socket, that work, orders of other connections, or the timer.
 ///
 /// What a peer sends is read as long as it takes its answers. Above the bounds only commands wait, in the protocol
 /// core, whose window bounds them; pings, task management, text and logout are answered.
@@ -88,45 +90,19 @@ pub(crate) struct Connection {
     core: TargetConnection,
     ticket: Ticket,
     session: Option<SessionContext>,
-    work: FuturesUnordered<Work>,
-    /// Task management functions, here or elsewhere, that wait for commands of `work`.
-    waiters: Vec<AbortWaiter>,
-    /// Aborted commands that are neither answered nor forgotten.
-    aborted: Vec<AbortedTask>,
+    executing: Executing,
+    aborts: Aborts,
     ends: Ends,
-    stream: TcpStream,
-    slices: Vec<IoSlice<'static>>,
-    readable: bool,
-    writable: bool,
+    socket: Socket,
     /// The core may have events.
     eventful: bool,
-    /// `work` has something that was never polled.
-    unpolled: bool,
-    commands_executing: usize,
-    bytes_executing: usize,
-    bytes_executing_max: usize,
-    /// Bytes that the next command needs and the principal's memory did not have; 0: it had all.
-    starved_of: usize,
     turn: Turn,
-    /// The connections whose place this one takes.
-    predecessors: Vec<Arc<Handle>>,
-    /// The logical units that are held because devices still have commands of the predecessors.
-    held: BTreeSet<u16>,
-    /// Nothing is sent: the predecessor may begin commands yet, or a login that has succeeded finds no place.
-    mute: bool,
-    /// Initiator that wants to log in, for the log.
-    asked: Option<Box<LoginAsk>>,
-    /// The CHAP user that the initiator says it is, from its response on until it is known whether that was right.
-    claims: Option<String>,
+    takeover: Takeover,
+    login: LoginUnderWay,
     /// The connection ends as soon as all answers are sent, or at this time.
     ending: Option<(End, Instant)>,
     polling: Polling,
-    sleep: Pin<Box<Sleep>>,
-    /// Deadline of `sleep`; it is moved only to earlier times, and set anew when it ends too early. So the timer is not
-    /// touched for each PDU.
-    armed: Option<Instant>,
-    /// The core's timer is not looked at before, see [`Self::handle_timeout`].
-    postponed: Option<Instant>,
+    timer: Timer,
 }
 
 impl Connection {
@@ -147,40 +123,23 @@ impl Connection {
         ticket: Ticket,
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
-        // Answers are complete when they are written: nothing to gain from waiting for more.
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
         let ends = Ends { local: stream.local_addr()?, peer };
         let serving = shared.serving();
         Ok(Self {
             core: TargetConnection::new(serving.connection.clone(), Instant::now()),
             ticket,
             session: None,
-            work: FuturesUnordered::new(),
-            waiters: Vec::new(),
-            aborted: Vec::new(),
+            executing: Executing::new(serving.bytes_executing_max),
+            aborts: Aborts::default(),
             ends,
-            stream: TcpStream::from_std(stream)?,
-            slices: Vec::new(),
-            readable: true,
-            writable: true,
+            socket: Socket::new(stream)?,
             eventful: false,
-            unpolled: false,
-            commands_executing: 0,
-            bytes_executing: 0,
-            bytes_executing_max: serving.bytes_executing_max,
-            starved_of: 0,
             turn: Turn::default(),
-            predecessors: Vec::new(),
-            held: BTreeSet::new(),
-            mute: false,
-            asked: None,
-            claims: None,
+            takeover: Takeover::default(),
+            login: LoginUnderWay::default(),
             ending: None,
             polling: Polling::new(serving.limits.poll),
-            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            armed: None,
-            postponed: None,
+            timer: Timer::new(),
             shared,
         })
     }
@@ -189,7 +148,7 @@ impl Connection {
         let mut rounds = 0;
         self.core.take_up_to(turn::PDUS);
         loop {
-            if self.readable
+            if self.socket.is_readable()
                 && self.reads()
                 && !self.core.holds_back()
                 && let Err(end) = self.receive()
@@ -203,9 +162,7 @@ impl Connection {
             if let Some(counters) = self.counters() {
                 counters.end_round();
             }
-            if self.unpolled {
-                // The device may begin only when it is asked for the first time.
-                self.unpolled = false;
+            if self.executing.take_unpolled() {
                 poll_fn(|cx| Poll::Ready(self.poll_work(cx).is_ready())).await;
             }
             if let Err(error) = self.transmit() {
@@ -225,7 +182,7 @@ impl Connection {
                 self.glance().await;
                 continue;
             }
-            let more = self.readable && self.reads() || self.eventful && self.executes();
+            let more = self.socket.is_readable() && self.reads() || self.eventful && self.executes();
             if !more {
                 self.wait().await;
                 rounds = 0;
@@ -243,7 +200,7 @@ impl Connection {
     /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_READING_MAX`] for what
     /// is answered at once: only a peer that does not take its answers is read no further.
     fn reads(&self) -> bool {
-        self.core.unsent_memory() <= UNSENT_READING_MAX && !self.mute && self.ending.is_none()
+        self.core.unsent_memory() <= UNSENT_READING_MAX && !self.takeover.is_mute() && self.ending.is_none()
     }
 
     /// Whether PDUs that were received wait for the connection's next turn, and for nothing else.
@@ -253,61 +210,43 @@ impl Connection {
 
     /// Returns `true` if the next event may be taken.
     fn executes(&self) -> bool {
-        !self.mute && self.ending.is_none() && !self.is_stalled()
+        !self.takeover.is_mute() && self.ending.is_none() && !self.is_stalled()
     }
 
     /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, of commands with
     /// the devices, or of the principal's other sessions.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
-            let bytes = memory_of(command);
-            self.core.unsent_memory() > UNSENT_MAX
-                || self.bytes_executing > 0 && self.bytes_executing + bytes > self.bytes_executing_max
-                || self.starved_of > 0 && bytes >= self.starved_of
+            self.core.unsent_memory() > UNSENT_MAX || self.executing.is_full(memory_of(command))
         })
     }
 
     /// Takes memory for the next event, if it is a command; `false`: it has to wait.
     fn takes_memory(&mut self) -> bool {
         let bytes = self.core.next_command().map_or(0, memory_of);
-        let taken = bytes == 0 || self.core.take_memory(bytes, self.bytes_executing == 0);
-        self.starved_of = if taken { 0 } else { bytes };
+        let taken = bytes == 0 || self.core.take_memory(bytes, self.executing.is_alone());
+        self.executing.asked(bytes, taken);
         taken
     }
 
-    /// Makes one read. A read shorter than the space has emptied the socket: the runtime is told so, which saves the
-    /// system call that would only say "nothing".
     fn receive(&mut self) -> Result<(), End> {
-        let Self { stream, core, .. } = self;
-        let mut space = core.receive_space();
-        let room: usize = space.iter().map(|slice| slice.len()).sum();
-        let mut got = None;
-        let result = stream.try_io(Interest::READABLE, || {
-            let bytes = rustix::io::readv(&*stream, &mut space)?;
-            got = Some(bytes);
-            if bytes < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-        });
-        match (got, result) {
-            (Some(0), _) => return Err(End::Closed),
-            (Some(bytes), result) => {
-                self.readable = result.is_ok();
+        match self.socket.read(&mut self.core.receive_space()).map_err(End::Broken)? {
+            Some(0) => Err(End::Closed),
+            Some(bytes) => {
                 self.turn.socket(bytes);
                 self.core.received(bytes);
                 self.eventful = true;
+                Ok(())
             }
-            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
-            (None, Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            (None, Err(error)) => return Err(End::Broken(error)),
-            (None, Ok(())) => {}
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Carries out what the core says, until that is all or the turn is over; where too much is under way, what is not
     /// a command.
     fn execute(&mut self) {
         let mut entered = self.enter();
-        while !self.mute && self.ending.is_none() {
+        while !self.takeover.is_mute() && self.ending.is_none() {
             let stalled = self.is_stalled()
                 || self.turn.is_over() && self.core.next_command().is_some()
                 || !self.takes_memory();
@@ -338,26 +277,25 @@ impl Connection {
                         }
                         Err(refusal) => self.core.refuse_login(refusal),
                     }
-                    self.asked = Some(Box::new(ask));
+                    self.login.ask(ask);
                 }
                 TargetEvent::Proof { user } => self.take_proof(user),
                 TargetEvent::LoggedIn(logged_in) => {
                     self.proven();
-                    let joins = self.asked.as_ref().is_some_and(|ask| ask.tsih != 0);
                     let joinable = match self.core.session() {
                         Some(session) => Joinable::Connections(session.clone()),
                         None => Joinable::Replacement(logged_in.clone()),
                     };
                     match self.shared.establish(
                         &logged_in,
-                        joins,
+                        self.login.joins(),
                         self.ends,
                         Some(joinable),
                         &mut self.ticket,
                     ) {
                         Ok((session, predecessors)) => self.begin(session, predecessors),
                         Err(_) => {
-                            self.mute = true;
+                            self.takeover = Takeover::NoPlace;
                             self.end(End::NoPlace);
                         }
                     }
@@ -409,10 +347,15 @@ impl Connection {
                 let counted = counters.queued(nexus, to);
                 let task = command.task;
                 self.core.begun(task);
-                self.commands_executing += 1;
-                self.bytes_executing += bytes;
                 let effect = begun.effect.into();
-                self.push_work(Work::Command { task, lun: command.lun, bytes, counted, effect, response });
+                self.executing.push(Work::Command {
+                    task,
+                    lun: command.lun,
+                    bytes,
+                    counted,
+                    effect,
+                    response,
+                });
             }
         }
     }
@@ -427,12 +370,9 @@ impl Connection {
                 if let Some(counters) = self.counters() {
                     counters.done(counted, &response);
                 }
-                self.commands_executing -= 1;
-                self.bytes_executing -= bytes;
-                self.starved_of = 0;
                 self.turn.command(bytes);
                 self.core.give_memory(bytes);
-                if self.aborted.is_empty() || !self.withholds(task) {
+                if self.aborts.is_empty() || !self.aborts.withholds(task) {
                     self.core.complete(task, completion(response));
                 }
             }
@@ -448,38 +388,19 @@ impl Connection {
         self.eventful = true;
     }
 
-    fn push_work(&mut self, work: Work) {
-        self.unpolled = true;
-        self.work.push(work);
-    }
-
     /// Writes answers until there are none, the socket is full, or the turn is over: a socket may take megabytes at a
     /// time.
     fn transmit(&mut self) -> io::Result<()> {
-        while self.writable && self.core.unsent() > 0 && !self.mute {
+        while self.socket.is_writable() && self.core.unsent() > 0 && !self.takeover.is_mute() {
             let room = self.turn.socket_room();
             if room == 0 {
                 break;
             }
-            let mut slices = recycle(std::mem::take(&mut self.slices));
-            self.core.gather_bytes(&mut slices, SLICES_MAX, room);
-            let total: usize = slices.iter().map(|slice| slice.len()).sum();
-            let mut taken = 0;
-            let result = self.stream.try_io(Interest::WRITABLE, || {
-                taken = rustix::io::writev(&self.stream, &slices)?;
-                if taken < total { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-            });
-            self.slices = recycle(slices);
+            let taken = self.socket.write(&self.core, room)?;
             self.turn.socket(taken);
             self.core.sent(taken);
             if taken > 0 {
-                self.starved_of = 0;
-            }
-            match result {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                self.executing.memory_freed();
             }
         }
         Ok(())
@@ -525,27 +446,5 @@ fn completion(response: Response) -> Completion {
         data_in: response.data_in,
         wanted_in: response.wanted_in,
         wanted_out: response.wanted_out,
-    }
-}
-
-/// Empties a list of slices and keeps its memory for slices of another lifetime: collecting into the same type in place
-/// does not allocate.
-fn recycle<'to>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'to>> {
-    slices.clear();
-    slices.into_iter().map(|_| IoSlice::new(&[])).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_recycled_list_of_slices_keeps_its_memory() {
-        let text = String::from("gone soon");
-        let mut slices = Vec::with_capacity(64);
-        slices.push(IoSlice::new(text.as_bytes()));
-        let before = slices.as_ptr().addr();
-        let slices: Vec<IoSlice<'static>> = recycle(slices);
-        assert_eq!((slices.as_ptr().addr(), slices.len(), slices.capacity()), (before, 0, 64));
     }
 }

@@ -1,12 +1,38 @@
-//! Time at which a CHAP response is checked: at once, or later where others were wrong before it.
+//! Login under way, and the time at which its CHAP response is checked: at once, or later where others were wrong
+//! before it.
 
 use std::time::Instant;
 
 use lunway_iscsi::CloseReason;
+use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::LoginStatus;
 
 use super::Connection;
 use super::work::{Done, Work};
+
+/// What is known of an initiator that logs in.
+#[derive(Default)]
+pub(super) struct LoginUnderWay {
+    /// Its wish, also for the log.
+    asked: Option<Box<LoginAsk>>,
+    /// The CHAP user that it says it is, from its response on until it is known whether that was right.
+    claims: Option<String>,
+}
+
+impl LoginUnderWay {
+    pub(super) fn ask(&mut self, ask: LoginAsk) {
+        self.asked = Some(Box::new(ask));
+    }
+
+    /// It wants to join a session that there is.
+    pub(super) fn joins(&self) -> bool {
+        self.asked.as_ref().is_some_and(|ask| ask.tsih != 0)
+    }
+
+    pub(super) fn into_ask(self) -> Option<Box<LoginAsk>> {
+        self.asked
+    }
+}
 
 impl Connection {
     /// The initiator says that it is this user, and has sent its response. RFC 7143 §11.13.5: one that cannot be
@@ -15,12 +41,12 @@ impl Connection {
         let wait = self.shared.chap_failures.wait(self.ends.peer.ip(), &user, Instant::now());
         match wait {
             Some(wait) if wait.is_zero() => {
-                self.claims = Some(user);
+                self.login.claims = Some(user);
                 self.core.check_proof();
             }
             Some(wait) => {
-                self.claims = Some(user);
-                self.push_work(Work::Elsewhere(Box::pin(async move {
+                self.login.claims = Some(user);
+                self.executing.push(Work::Elsewhere(Box::pin(async move {
                     tokio::time::sleep(wait).await;
                     Done::ProofDue
                 })));
@@ -31,7 +57,7 @@ impl Connection {
 
     /// The login has succeeded.
     pub(super) fn proven(&mut self) {
-        if let Some(user) = self.claims.take() {
+        if let Some(user) = self.login.claims.take() {
             self.shared.chap_failures.succeeded(self.ends.peer.ip(), &user, Instant::now());
         }
     }
@@ -39,7 +65,7 @@ impl Connection {
     /// The connection closes: if that is for a response that was wrong, it is counted.
     pub(super) fn not_proven(&mut self, reason: &CloseReason) {
         let wrong = matches!(reason, CloseReason::LoginRefused(LoginStatus::AUTHENTICATION_FAILURE));
-        if let Some(user) = self.claims.take()
+        if let Some(user) = self.login.claims.take()
             && wrong
         {
             self.shared.chap_failures.failed(self.ends.peer.ip(), &user, Instant::now());

@@ -9,6 +9,7 @@ use lunway_iscsi::target::LogoutId;
 
 use super::Connection;
 use super::end::End;
+use super::executing::Executing;
 use super::task_management::SessionTasks;
 use super::work::{Done, Work};
 use crate::registry::{self, Cause, Handle, Order};
@@ -24,8 +25,52 @@ const SETTLING_TIME: Duration = Duration::from_secs(1);
 /// Time to log out for an initiator that may not stay.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
 
+/// Takeover of the place of other connections: of those of the session that this one replaces, or of the connection
+/// whose number it has.
+#[derive(Default)]
+pub(super) enum Takeover {
+    /// There are none, or nothing is left of them.
+    #[default]
+    Complete,
+    /// They may begin commands yet: nothing is read or sent.
+    Stopping(Vec<Arc<Handle>>),
+    /// They begin none any more. Devices still have commands of theirs for these logical units, which are held.
+    Settling { predecessors: Vec<Arc<Handle>>, held: BTreeSet<u16> },
+    /// The login has succeeded and finds no place: nothing is read or sent, and the connection ends.
+    NoPlace,
+}
+
+impl Takeover {
+    /// Nothing is read or sent.
+    pub(super) fn is_mute(&self) -> bool {
+        matches!(self, Self::Stopping(_) | Self::NoPlace)
+    }
+
+    /// The logical units that are held.
+    pub(super) fn held(&self) -> Option<&BTreeSet<u16>> {
+        match self {
+            Self::Settling { held, .. } => Some(held),
+            Self::Complete | Self::Stopping(_) | Self::NoPlace => None,
+        }
+    }
+
+    /// Devices still have commands of these connections for these logical units. Has the next change of that waited
+    /// for.
+    pub(super) fn settling(
+        predecessors: Vec<Arc<Handle>>,
+        held: BTreeSet<u16>,
+        executing: &mut Executing,
+    ) -> Self {
+        if held.is_empty() {
+            return Self::Complete;
+        }
+        executing.push(predecessors_change(predecessors.clone(), held.clone()));
+        Self::Settling { predecessors, held }
+    }
+}
+
 /// The next change of the logical units that predecessors still have commands for.
-pub(super) fn predecessors_change(predecessors: Vec<Arc<Handle>>, held: BTreeSet<u16>) -> Work {
+fn predecessors_change(predecessors: Vec<Arc<Handle>>, held: BTreeSet<u16>) -> Work {
     Work::Elsewhere(Box::pin(async move {
         Done::Stopped(Some(registry::busy_after(&predecessors, Some(held)).await))
     }))
@@ -41,7 +86,7 @@ impl Connection {
         self.shared.metrics.login(true);
         if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
             // The bound is the session's.
-            self.bytes_executing_max /= usize::from(logged_in.negotiated.max_connections.max(1));
+            self.executing.share(logged_in.negotiated.max_connections);
             let summary = SessionSummary::new(logged_in, self.ends.peer, self.ends.local);
             self.ticket.handle.describe(summary.clone());
             session.counters = Some(self.shared.metrics.open(summary));
@@ -54,9 +99,8 @@ impl Connection {
         if predecessors.is_empty() {
             return self.open_nexus();
         }
-        self.predecessors.clone_from(&predecessors);
-        self.mute = true;
-        self.push_work(Work::Elsewhere(Box::pin(async move {
+        self.takeover = Takeover::Stopping(predecessors.clone());
+        self.executing.push(Work::Elsewhere(Box::pin(async move {
             let stopped = registry::busy_after(&predecessors, None);
             let Ok(mut busy) = tokio::time::timeout(REINSTATEMENT_TIME, stopped).await else {
                 return Done::Stopped(None);
@@ -76,27 +120,25 @@ impl Connection {
     /// units whose devices still have commands of theirs: of these the initiator hears BUSY, so that nothing of the old
     /// session happens after something of the new one, and a device that hangs keeps nobody from the others.
     pub(super) fn predecessors_stopped(&mut self, busy: BTreeSet<u16>) {
-        let freed = self.held.difference(&busy).copied().collect();
-        self.held = busy;
+        let (predecessors, held) = match std::mem::take(&mut self.takeover) {
+            Takeover::Stopping(predecessors) => (predecessors, None),
+            Takeover::Settling { predecessors, held } => (predecessors, Some(held)),
+            other @ (Takeover::Complete | Takeover::NoPlace) => return self.takeover = other,
+        };
+        let stood_at = predecessors.iter().rev().find_map(|old| old.next_cmd_sn());
+        self.takeover = Takeover::settling(predecessors, busy.clone(), &mut self.executing);
         let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
-        match (std::mem::take(&mut self.mute), nexus) {
-            (true, Some(joined)) => {
-                joined.hold(&self.held);
+        match (held, nexus) {
+            (None, Some(joined)) => {
+                joined.hold(&busy);
                 self.review();
-                let stood_at = self.predecessors.iter().rev().find_map(|old| old.next_cmd_sn());
                 if let Some(cmd_sn) = stood_at {
                     self.core.may_go_on_at(cmd_sn);
                 }
             }
-            (true, None) => self.open_nexus(),
-            (false, Some(nexus)) => nexus.release(&freed),
-            (false, None) => {}
-        }
-        if self.held.is_empty() {
-            self.predecessors.clear();
-        } else {
-            let more = predecessors_change(self.predecessors.clone(), self.held.clone());
-            self.push_work(more);
+            (None, None) => self.open_nexus(),
+            (Some(held), Some(nexus)) => nexus.release(&(&held - &busy)),
+            (Some(_), None) => {}
         }
     }
 
@@ -106,7 +148,7 @@ impl Connection {
             return self.core.respond_logout(request, LogoutResult::CID_NOT_FOUND);
         };
         sibling.send(Order::Close(Cause::ConnectionLoggedOut));
-        self.push_work(Work::Elsewhere(Box::pin(async move {
+        self.executing.push(Work::Elsewhere(Box::pin(async move {
             let in_time = tokio::time::timeout(REINSTATEMENT_TIME, sibling.ended()).await.is_ok();
             Done::LoggedOut { request, in_time }
         })));
@@ -123,7 +165,9 @@ impl Connection {
                 let registry = Arc::clone(&self.shared.registry);
                 nexus.set_tasks(Arc::new(SessionTasks { registry, tsih: logged_in.tsih }));
                 // Before another connection can join.
-                nexus.hold(&self.held);
+                if let Some(held) = self.takeover.held() {
+                    nexus.hold(held);
+                }
                 self.ticket.set_nexus(nexus);
                 // A change after `open_nexus` and before this has not found it.
                 self.reconsider();

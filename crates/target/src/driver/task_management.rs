@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lunway_block::Io;
 use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
-use lunway_iscsi::target::{Aborted, Before, Completion, TaskId, TaskManagementId};
+use lunway_iscsi::target::{Aborted, Before, Completion, TargetConnection, TaskId, TaskManagementId};
 use lunway_scsi::{
     AdditionalSense, Lun, NexusTasks, Response, Scope, Sense, SenseKey,
     TaskManagementFunction as ScsiFunction, TaskManagementResponse,
@@ -32,15 +32,15 @@ use crate::registry::{AbortScope, Cause, Order, Registry};
 /// they have an answer to act upon.
 const MANAGEMENT_TIME: Duration = Duration::from_secs(10);
 
-/// A task management function that waits for the end of aborted commands.
-pub(super) struct AbortWaiter {
+/// A task management function, here or elsewhere, that waits for the end of aborted commands.
+struct AbortWaiter {
     tasks: Vec<TaskId>,
     /// Dropped with the waiter: that is the message.
     _done: oneshot::Sender<()>,
 }
 
 /// An aborted command that the device still has, or whose answer depends on the functions that abort it.
-pub(super) struct AbortedTask {
+struct AbortedTask {
     task: TaskId,
     lun: Option<u16>,
     /// A function of another session or connection aborted it as well: it will not be answered.
@@ -51,11 +51,115 @@ pub(super) struct AbortedTask {
     ended: bool,
 }
 
-impl AbortWaiter {
-    /// Removes a command that may have ended; returns `true` if there are others to wait for.
-    pub(super) fn goes_on_without(&mut self, task: TaskId) -> bool {
-        self.tasks.retain(|waited_for| *waited_for != task);
-        !self.tasks.is_empty()
+/// Aborted commands of a connection that are neither answered nor forgotten, and who waits for their end.
+#[derive(Default)]
+pub(super) struct Aborts {
+    tasks: Vec<AbortedTask>,
+    waiters: Vec<AbortWaiter>,
+}
+
+impl Aborts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// A command that may be an aborted one has ended; `true`: its answer is withheld, as a function that aborts it is
+    /// under way.
+    // RFC 7143 [11.5.1-2]
+    pub(super) fn withholds(&mut self, task: TaskId) -> bool {
+        let Some(index) = self.tasks.iter().position(|aborted| aborted.task == task) else { return false };
+        let aborted = &mut self.tasks[index];
+        aborted.ended = aborted.functions > 0 && !aborted.by_another;
+        let withheld = aborted.ended;
+        if !withheld {
+            self.tasks.swap_remove(index);
+        }
+        self.ended(task);
+        withheld
+    }
+
+    /// A command that may be an aborted one has ended, and is answered no more.
+    pub(super) fn ended(&mut self, task: TaskId) {
+        self.waiters.retain_mut(|waiter| {
+            waiter.tasks.retain(|waited_for| *waited_for != task);
+            !waiter.tasks.is_empty()
+        });
+    }
+
+    /// Keeps `done` until the devices have ended these commands; `false`: they have already.
+    fn wait_for(&mut self, tasks: &[TaskId], done: oneshot::Sender<()>) -> bool {
+        let goes_on = |aborted: &&AbortedTask| !aborted.ended && tasks.contains(&aborted.task);
+        let tasks: Vec<_> = self.tasks.iter().filter(goes_on).map(|aborted| aborted.task).collect();
+        let waits = !tasks.is_empty();
+        if waits {
+            self.waiters.push(AbortWaiter { tasks, _done: done });
+        }
+        waits
+    }
+
+    /// Those of a logical unit, or all.
+    fn of(&self, lun: Option<u16>) -> Vec<TaskId> {
+        let meant = self.tasks.iter().filter(|aborted| lun.is_none() || aborted.lun == lun);
+        meant.map(|aborted| aborted.task).collect()
+    }
+
+    /// The core has given these commands up, which devices have.
+    fn add(&mut self, tasks: &[TaskId], lun: Option<u16>) {
+        for &task in tasks {
+            // Aborted for the second time, it is in the list already.
+            if self.tasks.iter().all(|earlier| earlier.task != task) {
+                self.tasks.push(AbortedTask { task, lun, by_another: false, functions: 0, ended: false });
+            }
+        }
+    }
+
+    /// A function of this connection begins.
+    fn begin(&mut self, tasks: &[TaskId]) {
+        for aborted in self.tasks.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
+            aborted.functions += 1;
+        }
+    }
+
+    /// Another session or connection aborts these.
+    fn aborted_by_another(&mut self, tasks: &[TaskId], core: &mut TargetConnection) {
+        let meant = self.tasks.iter_mut().filter(|aborted| tasks.contains(&aborted.task));
+        meant.for_each(|aborted| aborted.by_another = true);
+        self.forget_ended(tasks, core);
+    }
+
+    /// Drops the commands among these that have ended: they will not be answered.
+    fn forget_ended(&mut self, tasks: &[TaskId], core: &mut TargetConnection) {
+        self.tasks.retain(|aborted| {
+            let forgotten = aborted.ended && tasks.contains(&aborted.task);
+            if forgotten {
+                core.set_answered(aborted.task, false);
+                core.complete(aborted.task, cleared());
+            }
+            !forgotten
+        });
+    }
+
+    /// A function of this connection has a response. Complete, it has aborted these commands, and they are forgotten.
+    /// Rejected, as a device has not ended some of them, the initiator takes all for commands that go on: those are
+    /// answered when they end, and those that have ended now, unless another function is under way that aborts them.
+    fn settle(&mut self, tasks: &[TaskId], complete: bool, core: &mut TargetConnection) {
+        for aborted in self.tasks.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
+            aborted.functions -= 1;
+        }
+        if complete {
+            return self.forget_ended(tasks, core);
+        }
+        self.tasks.retain(|aborted| {
+            let answered = aborted.functions == 0 && !aborted.by_another && tasks.contains(&aborted.task);
+            if answered {
+                core.set_answered(aborted.task, true);
+            }
+            let ended = answered && aborted.ended;
+            if ended {
+                core.complete(aborted.task, cleared());
+            }
+            !ended
+        });
     }
 }
 
@@ -145,12 +249,10 @@ impl Connection {
             Scope::Unit { lun, .. } => (self.abort_unit(lun, earlier), Some(AbortScope::Reset { lun })),
             Scope::Target => (self.abort_all(earlier), Some(AbortScope::All)),
         };
-        for aborted in self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
-            aborted.functions += 1;
-        }
+        self.aborts.begin(&tasks);
         let mut ends = Vec::new();
         let (done, end) = oneshot::channel();
-        if self.wait_for(&tasks, done) {
+        if self.aborts.wait_for(&tasks, done) {
             ends.push(end);
         }
         for sibling in self.ticket.siblings() {
@@ -184,7 +286,7 @@ impl Connection {
                 let _ = end.await;
             }
         };
-        self.push_work(Work::Elsewhere(Box::pin(async move {
+        self.executing.push(Work::Elsewhere(Box::pin(async move {
             let in_time = tokio::time::timeout(MANAGEMENT_TIME, all).await.is_ok();
             Done::Managed(request, Managed { function, in_time, tasks, found })
         })));
@@ -192,7 +294,7 @@ impl Connection {
 
     /// Answers, now that no aborted command runs any longer.
     pub(super) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
-        self.settle(&managed.tasks, managed.in_time);
+        self.aborts.settle(&managed.tasks, managed.in_time, &mut self.core);
         let missing = managed.found.is_some_and(|found| !found.load(Ordering::SeqCst));
         let result = match managed.in_time {
             false => TaskManagementResult::REJECTED,
@@ -224,8 +326,8 @@ impl Connection {
             Aborted::NotFound => return,
             Aborted::Dropped => {}
             Aborted::Executing(task) => {
-                self.aborted_by_another(&[task]);
-                self.wait_for(&[task], done);
+                self.aborts.aborted_by_another(&[task], &mut self.core);
+                self.aborts.wait_for(&[task], done);
             }
         }
         found.store(true, Ordering::SeqCst);
@@ -249,34 +351,8 @@ impl Connection {
         {
             nexus.commands_cleared(lun);
         }
-        self.aborted_by_another(&tasks);
-        self.wait_for(&tasks, done);
-    }
-
-    /// Keeps `done` until the devices have ended these commands; `false`: they have already.
-    fn wait_for(&mut self, tasks: &[TaskId], done: oneshot::Sender<()>) -> bool {
-        let goes_on = |aborted: &&AbortedTask| !aborted.ended && tasks.contains(&aborted.task);
-        let tasks: Vec<_> = self.aborted.iter().filter(goes_on).map(|aborted| aborted.task).collect();
-        let waits = !tasks.is_empty();
-        if waits {
-            self.waiters.push(AbortWaiter { tasks, _done: done });
-        }
-        waits
-    }
-
-    /// A command that may be an aborted one has ended; `true`: its answer is withheld, as a function that aborts it is
-    /// under way.
-    // RFC 7143 [11.5.1-2]
-    pub(super) fn withholds(&mut self, task: TaskId) -> bool {
-        let Some(index) = self.aborted.iter().position(|aborted| aborted.task == task) else { return false };
-        let aborted = &mut self.aborted[index];
-        aborted.ended = aborted.functions > 0 && !aborted.by_another;
-        let withheld = aborted.ended;
-        if !withheld {
-            self.aborted.swap_remove(index);
-        }
-        self.waiters.retain_mut(|waiter| waiter.goes_on_without(task));
-        withheld
+        self.aborts.aborted_by_another(&tasks, &mut self.core);
+        self.aborts.wait_for(&tasks, done);
     }
 
     fn abort_one(&mut self, referenced_task_tag: u32) -> Aborted {
@@ -288,22 +364,9 @@ impl Connection {
         aborted
     }
 
-    /// Drops the commands among these that have ended: they will not be answered.
-    fn forget_ended(&mut self, tasks: &[TaskId]) {
-        let core = &mut self.core;
-        self.aborted.retain(|aborted| {
-            let forgotten = aborted.ended && tasks.contains(&aborted.task);
-            if forgotten {
-                core.set_answered(aborted.task, false);
-                core.complete(aborted.task, cleared());
-            }
-            !forgotten
-        });
-    }
-
     /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all its aborted commands
-    /// that are neither answered nor forgotten: those of earlier functions are among them, as they, too, must end before
-    /// this one is complete; those of other units are not, whose devices may hang.
+    /// that are neither answered nor forgotten: those of earlier functions are among them, as they, too, must end
+    /// before this one is complete; those of other units are not, whose devices may hang.
     fn abort_unit(&mut self, lun: u16, before: Before) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();
         // SAM-5 §4.7.7: up to 255, flat space addressing names the same unit.
@@ -314,7 +377,7 @@ impl Connection {
             executing.extend(self.core.abort_tasks(Some(flat), before));
         }
         self.gave_up(&executing, Some(lun));
-        self.await_again(|aborted| aborted.lun == Some(lun))
+        self.await_again(Some(lun))
     }
 
     fn abort_all(&mut self, before: Before) -> Vec<TaskId> {
@@ -324,61 +387,23 @@ impl Connection {
             let executing = self.core.abort_tasks(Some(lun), before);
             self.gave_up(&executing, unit_number(lun));
         }
-        self.await_again(|_| true)
+        self.await_again(None)
     }
 
-    /// The aborted commands that are neither answered nor forgotten. A function that was rejected may have let them have
-    /// an answer, which this one takes from them.
-    fn await_again(&mut self, is_meant: impl Fn(&AbortedTask) -> bool) -> Vec<TaskId> {
-        let tasks: Vec<_> =
-            self.aborted.iter().filter(|aborted| is_meant(aborted)).map(|aborted| aborted.task).collect();
+    /// The aborted commands that are neither answered nor forgotten. A function that was rejected may have let them
+    /// have an answer, which this one takes from them.
+    fn await_again(&mut self, lun: Option<u16>) -> Vec<TaskId> {
+        let tasks = self.aborts.of(lun);
         tasks.iter().for_each(|task| self.core.set_answered(*task, false));
         tasks
     }
 
     /// The core has given commands up that the device has.
     fn gave_up(&mut self, tasks: &[TaskId], lun: Option<u16>) {
-        for &task in tasks {
-            // Aborted for the second time, it is in the list already.
-            if self.aborted.iter().all(|earlier| earlier.task != task) {
-                self.aborted.push(AbortedTask { task, lun, by_another: false, functions: 0, ended: false });
-            }
-        }
+        self.aborts.add(tasks, lun);
         if !tasks.is_empty() {
-            let given_up = |work: &&mut Work| work.task().is_some_and(|task| tasks.contains(&task));
-            self.work.iter_mut().filter(given_up).for_each(Work::give_up);
+            self.executing.give_up(|task| tasks.contains(&task));
         }
-    }
-
-    fn aborted_by_another(&mut self, tasks: &[TaskId]) {
-        let meant = self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task));
-        meant.for_each(|aborted| aborted.by_another = true);
-        self.forget_ended(tasks);
-    }
-
-    /// A function of this connection has a response. Complete, it has aborted these commands, and they are forgotten.
-    /// Rejected, as a device has not ended some of them, the initiator takes all for commands that go on: those are
-    /// answered when they end, and those that have ended now, unless another function is under way that aborts them.
-    fn settle(&mut self, tasks: &[TaskId], complete: bool) {
-        for aborted in self.aborted.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
-            aborted.functions -= 1;
-        }
-        if complete {
-            self.forget_ended(tasks);
-            return;
-        }
-        let core = &mut self.core;
-        self.aborted.retain(|aborted| {
-            let answered = aborted.functions == 0 && !aborted.by_another && tasks.contains(&aborted.task);
-            if answered {
-                core.set_answered(aborted.task, true);
-            }
-            let ended = answered && aborted.ended;
-            if ended {
-                core.complete(aborted.task, cleared());
-            }
-            !ended
-        });
     }
 }
 

@@ -2,16 +2,12 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use futures_util::stream::StreamExt;
 use lunway_iscsi::target::TargetEvent;
 
 use super::Connection;
 use super::end::End;
-
-/// Interval of checks whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
-const POSTPONEMENT: Duration = Duration::from_secs(1);
 
 impl Connection {
     /// Waits until there is something to do: polling for a while if the last waits were short, see
@@ -50,21 +46,16 @@ impl Connection {
             news = true;
         }
         // While it is not read the socket is not asked, else its readiness would wake us in a loop.
-        if !self.readable && self.reads() {
-            self.readable = self.stream.poll_read_ready(cx).is_ready();
-        }
-        news |= (self.readable || self.core.holds_back()) && self.reads();
+        news |= self.reads() && (self.socket.poll_readable(cx) || self.core.holds_back());
         if self.core.lacks_memory() && self.core.poll_memory(cx).is_ready() {
-            self.starved_of = 0;
+            self.executing.memory_freed();
             self.eventful = true;
             news = true;
         }
-        if self.core.unsent() > 0 && !self.mute {
-            self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
-            news |= self.writable;
+        if self.core.unsent() > 0 && !self.takeover.is_mute() {
+            news |= self.socket.poll_writable(cx);
         }
-        if self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready() {
-            self.armed = None;
+        if self.timer.poll_due(cx) {
             self.handle_timeout(Instant::now());
             news = true;
         }
@@ -73,10 +64,10 @@ impl Connection {
 
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut news = Poll::Pending;
-        let _entered = if self.work.is_empty() { None } else { self.enter() };
-        while !self.work.is_empty()
+        let _entered = if self.executing.is_empty() { None } else { self.enter() };
+        while !self.executing.is_empty()
             && !self.turn.is_over()
-            && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)
+            && let Poll::Ready(Some(done)) = self.executing.poll_next(cx)
         {
             self.done(done);
             news = Poll::Ready(());
@@ -88,10 +79,8 @@ impl Connection {
     /// to a ping would not be seen: then the peer is not blamed for its silence. It is while it does not take its
     /// answers.
     fn handle_timeout(&mut self, now: Instant) {
-        self.postponed = None;
-        if self.mute {
-            self.postponed = Some(now + POSTPONEMENT);
-            return;
+        if self.takeover.is_mute() {
+            return self.timer.postpone(now);
         }
         if self.core.next_timeout().is_none_or(|at| at > now) {
             return;
@@ -109,15 +98,9 @@ impl Connection {
     }
 
     fn arm(&mut self) {
-        let timeout = match &self.ending {
-            Some((_, by)) => Some(*by),
-            None => self.core.next_timeout().max(self.postponed),
-        };
-        if let Some(at) = timeout
-            && self.armed.is_none_or(|armed| at < armed)
-        {
-            self.sleep.as_mut().reset(at.into());
-            self.armed = Some(at);
+        match &self.ending {
+            Some((_, by)) => self.timer.arm(*by),
+            None => self.timer.arm_for_core(self.core.next_timeout()),
         }
     }
 }
