@@ -20,6 +20,7 @@ use crate::ports::isid::IsidFamily;
 use crate::recovery::Recovery;
 use crate::session::Session;
 use crate::session::cache::is_power_on;
+use crate::session::part::Part;
 use crate::session::slots::{Command, Effect, Outcome};
 use crate::shape::Shape;
 use crate::unit::exchange::had_its_turn;
@@ -55,7 +56,7 @@ pub struct IscsiDevice {
     session: Arc<Session>,
     unit: Arc<UnitCell>,
     url: IscsiUrl,
-    fails_fast: bool,
+    part: Part,
 }
 
 impl IscsiDevice {
@@ -97,12 +98,11 @@ impl IscsiDevice {
             session.tell(SessionEvent::PowerOn);
         }
         session.tell(SessionEvent::Up { epoch: 1 });
-        let (fails_fast, settle, look_interval) =
-            (options.fails_fast(), options.settle, options.look_interval);
+        let (part, settle, look_interval) = (options.part(), options.settle, options.look_interval);
         let recovery = Recovery::new(url.clone(), options, isid, port, unit.clone());
         tokio::spawn(Driver::new(session.clone(), recovery).run(stream));
         tokio::spawn(look_while_idle(session.clone(), look_interval));
-        let device = Self { session, unit, url, fails_fast };
+        let device = Self { session, unit, url, part };
         if let Some(before) = before
             && let Err(error) = before.outlast(settle, || device.barrier().into_future()).await
         {
@@ -243,7 +243,7 @@ impl IscsiDevice {
 
     /// For several commands.
     fn handle_of_session(&self) -> Handle {
-        Handle { epoch: self.fails_fast.then(|| self.epoch()), ..self.handle() }
+        Handle { epoch: self.part.fails_fast().then(|| self.epoch()), ..self.handle() }
     }
 }
 

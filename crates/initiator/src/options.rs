@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lunway_iscsi::pdu::Isid;
 
+use crate::session::part::Part;
 use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silence};
 
 /// Limits and times of a device. The defaults are those of the field where it has some.
@@ -128,15 +129,19 @@ impl SessionOptions {
     /// With the times that an address sets. Nothing waits for a lost connection where nothing did.
     pub(crate) fn with_timers_of(mut self, url: &IscsiUrl) -> Self {
         self.command_timeout = url.command_timeout.unwrap_or(self.command_timeout);
-        if !self.fails_fast() {
+        if self.part() == Part::Only {
             self.replacement_timeout = url.replacement_timeout.unwrap_or(self.replacement_timeout);
         }
         self
     }
 
-    /// Returns `true` if nothing waits for a lost connection.
-    pub(crate) fn fails_fast(&self) -> bool {
-        self.replacement_timeout.is_zero()
+    /// The device's part in the way to the disk: nothing waits for a lost connection of a lane.
+    pub(crate) fn part(&self) -> Part {
+        match (self.replacement_timeout.is_zero(), &self.observer) {
+            (false, _) => Part::Only,
+            (true, None) => Part::Lane,
+            (true, Some(_)) => Part::ObservedLane,
+        }
     }
 }
 

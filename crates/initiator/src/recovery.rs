@@ -142,7 +142,7 @@ impl Recovery {
             true => self.habit.1 += 1,
             false => self.habit = (kind, 1),
         }
-        match self.habit.1 >= BREACHES_MAX && self.options.fails_fast() {
+        match self.habit.1 >= BREACHES_MAX && self.options.part().fails_fast() {
             true => Err(format!(
                 "the target at {} broke the protocol in the same way in {BREACHES_MAX} sessions in a row: {why}",
                 self.portal()
@@ -279,7 +279,7 @@ impl Recovery {
             fresh.record(port, &self.url)?;
         }
         let same_port = loss.portal_group.is_none() || fresh.portal_group() == loss.portal_group;
-        if self.options.fails_fast() && !*settled && !same_port {
+        if self.options.part().fails_fast() && !*settled && !same_port {
             // Another session beside the lost one, of which it proves nothing.
             let portal = fresh.portal().to_owned();
             fresh.logout().await;

@@ -113,7 +113,7 @@ impl SessionState {
         let Some(entry) = self.slots.get_mut(token) else { return };
         let asked = asks_only(entry.effect);
         // Who asks what the unit is can make use of any answer.
-        let fails_fast = self.fails_fast && entry.effect != Effect::Inspect;
+        let fails_fast = self.part.fails_fast() && entry.effect != Effect::Inspect;
         match self.second_thoughts(token, status, &sense) {
             // It is known to be over, which who waits no longer than it must can make use of.
             Verdict::Final if fails_fast && is_abort(status, &Sense::parse(&sense)) => {
@@ -184,7 +184,7 @@ impl SessionState {
                 // About an earlier write that was acknowledged; this command was not executed (SPC-4 §4.5.7).
                 Some(sense) if sense.deferred => {
                     let message = format!("an earlier write failed behind the cache: {sense}");
-                    if self.leaves_flushes {
+                    if self.part.leaves_flushes() {
                         self.events.push(SessionEvent::Spoiled { why: message });
                     } else {
                         let error = BlockError::Io { kind: io::ErrorKind::Other, message };
@@ -196,7 +196,9 @@ impl SessionState {
                     self.attention(sense.code);
                     match refusals < ATTENTIONS_MAX {
                         // Whether this node may still write is for who hears of it to find out first.
-                        true if self.fails_fast && changes && is_preemption(sense.code) => Verdict::Unsure,
+                        true if self.part.fails_fast() && changes && is_preemption(sense.code) => {
+                            Verdict::Unsure
+                        }
                         true => Verdict::Again,
                         false => later,
                     }
@@ -208,7 +210,7 @@ impl SessionState {
                     self.note_access(access);
                     self.stale_access = true;
                     let passes = access == AccessState::Transitioning;
-                    if passes && !self.fails_fast { later } else { Verdict::Final }
+                    if passes && !self.part.fails_fast() { later } else { Verdict::Final }
                 }
                 Some(sense) if sense.becomes_ready() => later,
                 Some(sense) if tells_of_no_disk(sense.code) && !inspects => {
@@ -239,7 +241,7 @@ impl SessionState {
     /// Returns `true` if a command that may go elsewhere would be put off for too long if it waited once more. A
     /// command that asks about this very session waits.
     fn is_put_off_too_long(&mut self, token: u64, now: Instant, wait: Duration) -> bool {
-        let fails_fast = self.fails_fast;
+        let fails_fast = self.part.fails_fast();
         let Some(entry) = self.slots.get_mut(token) else { return false };
         let so_far = now.saturating_duration_since(*entry.put_off.get_or_insert(now));
         fails_fast && !matches!(entry.effect, Effect::Query | Effect::Inspect) && so_far + wait > PUT_OFF_MAX
@@ -269,7 +271,7 @@ impl SessionState {
             self.cache.power_on(&mut self.slots);
             self.events.push(SessionEvent::PowerOn);
         }
-        if self.fails_fast && is_preemption(code) {
+        if self.part.fails_fast() && is_preemption(code) {
             self.events.push(SessionEvent::Preempted);
         }
         self.stale_access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;

@@ -113,7 +113,7 @@ impl SessionState {
     /// Time at which [`Self::release_held`] has something to do.
     pub(super) fn held_until(&self) -> Option<Instant> {
         let waits = !self.queue.is_empty() || !self.delayed.is_empty();
-        self.doubt.since.filter(|_| self.fails_fast && waits).map(|since| since + HELD_MAX)
+        self.doubt.since.filter(|_| self.part.fails_fast() && waits).map(|since| since + HELD_MAX)
     }
 
     fn fail_held(&mut self, error: &BlockError) {

@@ -26,7 +26,7 @@ impl SessionState {
         (self.probe, self.watch, self.pings) = (None, None, Pings::default());
         let Some(core) = self.core.take() else { return };
         self.note_event(format!("connection lost: {why}"));
-        if self.fails_fast {
+        if self.part.fails_fast() {
             self.fail_all(&BlockError::gone(why));
         } else {
             self.requeue(core);
@@ -43,7 +43,7 @@ impl SessionState {
                 continue;
             }
             entry.breaches += 1;
-            if entry.breaches == BREACHES_MAX && !self.fails_fast {
+            if entry.breaches == BREACHES_MAX && !self.part.fails_fast() {
                 let message = format!(
                     "the target of {address} broke the protocol over the same command in {BREACHES_MAX} sessions: {why}"
                 );
@@ -173,7 +173,7 @@ impl SessionState {
     pub(crate) fn end(&mut self, why: &str) {
         let error = &BlockError::gone(why);
         (self.core, self.probe) = (None, None);
-        if self.fails_fast {
+        if self.part.fails_fast() {
             self.fail_all(error);
         } else {
             let why = format!("{why}; the operation was under way, and whether it happened is not known");

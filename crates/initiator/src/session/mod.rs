@@ -10,6 +10,7 @@
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
 //! | `slots.rs` | commands whose answers are awaited |
 //! | `clock.rs` | detection of late commands: deadlines, counted in ticks |
+//! | `part.rs` | [`Part`]: whether other devices are ways to the same disk |
 //! | `cache.rs` | loss of unflushed writes by a power-on of the target |
 //! | `traffic.rs` | traffic of a session, and the round trip to an idle target |
 
@@ -18,6 +19,7 @@ pub(crate) mod cache;
 pub(crate) mod clock;
 mod doubt;
 mod loss;
+pub(crate) mod part;
 mod reject;
 mod schedule;
 pub(crate) mod slots;
@@ -48,6 +50,7 @@ use crate::connection::silence::Watch;
 use crate::observer::{SessionEvent, SharedObserver};
 use crate::session::cache::Cache;
 use crate::session::clock::Clock;
+use crate::session::part::Part;
 use crate::session::slots::{AwaitedCommand, Command, Effect, Outcome, Slots, Stage};
 use crate::session::traffic::{Pings, Traffic};
 
@@ -363,10 +366,7 @@ pub(crate) struct SessionState {
     /// The session has carried out a command that reads, writes or flushes: a target that only says what it is has
     /// done nothing yet.
     pub(crate) carried_out: bool,
-    /// Nothing waits for the next connection.
-    fails_fast: bool,
-    /// `true` if the fate of acknowledged writes concerns the observer, not this device's flushes.
-    leaves_flushes: bool,
+    part: Part,
     /// Why the connection is to be dropped, where it is.
     pub(crate) severed: Option<String>,
     /// Doubt whether it is still the same disk.
@@ -410,8 +410,7 @@ impl SessionState {
             watch: None,
             pings: Pings::default(),
             carried_out: false,
-            fails_fast: options.fails_fast(),
-            leaves_flushes: options.fails_fast() && options.observer.is_some(),
+            part: options.part(),
             severed: None,
             doubt: Doubt::default(),
             events: Vec::new(),

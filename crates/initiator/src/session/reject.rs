@@ -66,7 +66,7 @@ impl SessionState {
         let rejection = Rejection::of(reason);
         if rejection == Rejection::OutOfStep {
             // Whether it happens is not known before the session has been settled.
-            if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() && !self.fails_fast {
+            if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() && !self.part.fails_fast() {
                 entry.lost_at.get_or_insert(self.clock.tick);
                 self.retry(token, data_in, None);
             }
@@ -94,7 +94,7 @@ impl SessionState {
             _ => format!("the target rejected the command {} times: {reason}", tried + 1),
         };
         // Another path may carry it out.
-        let error = match self.fails_fast {
+        let error = match self.part.fails_fast() {
             true => BlockError::gone(why),
             false => BlockError::Io { kind: io::ErrorKind::Other, message: why },
         };
