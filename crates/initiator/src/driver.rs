@@ -20,7 +20,7 @@ use crate::connection::wire::{self, Alarm};
 use crate::dialling::{close_in_order, keep_off_the_port};
 use crate::fresh_session::log_tolerated;
 use crate::recovery::Recovery;
-use crate::session::{End, Life, Session, SessionState};
+use crate::session::{End, Life, Session, SessionState, Stale};
 
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
 ///
@@ -50,10 +50,7 @@ struct Turn {
     awaited: bool,
     unsent: bool,
     deadline: Option<Instant>,
-    /// The unit's shape is to be read again.
-    stale: bool,
-    /// The state of access is to be read again.
-    stale_access: bool,
+    stale: Stale,
     /// The observer is to be told something.
     news: bool,
 }
@@ -156,10 +153,10 @@ impl Driver {
                 Ok(turn) => turn,
                 Err(end) => return end,
             };
-            if turn.stale {
+            if turn.stale.shape {
                 self.recovery.refresh(&self.session);
             }
-            if turn.stale_access {
+            if turn.stale.access {
                 self.recovery.refresh_access(&self.session);
             }
             if turn.received {
@@ -277,7 +274,6 @@ impl SessionState {
             unsent,
             deadline: deadlines.into_iter().flatten().min(),
             stale: mem::take(&mut self.stale),
-            stale_access: mem::take(&mut self.stale_access),
             news: !self.events.is_empty(),
         })
     }

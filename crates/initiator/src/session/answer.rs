@@ -208,7 +208,7 @@ impl SessionState {
                         && let Some(access) = access_told_by(sense.code) =>
                 {
                     self.note_access(access);
-                    self.stale_access = true;
+                    self.stale.access = true;
                     let passes = access == AccessState::Transitioning;
                     if passes && !self.part.fails_fast() { later } else { Verdict::Final }
                 }
@@ -274,7 +274,7 @@ impl SessionState {
         if self.part.fails_fast() && is_preemption(code) {
             self.events.push(SessionEvent::Preempted);
         }
-        self.stale_access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
+        self.stale.access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
         // Its shape may be another one too: 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
         if is_doubtful(code) {
             self.suspect_disk();

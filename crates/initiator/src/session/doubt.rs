@@ -80,7 +80,7 @@ impl SessionState {
     pub(crate) fn suspect_disk(&mut self) {
         self.doubt.raised += 1;
         self.doubt.since.get_or_insert_with(Instant::now);
-        self.stale = true;
+        self.stale.shape = true;
     }
 
     /// Hands to the core the questions that wait.

@@ -330,6 +330,15 @@ enum Logout {
     Sent(Instant),
 }
 
+/// What the driver has to read again, as it may have changed.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    /// The unit's shape.
+    pub(crate) shape: bool,
+    /// The state of access.
+    pub(crate) access: bool,
+}
+
 /// See [`Session`].
 pub(crate) struct SessionState {
     /// The connection, while there is one.
@@ -347,8 +356,7 @@ pub(crate) struct SessionState {
     refusing: Option<BlockError>,
     pub(crate) life: Life,
     logout: Logout,
-    /// The unit's shape may have changed: read it again.
-    pub(crate) stale: bool,
+    pub(crate) stale: Stale,
     /// Portal, target and LUN as an address, for people.
     address: String,
     lun: Lun,
@@ -375,8 +383,6 @@ pub(crate) struct SessionState {
     pub(crate) events: Vec<SessionEvent>,
     /// As last read.
     pub(crate) access: Option<AccessState>,
-    /// The access state may have changed: read it again.
-    pub(crate) stale_access: bool,
     /// The portal group that the session's connection reached.
     pub(crate) portal_group: Option<u16>,
     /// Last event on the connection or of a command that was not answered, for people.
@@ -399,7 +405,7 @@ impl SessionState {
             refusing: None,
             life: Life::Open,
             logout: Logout::None,
-            stale: false,
+            stale: Stale::default(),
             address: String::new(),
             lun,
             clock: Clock::new(options),
@@ -415,7 +421,6 @@ impl SessionState {
             doubt: Doubt::default(),
             events: Vec::new(),
             access: None,
-            stale_access: false,
             last_event: None,
             short_transfers: false,
         }
@@ -485,8 +490,8 @@ impl SessionState {
     pub(crate) fn note_access(&mut self, access: AccessState) {
         let before = self.access.replace(access);
         if before != Some(access) {
-            self.stale |= access.is_active() && before.is_some_and(|before| !before.is_active());
-            self.stale_access |= !access.is_active();
+            self.stale.shape |= access.is_active() && before.is_some_and(|before| !before.is_active());
+            self.stale.access |= !access.is_active();
             self.events.push(SessionEvent::Access(access));
         }
     }
