@@ -51,19 +51,28 @@ impl<T> Node<T> {
         self.members[index].1.push(path, item);
     }
 
-    fn pop(&mut self) -> Option<T> {
-        let item = match self.members.pop_front() {
-            Some((id, mut member)) => {
-                let item = member.pop();
-                if member.len > 0 {
-                    self.members.push_back((id, member));
-                }
-                item
+    /// Takes the first item that `may_go` of the owners' oldest ones. Members that are passed over keep their places, so
+    /// that theirs is the next turn once they may.
+    fn pop_where(&mut self, may_go: &mut impl FnMut(&T) -> bool) -> Option<T> {
+        let mut popped = None;
+        for index in 0..self.members.len() {
+            popped = self.members[index].1.pop_where(may_go);
+            if popped.is_some() {
+                let member = self.members.remove(index);
+                self.members.extend(member.filter(|(_, member)| member.len > 0));
+                break;
             }
-            None => self.items.pop_front(),
-        }?;
-        self.len -= 1;
-        Some(item)
+        }
+        if popped.is_none() && self.items.front().is_some_and(may_go) {
+            popped = self.items.pop_front();
+        }
+        self.len -= usize::from(popped.is_some());
+        popped
+    }
+
+    fn has_where(&self, may_go: &mut impl FnMut(&T) -> bool) -> bool {
+        self.items.front().is_some_and(&mut *may_go)
+            || self.members.iter().any(|(_, member)| member.has_where(may_go))
     }
 
     fn take(&mut self, path: &[u64], is_meant: &mut dyn FnMut(&T) -> bool) -> Option<T> {
@@ -153,7 +162,18 @@ impl<T> FairQueue<T> {
 
     /// Takes the next item.
     pub fn pop(&mut self) -> Option<T> {
-        self.all.pop()
+        self.all.pop_where(&mut |_| true)
+    }
+
+    /// Takes the next item that `may_go`, of each owner's oldest one. Who is passed over keeps the turn: it is the next
+    /// of those who may go.
+    pub fn pop_where(&mut self, mut may_go: impl FnMut(&T) -> bool) -> Option<T> {
+        self.all.pop_where(&mut may_go)
+    }
+
+    /// Tells whether [`pop_where`](Self::pop_where) would take an item.
+    pub fn has_where(&self, mut may_go: impl FnMut(&T) -> bool) -> bool {
+        self.all.has_where(&mut may_go)
     }
 
     /// Takes out everything of an owner.
@@ -221,6 +241,21 @@ mod tests {
             [16, 16, 32],
             "of 64 turns: 64 sessions, the host beside them, the other principal"
         );
+    }
+
+    #[test]
+    fn who_may_not_go_is_passed_over_and_has_the_next_turn_when_it_may() {
+        let items = [(1, 10), (1, 11), (2, 20), (3, 30), (3, 31), (2, 21)];
+        let mut turns = filled(9, &items.map(|(owner, item)| (alone(owner), item)));
+        let others = |item: &u32| item / 10 != 1;
+        assert!(
+            turns.has_where(others) && !turns.has_where(|item| *item == 11),
+            "the oldest of each decides"
+        );
+        assert_eq!([(); 2].map(|()| turns.pop_where(others)), [Some(20), Some(30)]);
+        assert_eq!([(); 3].map(|()| turns.pop()), [Some(10), Some(21), Some(31)]);
+        assert_eq!((turns.pop_where(others), turns.len(), turns.pop()), (None, 1, Some(11)));
+        assert!(turns.all.members.is_empty());
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub use identity::{Identity, file_place};
 pub use io::{Io, IoFuture};
 pub use layer::Layer;
 pub use memory_budget::{MemoryBudget, MemoryLease, MemoryLimits, MemoryUse, OwnerMemory};
-pub use owner::{Entered, Owner, OwnerKey, beyond_owner};
+pub use owner::{Entered, Owner, OwnerGroup, OwnerKey, beyond_owner};
 pub use path::{PathSample, PathState};
 pub use permit::Permit;
 pub use time_slice::{TimeSlices, hand_out_time_slices, in_time_slices};

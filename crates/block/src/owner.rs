@@ -38,7 +38,17 @@ impl OwnerKey {
     pub const LEVELS: usize = 3;
     /// Key of operations that have no owner.
     pub const NONE: Self = Self([0; Self::LEVELS]);
+
+    /// The inner group of the owner: the host, of which it is a session.
+    pub fn group(self) -> OwnerGroup {
+        let [outer, inner, _] = self.0;
+        OwnerGroup([outer, inner])
+    }
 }
+
+/// Place of an inner group of owners among all: the sessions of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnerGroup([u64; OwnerKey::LEVELS - 1]);
 
 thread_local! {
     static CURRENT: RefCell<Option<Owner>> = const { RefCell::new(None) };
@@ -166,6 +176,8 @@ mod tests {
             [["a", "b"], ["a", "b"], ["a", "c"]].map(|names| Owner::in_groups(names).key().0);
         assert_eq!((one[..2] == same[..2], one[0] == other[0], one[1] == other[1]), (true, true, false));
         assert!(one[2] != same[2]);
+        assert_eq!(OwnerKey(one).group(), OwnerKey(same).group());
+        assert_ne!(OwnerKey(one).group(), OwnerKey(other).group());
         let owner = Owner::in_groups(["a", "b"]);
         let lasting = owner.lasting();
         owner.leave();
