@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, FileRange, Geometry, Identity, Io, Permit,
-    ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, FileRange, Geometry, Identity, Io, Owner,
+    OwnerGroup, Permit, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -46,7 +46,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 ///   not answer, its operations wait, more than 4,096 are answered with `Busy`, and no other device notices.
 /// - **Flushed in time.** What the page cache holds of its writes is written back in the background and bounded by what
 ///   the disk writes in some seconds, see `write_back`; writes wait before a flush would take longer than hosts wait
-///   for it.
+///   for it, those of the host first that has most of it.
 /// - **Honest.** A file that was cut behind our back has lost data: reads, writes, unmaps and maps behind the cut fail
 ///   with a medium error and make the file no longer, and the next flush fails, until the file has its length again or
 ///   the device is shrunk to what is left; it is not grown until then. A write-back error makes a flush fail, whoever
@@ -225,22 +225,22 @@ impl FileDevice {
                 inner.written(offset, len, durability, result).await
             });
         }
-        let inner = Arc::clone(&self.inner);
+        let (inner, host) = (Arc::clone(&self.inner), Owner::current_key().group());
+        let len = data.len() as u64;
         let write = move || {
-            let len = data.len() as u64;
             if let Some(error) = inner.lost(offset, len) {
                 return Err(error);
             }
             let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
             if durability == Durability::Volatile {
-                inner.dirtied(len);
+                inner.dirtied(host, len);
             }
             // The memory goes back to the pool of the thread that it is from.
             inner.written_here(offset, len, durability, result).map(|()| data)
         };
         let writes = &self.inner.workers.writes;
         match durability {
-            Durability::Volatile => writes.io_when_room(write),
+            Durability::Volatile => writes.io_cached(len, write),
             // It waits for the disk itself.
             Durability::Stable => writes.io(write),
         }
@@ -251,9 +251,9 @@ impl FileDevice {
     }
 
     fn zero(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        let inner = Arc::clone(&self.inner);
+        let (inner, host) = (Arc::clone(&self.inner), Owner::current_key().group());
         let mut pieces = Pieces::new(offset, len, inner.shape.unmap.granularity());
-        self.inner.workers.zeroing.io_in_pieces(move || inner.zero_piece(&mut pieces, zeroing))
+        self.inner.workers.zeroing.io_in_pieces(move || inner.zero_piece(host, &mut pieces, zeroing))
     }
 }
 
@@ -302,10 +302,10 @@ impl Inner {
         (offset + len > length).then(|| BlockError::Medium { offset: offset.max(length) })
     }
 
-    /// Counts what the page cache has taken, and starts write-back when it is due.
-    fn dirtied(self: &Arc<Self>, bytes: u64) {
+    /// Counts what the page cache has taken of a host, and starts write-back when it is due.
+    fn dirtied(self: &Arc<Self>, host: OwnerGroup, bytes: u64) {
         let Some(write_back) = &self.write_back else { return };
-        if write_back.note(bytes) {
+        if write_back.note(host, bytes) {
             self.start_pass(write_back);
         }
     }
@@ -327,29 +327,28 @@ impl Inner {
         }
     }
 
-    /// Returns `true` if a write must wait for write-back.
-    fn is_full(&self) -> bool {
-        self.write_back.as_ref().is_some_and(|write_back| write_back.is_full())
-    }
-
-    /// Waits until the page cache may hold more. Only on threads that may wait.
-    fn wait_for_room(&self, durability: Durability) {
-        if durability == Durability::Volatile {
-            self.write_back.iter().for_each(|write_back| write_back.wait_for_room());
-        }
+    /// Returns `true` if the page cache may hold more of a host.
+    fn has_room(&self, host: OwnerGroup, bytes: u64) -> bool {
+        self.write_back.as_ref().is_none_or(|write_back| write_back.has_room(host, bytes))
     }
 
     /// Zeroes the next piece. Where writes wait, they have their turn at the file after it: the lock that a file system
     /// takes for either is not a fair one.
-    fn zero_piece(self: &Arc<Self>, pieces: &mut Pieces, zeroing: Zeroing) -> Poll<Result<(), BlockError>> {
+    fn zero_piece(
+        self: &Arc<Self>,
+        host: OwnerGroup,
+        pieces: &mut Pieces,
+        zeroing: Zeroing,
+    ) -> Poll<Result<(), BlockError>> {
         let (offset, len) = pieces.next();
         if let Some(error) = self.lost(offset, len) {
             return Poll::Ready(Err(error));
         }
         let begun = Instant::now();
         let result = space::zero(self.fd(), offset, len, zeroing, |bytes| {
-            self.wait_for_room(Durability::Volatile);
-            self.dirtied(bytes);
+            // This thread may wait for the disk.
+            self.write_back.iter().for_each(|write_back| write_back.wait_for_room(host, bytes));
+            self.dirtied(host, bytes);
         });
         let took = begun.elapsed();
         pieces.took(took);
@@ -515,23 +514,23 @@ impl BlockDevice for FileDevice {
         if data.is_empty() {
             return Io::ok(());
         }
+        let (host, len) = (Owner::current_key().group(), data.len() as u64);
         let done = match inner.way(data.len(), &inner.writes_now, &inner.workers.writes) {
             Way::Inline => {
-                let len = data.len() as u64;
                 if let Some(error) = inner.lost(offset, len) {
                     return Io::err(error);
                 }
                 let result = write_fully(inner.fd(), &data, offset, durability);
                 return inner.written(offset, len, durability, result);
             }
-            Way::TryInline if durability == Durability::Volatile && !inner.is_full() => {
-                if let Some(error) = inner.lost(offset, data.len() as u64) {
+            Way::TryInline if durability == Durability::Volatile && inner.has_room(host, len) => {
+                if let Some(error) = inner.lost(offset, len) {
                     return Io::err(error);
                 }
                 match write_now(inner.fd(), &data, offset) {
                     Ok(Now::Done) => {
-                        inner.dirtied(data.len() as u64);
-                        return inner.written(offset, data.len() as u64, durability, Ok(()));
+                        inner.dirtied(host, len);
+                        return inner.written(offset, len, durability, Ok(()));
                     }
                     Ok(Now::Partly(done)) => done,
                     Ok(Now::Unsupported) => {
@@ -608,8 +607,8 @@ impl BlockDevice for FileDevice {
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         match self.inner.geometry().check_write(offset, from.len) {
             Ok(()) if from.len > 0 && !self.inner.direct => {
-                let inner = Arc::clone(&self.inner);
-                self.inner.workers.writes.io_when_room(move || {
+                let (inner, host) = (Arc::clone(&self.inner), Owner::current_key().group());
+                self.inner.workers.writes.io_cached(from.len, move || {
                     if let Some(error) = inner.lost(offset, from.len) {
                         return Err(error);
                     }
@@ -620,7 +619,7 @@ impl BlockDevice for FileDevice {
                         Err(error) => Err(BlockError::from(error).after_a_part()),
                     };
                     // What cannot be shared is copied through the page cache.
-                    inner.dirtied(from.len);
+                    inner.dirtied(host, from.len);
                     inner.written_here(offset, from.len, Durability::Volatile, result).map(|()| true)
                 })
             }
@@ -676,7 +675,7 @@ impl BlockDevice for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunway_block::{Fate, Owner};
+    use lunway_block::{Fate, OwnerKey};
 
     #[tokio::test]
     async fn a_write_that_is_refused_after_its_first_part_does_not_say_that_nothing_was_written() {
@@ -691,5 +690,30 @@ mod tests {
             let refused = device.write_rest(0, data, done, Durability::Volatile).await.unwrap_err();
             assert_eq!(refused.fate(), fate, "{refused}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_host_has_written_counts_as_its_share_of_the_page_cache() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let device = FileDevice::open(file.path(), &FileOptions::default()).unwrap();
+        // None on a file system in memory.
+        let Some(write_back) = &device.inner.write_back else { return };
+        let [flood, other] = [(); 2].map(|()| Owner::new());
+        let write = |owner: &Owner| {
+            let _entered = owner.enter();
+            device.write(0, Buf::zeroed(1 << 20).freeze(), Durability::Volatile)
+        };
+        assert!(write_back.note(OwnerKey::NONE.group(), 8 << 20), "a pass is due, which nobody makes");
+        // The flood may have 8/9 of what is left of 32 MiB.
+        for _ in 0..21 {
+            write(&flood).await.unwrap();
+        }
+        let mut next = std::pin::pin!(write(&flood).into_future());
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(100), next.as_mut()).await.is_err();
+        assert!(waits, "the flood goes on");
+        write(&other).await.unwrap();
+        device.flush().await.unwrap();
+        next.await.unwrap();
     }
 }

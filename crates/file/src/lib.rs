@@ -22,6 +22,7 @@
 //! | [`NameWatch`] | whether the names of open files still lead to them |
 //! | `flush` | the memory that a flush failed |
 //! | `write_back` | bounding what a flush has to do |
+//! | `job_queue` | what waits for a thread, and which is next |
 //! | [`Workers`], [`ThreadPool`], `answer` | a device's threads for blocking work, and the way back |
 //! | `ring` | io_uring; the only `unsafe` code of the crate |
 //! | `collector` | who takes completions from a ring: a task of the caller's runtime, else a thread |
@@ -32,6 +33,7 @@ mod container;
 mod device;
 mod flush;
 mod handle;
+mod job_queue;
 mod names;
 mod open;
 mod pieces;

@@ -4,14 +4,15 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use lunway_block::{BlockError, FairQueue, Io, Owner, OwnerKey};
+use lunway_block::{BlockError, Io, Owner, OwnerKey};
 
 use crate::answer::{Answer, Sender, pair};
+use crate::job_queue::{Demand, Job, JobQueue};
 use crate::write_back::WriteBack;
 
 /// Threads of a device for reads, and as many for writes: enough to keep a disk's queue busy, few enough to be free.
@@ -23,10 +24,6 @@ pub(crate) const THREADS_MAX: usize = 16;
 const PROCESS_THREADS: usize = 2048;
 /// Threads for reads, and as many for writes, however many devices there are.
 const THREADS_MIN: usize = 2;
-/// Operations that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which its
-/// session has counted; more are answered with `Busy`, but for sessions that have less than their share, see
-/// [`FairQueue`].
-const QUEUE_MAX: usize = 4096;
 /// Time after which a thread without work ends: longer than the pauses of a host that writes back every few seconds.
 const IDLE_TIME: Duration = Duration::from_secs(7);
 /// Address space for a stack, bytes. The jobs are system calls and a few frames around them.
@@ -106,14 +103,8 @@ impl Bound {
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
 struct Queue {
-    jobs: FairQueue<Job>,
-    /// Jobs that are not begun while the page cache has no room for them. They wait here, and hold no thread.
-    for_room: FairQueue<Job>,
-    /// The next one is of those, if there is room.
-    room_turn: bool,
+    jobs: JobQueue,
     threads: usize,
     idle: usize,
     /// An idle thread has been called and is not awake yet. One at a time: the first of a burst has often done several
@@ -123,28 +114,20 @@ struct Queue {
     closed: bool,
 }
 
-impl Queue {
-    fn len(&self) -> usize {
-        self.jobs.len() + self.for_room.len()
-    }
-}
-
 struct Shared {
     name: &'static str,
+    bound: Bound,
     /// Owners take turns, and what is left of one who is gone is dropped.
     in_turns: bool,
     queue: Mutex<Queue>,
     work: Condvar,
     /// Jobs that wait or run.
     pending: AtomicUsize,
-    /// Says when there is room; unset: always.
-    room: OnceLock<Arc<WriteBack>>,
 }
 
 /// Thread pool: a bounded queue, and threads that take from it.
 pub struct ThreadPool {
     shared: Arc<Shared>,
-    bound: Bound,
 }
 
 /// The queue is full, or no thread can be started for it.
@@ -153,18 +136,16 @@ pub(crate) struct Refused;
 
 impl ThreadPool {
     fn new(name: &'static str, bound: Bound) -> Self {
-        let [jobs, for_room] = [(); 2].map(|()| FairQueue::new(QUEUE_MAX));
-        let queue =
-            Queue { jobs, for_room, room_turn: false, threads: 0, idle: 0, calling: false, closed: false };
+        let queue = Queue { jobs: JobQueue::new(), threads: 0, idle: 0, calling: false, closed: false };
         let shared = Shared {
             name,
+            bound,
             in_turns: true,
             queue: Mutex::new(queue),
             work: Condvar::new(),
             pending: AtomicUsize::new(0),
-            room: OnceLock::new(),
         };
-        Self { shared: Arc::new(shared), bound }
+        Self { shared: Arc::new(shared) }
     }
 
     /// Everything is of one owner, who never leaves: what concerns the whole device is carried out in its order, and
@@ -176,15 +157,15 @@ impl ThreadPool {
         self
     }
 
-    /// Has jobs [wait for room](Self::io_when_room) there.
-    pub(crate) fn wait_for(&self, write_back: &Arc<WriteBack>) {
+    /// Has writes [to the page cache](Self::io_cached) wait for room there.
+    pub fn wait_for(&self, write_back: &Arc<WriteBack>) {
         let shared = Arc::downgrade(&self.shared);
         write_back.on_room(Box::new(move || {
             if let Some(shared) = shared.upgrade() {
                 shared.call(shared.lock());
             }
         }));
-        let _ = self.shared.room.set(Arc::clone(write_back));
+        self.shared.lock().jobs.wait_for(Arc::clone(write_back));
     }
 
     /// Jobs that wait or run.
@@ -193,25 +174,27 @@ impl ThreadPool {
     }
 
     /// Runs `job` on a thread, started if none is idle and the bound allows. The jobs of an owner start in the order of
-    /// their calls, those that wait for room in an order of their own. Dropping the answer does not stop the job. Never
+    /// their calls, those that write to the page cache in orders of their own. Dropping the answer does not stop the job. Never
     /// blocks.
     pub(crate) fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
         job: J,
     ) -> Result<impl Future<Output = Option<T>> + Send + use<T, J>, Refused> {
         let (owner, (sender, answer)) = (self.owner(), pair());
-        self.push(owner.as_ref(), false, Box::new(move || sender.send(job())))?;
+        self.push(owner.as_ref(), None, Box::new(move || sender.send(job())))?;
         let shared = Arc::clone(&self.shared);
         Ok(unless_gone(owner, answer, move |owner| shared.forget(owner)))
     }
 
-    /// As [`io`](Self::io), of a job that is not begun while the page cache has no room: it waits in the queue, and the
-    /// threads are free for what needs none.
-    pub(crate) fn io_when_room<T: Send + Unpin + 'static>(
+    /// As [`io`](Self::io), of a job that writes `len` bytes to the page cache, and [notes](WriteBack::note) them: it is
+    /// not begun while that has no room for the owner's host. It waits in the queue, and the threads are free for what
+    /// needs no room. Of those of more than 128 KiB two run at a time, so that short ones find a thread.
+    pub fn io_cached<T: Send + Unpin + 'static>(
         &self,
+        len: u64,
         job: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
-        self.queued(true, |sender| Box::new(move || sender.send(job())))
+        self.queued(Some(len), |sender| Box::new(move || sender.send(job())))
     }
 
     /// As [`io`](Self::io), of work in pieces: `step` is called until it is ready, and other owners have their turns
@@ -222,7 +205,7 @@ impl ThreadPool {
     ) -> Io<Result<T, BlockError>> {
         let (shared, key) =
             (Arc::clone(&self.shared), self.owner().map_or(OwnerKey::NONE, |owner| owner.key()));
-        self.queued(false, |sender| pieces(shared, key, sender, step))
+        self.queued(None, |sender| pieces(shared, key, sender, step))
     }
 
     fn owner(&self) -> Option<Owner> {
@@ -231,11 +214,11 @@ impl ThreadPool {
 
     fn queued<T: Send + Unpin + 'static>(
         &self,
-        for_room: bool,
+        cached: Option<u64>,
         job: impl FnOnce(Sender<Result<T, BlockError>>) -> Job,
     ) -> Io<Result<T, BlockError>> {
         let (owner, (sender, answer)) = (self.owner(), pair());
-        if self.push(owner.as_ref(), for_room, job(sender)).is_err() {
+        if self.push(owner.as_ref(), cached, job(sender)).is_err() {
             return Io::err(BlockError::Busy);
         }
         let shared = Arc::clone(&self.shared);
@@ -254,15 +237,16 @@ impl ThreadPool {
         }
     }
 
-    fn push(&self, owner: Option<&Owner>, for_room: bool, job: Job) -> Result<(), Refused> {
+    /// Queues a job that writes so many bytes to the page cache, if any.
+    fn push(&self, owner: Option<&Owner>, cached: Option<u64>, job: Job) -> Result<(), Refused> {
         let key = owner.map_or(OwnerKey::NONE, Owner::key);
+        let demand = cached.map_or_else(|| Demand::plain(key), |len| Demand::cached(key, len));
         let mut queue = self.shared.lock();
-        let jobs = if for_room { &queue.for_room } else { &queue.jobs };
-        if owner.is_some_and(Owner::is_gone) || !jobs.admits(key) {
+        if owner.is_some_and(Owner::is_gone) || !queue.jobs.admits(key, demand) {
             return Err(Refused);
         }
         // An idle thread counts once for each job that waits for it.
-        if queue.idle <= queue.len() && queue.threads < self.bound.threads() {
+        if queue.idle <= queue.jobs.len() && queue.threads < self.shared.bound.threads() {
             let shared = Arc::clone(&self.shared);
             let thread = thread::Builder::new().name(shared.name.to_owned()).stack_size(STACK);
             match thread.spawn(move || shared.work()) {
@@ -272,8 +256,7 @@ impl ThreadPool {
                 Err(_) => return Err(Refused),
             }
         }
-        let jobs = if for_room { &mut queue.for_room } else { &mut queue.jobs };
-        jobs.push(key, job).map_err(|_| Refused)?;
+        queue.jobs.push(key, demand, job).map_err(|_| Refused)?;
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         self.shared.call(queue);
         Ok(())
@@ -294,16 +277,14 @@ impl Shared {
 
     /// Drops what has not begun of an owner, which answers it.
     fn forget(&self, owner: OwnerKey) {
-        let (jobs, for_room) = {
-            let mut queue = self.lock();
-            (queue.jobs.remove(owner), queue.for_room.remove(owner))
-        };
-        self.pending.fetch_sub(jobs.len() + for_room.len(), Ordering::Relaxed);
+        // They are dropped without the lock.
+        let forgotten = self.lock().jobs.remove(owner);
+        self.pending.fetch_sub(forgotten.len(), Ordering::Relaxed);
     }
 
     /// Calls an idle thread where there is work for one, unless another is on its way: that one calls the next.
     fn call(&self, mut queue: MutexGuard<'_, Queue>) {
-        let wanted = queue.idle > 0 && !queue.calling && self.has_work(&queue);
+        let wanted = queue.idle > 0 && !queue.calling && queue.jobs.has_next(self.bound.threads());
         queue.calling |= wanted;
         drop(queue);
         if wanted {
@@ -311,35 +292,19 @@ impl Shared {
         }
     }
 
-    /// Whether a job can be begun.
-    fn has_work(&self, queue: &Queue) -> bool {
-        !queue.jobs.is_empty() || self.has_room(queue)
-    }
-
-    /// Whether a job waits for room, and there is some.
-    fn has_room(&self, queue: &Queue) -> bool {
-        !queue.for_room.is_empty() && self.room.get().is_none_or(|room| !room.must_wait())
-    }
-
-    /// Takes the next job that can be begun: of the two kinds in turn.
-    fn next(&self, queue: &mut Queue) -> Option<Job> {
-        let of_room = (queue.room_turn || queue.jobs.is_empty()) && self.has_room(queue);
-        queue.room_turn = !of_room;
-        if of_room { queue.for_room.pop() } else { queue.jobs.pop() }
-    }
-
     fn work(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(job) = self.next(&mut queue) {
+            if let Some((demand, job)) = queue.jobs.next(self.bound.threads()) {
                 self.call(queue);
                 // A job that panics drops its sender, which answers; the thread lives on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 self.pending.fetch_sub(1, Ordering::Relaxed);
                 queue = self.lock();
+                queue.jobs.over(demand);
                 continue;
             }
-            if queue.closed && queue.len() == 0 {
+            if queue.closed && queue.jobs.len() == 0 {
                 break;
             }
             queue.idle += 1;
@@ -347,7 +312,7 @@ impl Shared {
             queue = waited.0;
             queue.idle -= 1;
             queue.calling = false;
-            if waited.1.timed_out() && queue.len() == 0 {
+            if waited.1.timed_out() && queue.jobs.len() == 0 {
                 break;
             }
         }
@@ -369,9 +334,10 @@ fn pieces<T: Send + 'static>(
             }
             let mut queue = shared.lock();
             // An owner whose place others have taken meanwhile goes on.
-            if !queue.jobs.is_empty() && queue.jobs.admits(key) {
+            let demand = Demand::plain(key);
+            if queue.jobs.has_plain() && queue.jobs.admits(key, demand) {
                 let rest = pieces(Arc::clone(&shared), key, sender, step);
-                if queue.jobs.push(key, rest).is_ok() {
+                if queue.jobs.push(key, demand, rest).is_ok() {
                     shared.pending.fetch_add(1, Ordering::Relaxed);
                 }
                 return;
@@ -400,6 +366,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job_queue::QUEUE_MAX;
     use std::sync::Barrier;
     use std::sync::mpsc;
 
@@ -508,12 +475,15 @@ mod tests {
         let pool = pool();
         let write_back = Arc::new(WriteBack::new());
         pool.wait_for(&write_back);
-        assert!(write_back.note(u64::MAX / 2), "more than any disk takes in time, and a pass is under way");
-        let waiting: Vec<_> = (0..100).map(|index| pool.io_when_room(move || Ok(index))).collect();
+        assert!(
+            write_back.note(OwnerKey::NONE.group(), u64::MAX / 2),
+            "more than any disk takes in time, and a pass is under way"
+        );
+        let waiting: Vec<_> = (0..100).map(|index| pool.io_cached(4096, move || Ok(index))).collect();
         for index in 0..10 {
             assert_eq!(pool.io(move || Ok(index)).await, Ok(index), "it needs no room");
         }
-        assert_eq!(pool.shared.lock().for_room.len(), 100);
+        assert_eq!(pool.shared.lock().jobs.len(), 100);
         write_back.cleaned(write_back.mark());
         for (index, job) in waiting.into_iter().enumerate() {
             assert_eq!(job.await, Ok(index));
@@ -525,15 +495,15 @@ mod tests {
         let pool = pool();
         let write_back = Arc::new(WriteBack::new());
         pool.wait_for(&write_back);
-        write_back.note(u64::MAX / 2);
+        write_back.note(OwnerKey::NONE.group(), u64::MAX / 2);
         let owner = Owner::new();
         let waiting = {
             let _entered = owner.enter();
-            pool.io_when_room(|| Ok(()))
+            pool.io_cached(4096, || Ok(()))
         };
         owner.leave();
         assert_eq!(waiting.await, Err(BlockError::lost()));
-        assert_eq!((pool.pending(), pool.shared.lock().len()), (0, 0));
+        assert_eq!((pool.pending(), pool.shared.lock().jobs.len()), (0, 0));
     }
 
     #[tokio::test]

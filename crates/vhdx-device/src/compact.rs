@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockError, Compaction, CompactionPhase};
+use lunway_block::{BlockError, Compaction, CompactionPhase, OwnerKey};
 use lunway_compact::FreeMap;
 use lunway_vhdx::pack::{Step, move_block};
 use lunway_vhdx::{Chain, DiskKind, SegmentSource};
@@ -261,7 +261,7 @@ fn pack(inner: &Arc<Inner>, task: &Compaction, pace: &mut Pace<'_>) -> Result<()
             let Step::Moved(bytes) = step else { continue };
             moved = true;
             task.add_moved(bytes, (highest.len() - number - 1) as u64 * len);
-            inner.dirtied(bytes);
+            inner.dirtied(OwnerKey::NONE.group(), bytes);
             since_flush += bytes;
             if since_flush >= BETWEEN_FLUSHES {
                 inner.flush()?;

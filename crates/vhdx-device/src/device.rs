@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Compaction, CompactionPhase, Durability, Extent, ExtentKind,
-    FileRange, Geometry, Identity, Io, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
+    FileRange, Geometry, Identity, Io, Owner, OwnerGroup, Permit, ResizeCallback, SharedBuf, SnapshotCommit,
+    Unmap, Zeroing,
 };
 use lunway_file::{NameWatch, ThreadPool, Workers, WriteBack};
 use lunway_vhdx::format::{Guid, GuidSource};
@@ -367,9 +368,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Counts what the page cache has taken, and has it written when that is due.
-    pub(crate) fn dirtied(self: &Arc<Self>, bytes: u64) {
-        if self.device.is_none() && self.write_back.note(bytes) {
+    /// Counts what the page cache has taken of a host, and has it written when that is due.
+    pub(crate) fn dirtied(self: &Arc<Self>, host: OwnerGroup, bytes: u64) {
+        if self.device.is_none() && self.write_back.note(host, bytes) {
             self.start_pass();
         }
     }
@@ -528,20 +529,20 @@ impl BlockDevice for VhdxDevice {
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
         match self.inner.geometry().check_write(offset, data.len() as u64) {
-            Ok(()) if !data.is_empty() => self
-                .on(
-                    |workers| &workers.writes,
-                    move |inner| {
-                        inner.change(offset, data.len() as u64, |chain| chain.write_at(offset, &data))?;
-                        match durability {
-                            Durability::Volatile => inner.dirtied(data.len() as u64),
-                            Durability::Stable => inner.flush()?,
-                        }
-                        // The memory goes back to the pool of the thread that it is from.
-                        Ok(data)
-                    },
-                )
-                .map(|written| written.map(drop)),
+            Ok(()) if !data.is_empty() => {
+                let (inner, host) = (Arc::clone(&self.inner), Owner::current_key().group());
+                let len = data.len() as u64;
+                let write = move || {
+                    inner.change(offset, len, |chain| chain.write_at(offset, &data))?;
+                    match durability {
+                        Durability::Volatile => inner.dirtied(host, len),
+                        Durability::Stable => inner.flush()?,
+                    }
+                    // The memory goes back to the pool of the thread that it is from.
+                    Ok(data)
+                };
+                self.inner.workers.writes.io(write).map(|written| written.map(drop))
+            }
             checked => Io::Ready(checked),
         }
     }
