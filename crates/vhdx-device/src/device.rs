@@ -59,8 +59,8 @@ fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
 /// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A
 ///   write that allocates waits for others of the same block alone.
-/// - **Written back in the background**, so that a flush has little left to do: as raw files are, but writes do not
-///   wait for it.
+/// - **Written back in the background**, so that a flush has little left to do, as raw files are: writes wait for room
+///   in the page cache, those of the host first that has most of it.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
 /// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not
 ///   resized.
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     /// Callbacks for a change of size.
     pub(crate) on_resize: Mutex<Vec<ResizeCallback>>,
     /// Write-back state: what the page cache has of a file's writes.
-    write_back: WriteBack,
+    pub(crate) write_back: Arc<WriteBack>,
     /// A flush is queued that gives the host what was unmapped.
     giving_back: AtomicBool,
     /// Watch of the names of its files.
@@ -226,6 +226,10 @@ impl Inner {
             Backing::File(_) => None,
             Backing::Device(bytes) => Some(Arc::clone(bytes.device())),
         };
+        let (workers, write_back) = (Workers::new(), Arc::new(WriteBack::new()));
+        if device.is_none() {
+            workers.writes.wait_for(&write_back);
+        }
         Self {
             device,
             identity: Mutex::new(identity(&chain)),
@@ -234,7 +238,7 @@ impl Inner {
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
-            write_back: WriteBack::new(),
+            write_back,
             giving_back: AtomicBool::new(false),
             operations: AtomicU64::new(0),
             watch: Watch::default(),
@@ -243,7 +247,7 @@ impl Inner {
             left: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             failed: OnceLock::new(),
-            workers: Workers::new(),
+            workers,
         }
     }
 
@@ -541,7 +545,13 @@ impl BlockDevice for VhdxDevice {
                     // The memory goes back to the pool of the thread that it is from.
                     Ok(data)
                 };
-                self.inner.workers.writes.io(write).map(|written| written.map(drop))
+                let writes = &self.inner.workers.writes;
+                match durability {
+                    Durability::Volatile => writes.io_cached(len, write),
+                    // It waits for the disk itself.
+                    Durability::Stable => writes.io(write),
+                }
+                .map(|written| written.map(drop))
             }
             checked => Io::Ready(checked),
         }

@@ -31,6 +31,8 @@ mod guids;
 mod names;
 mod range;
 mod resize;
+#[cfg(test)]
+mod room;
 mod snapshot;
 mod unopened;
 
