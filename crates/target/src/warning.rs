@@ -30,11 +30,13 @@ pub enum WarningKind {
     /// The name of a served file leads elsewhere, the file was made shorter by another program, or a flush of a VHDX
     /// file has failed.
     LostFile,
+    /// The path of the state directory leads elsewhere or nowhere, so that nothing can be saved.
+    LostStateDir,
 }
 
 impl WarningKind {
     /// All.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::OpenTarget,
         Self::ClosedTarget,
         Self::OddName,
@@ -46,6 +48,7 @@ impl WarningKind {
         Self::UnsettledConfig,
         Self::UntrackedLun,
         Self::LostFile,
+        Self::LostStateDir,
     ];
 
     /// Its name in metrics, as in JSON.
@@ -62,6 +65,7 @@ impl WarningKind {
             Self::UnsettledConfig => "unsettled_config",
             Self::UntrackedLun => "untracked_lun",
             Self::LostFile => "lost_file",
+            Self::LostStateDir => "lost_state_dir",
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, LunCon
 use crate::portal::{Listeners, Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
 use crate::shared::{Serving, Shared, Target};
+use crate::state::FileStore;
 use crate::summary::SessionSummary;
 use crate::warning::Warning;
 
@@ -112,6 +113,8 @@ pub(super) struct Changer {
     pub(super) current: Arc<Mutex<Current>>,
     pub(super) offline: Arc<Offline>,
     pub(super) listeners: Arc<Listeners>,
+    /// The state directory.
+    pub(super) store: Option<Arc<FileStore>>,
 }
 
 /// A change as its thread gets it.
@@ -311,6 +314,8 @@ impl Changer {
         warnings.extend(self.transaction().warnings());
         warnings.extend(self.maker.unsettled.warnings());
         warnings.extend(self.turns.warnings());
+        let lost = self.store.as_ref().and_then(|store| store.lost());
+        warnings.extend(lost.map(Warning::lost_state_dir));
         warnings
     }
 

@@ -110,7 +110,6 @@ type Luns = BTreeMap<(String, u16), Lun>;
 pub struct Server {
     changer: Changer,
     workers: Arc<[Worker]>,
-    state: Option<Arc<FileStore>>,
     /// Deregisters when it is dropped.
     registrar: Option<IsnsRegistrar>,
 }
@@ -173,16 +172,16 @@ impl Server {
         let sockets = listeners.prepare(settings::portal_groups(&config))?;
         own::none_is_own(&config, sockets.portals())?;
 
-        let state = config.state_folder().as_deref().map(FileStore::open).transpose()?;
-        let state = state.map(Arc::new);
+        let store = config.state_folder().as_deref().map(FileStore::open).transpose()?;
+        let store = store.map(Arc::new);
         let daemon = Arc::new(DaemonIdentity::of(&config));
-        let kept = state.clone().map(|store| store as Arc<dyn StateStore>);
-        let tracks = state.as_ref().map(|store| store.path().to_owned());
+        let state = store.clone().map(|store| store as Arc<dyn StateStore>);
+        let tracks = store.as_ref().map(|store| store.place().path().to_owned());
         tracks.as_deref().into_iter().for_each(snapshots::clean_up);
         let unsettled = Arc::default();
         let own_files = Arc::new(OwnFiles::of(&config, tracks.as_deref()));
         let runtime = Runtime::current();
-        let maker = Maker { open, runtime, state: kept, tracks, daemon, unsettled, own_files };
+        let maker = Maker { open, runtime, state, tracks, daemon, unsettled, own_files };
         let (opened, left) = open_all(&config, &maker).await?;
         let luns: Luns = opened.into_iter().map(|lun| (lun.key(), lun)).collect();
         let mut targets = BTreeMap::new();
@@ -252,8 +251,9 @@ impl Server {
         later.attend(left);
         let listeners = Arc::new(listeners);
         let claims = Claims::default();
-        let changer = Changer { shared, maker, turns, transaction, claims, current, offline, listeners };
-        Ok(Self { changer, workers, state, registrar })
+        let changer =
+            Changer { shared, maker, turns, transaction, claims, current, offline, listeners, store };
+        Ok(Self { changer, workers, registrar })
     }
 
     /// Says which file the configuration is saved to from now on: it is not served as a disk.
@@ -519,10 +519,10 @@ impl Server {
         // Who is left now waits for one of the devices that have not answered.
         let unfinished = all_ended(&connections, LAST_TIME).await;
         self.stop_workers();
-        if let Some(state) = &self.state {
+        if let Some(store) = &self.changer.store {
             // Devices that do not answer refer to it as long as the process lives, and their threads may outlive its
             // exit.
-            state.end().await;
+            store.end().await;
         }
         tracing::info!("shut down");
         if unfinished == 0 && flushes.is_empty() && unanswered.is_empty() {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +25,7 @@ use super::lun::Lun;
 use super::opening::LunOpenOptions;
 use crate::config::DeviceName;
 use crate::metrics::Metrics;
-use crate::state::SET_STATE_DIR;
+use crate::state::{Place, SET_STATE_DIR};
 
 /// Maximum time that changes are held: as long as the end of an epoch of change tracking waits. Initiators give an
 /// operation up after 30 s, Windows after 60.
@@ -214,20 +215,21 @@ impl Server {
                 "it has {SNAPSHOTS_MAX} snapshots: delete one (`lunway snapshot delete`)"
             )));
         }
-        let Some(folder) = self.changer.maker.tracks.as_deref() else {
+        let Some(store) = &self.changer.store else {
             return Err(refused(format!("snapshots need a state directory: {SET_STATE_DIR}")));
         };
-        let area = self.open_area(folder, name, area).await.map_err(refused)?;
+        let area = self.open_area(store.place(), name, area).await.map_err(refused)?;
         let metrics = Arc::clone(&self.changer.shared.metrics);
         Ok(Making { tracking, snapshots, read_only, area, metrics, order })
     }
 
     /// Opens a file for what is copied, and takes its name away: it is gone with the process.
-    async fn open_area(&self, folder: &Path, name: &str, bytes: u64) -> Result<Arc<dyn BlockDevice>, String> {
-        let path = folder.join(format!("{PREFIX}{name}{}", ENDS[0]));
+    async fn open_area(&self, place: &Place, name: &str, bytes: u64) -> Result<Arc<dyn BlockDevice>, String> {
+        let path = place.path().join(format!("{PREFIX}{name}{}", ENDS[0]));
         let failed = |error: &dyn std::fmt::Display| format!("the area {}: {error}", path.display());
-        let file = path.clone();
+        let (file, place) = (path.clone(), place.clone());
         let made = tokio::task::spawn_blocking(move || {
+            place.check().map_err(io::Error::other)?;
             let file = File::options().write(true).create_new(true).mode(0o600).open(file)?;
             file.set_len(bytes)
         });

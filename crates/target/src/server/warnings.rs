@@ -62,6 +62,11 @@ impl Warning {
         Self { kind: WarningKind::LostFile, text: format!("lun {lun} of target {target}: {why}") }
     }
 
+    /// A state directory whose path leads elsewhere.
+    pub(super) fn lost_state_dir(why: String) -> Self {
+        Self { kind: WarningKind::LostStateDir, text: why }
+    }
+
     /// Returns the warning that a target lets in everybody or nobody; `None`: neither.
     pub fn of_access(target: &TargetConfig) -> Option<Self> {
         effects::warning(target)

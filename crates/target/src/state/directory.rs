@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use lunway_block::small_file;
@@ -17,6 +17,8 @@ const LOCK: &str = ".lock";
 
 /// Operations on a directory and its files, each step as small as a crash can cut it.
 pub(super) trait Directory: Send {
+    /// Whether its path still leads to it.
+    fn check(&self) -> Result<(), LostDirectory>;
     /// The bytes of a file; `None`: there is none.
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>>;
     /// Makes a file empty, or an empty file.
@@ -33,6 +35,49 @@ pub(super) trait Directory: Send {
     fn sync(&mut self) -> io::Result<()>;
     /// All names.
     fn names(&mut self) -> io::Result<Vec<String>>;
+}
+
+/// The path of the state directory leads elsewhere or nowhere: what is saved there would not be found again, or would
+/// be that of another daemon.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the state directory {} is lost: {why}. Reservations with APTPL, mode pages and access states cannot be saved until it is \
+     back (move it back, or unmount what covers it) or lunway is restarted, which begins with what is there then",
+    path.display()
+)]
+pub(crate) struct LostDirectory {
+    path: PathBuf,
+    why: String,
+}
+
+/// Where the state directory was when it was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    path: PathBuf,
+    /// Device and inode. No other directory gets the number as long as this one is open.
+    identity: (u64, u64),
+}
+
+impl Place {
+    fn of(path: &Path, directory: &File) -> io::Result<Self> {
+        let found = directory.metadata()?;
+        Ok(Self { path: path.to_owned(), identity: (found.dev(), found.ino()) })
+    }
+
+    /// The path as it was given.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the path still leads to the directory. Waits for the file system.
+    pub(crate) fn check(&self) -> Result<(), LostDirectory> {
+        let why = match fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == self.identity => return Ok(()),
+            Ok(_) => "another one is in its place".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(LostDirectory { path: self.path.clone(), why })
+    }
 }
 
 /// Puts `bytes` in the place of a file. Cut anywhere, the old file or the new one is there.
@@ -62,7 +107,7 @@ pub(super) fn sweep(directory: &mut dyn Directory) -> io::Result<()> {
 
 /// The real thing.
 pub(super) struct FileSystem {
-    path: PathBuf,
+    place: Place,
     directory: File,
     unfinished: Option<File>,
     /// Locked as long as it is open.
@@ -88,7 +133,15 @@ impl FileSystem {
         // For people, and for the message of the next one; that it is not written does no harm.
         let _ = lock.set_len(0).and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()));
         let directory = File::open(path)?;
-        Ok(Ok(Self { path: path.to_owned(), directory, unfinished: None, _lock: lock }))
+        Ok(Ok(Self { place: Place::of(path, &directory)?, directory, unfinished: None, _lock: lock }))
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.place.path.join(name)
     }
 
     fn unfinished(&mut self) -> io::Result<&mut File> {
@@ -103,8 +156,12 @@ fn private() -> OpenOptions {
 }
 
 impl Directory for FileSystem {
+    fn check(&self) -> Result<(), LostDirectory> {
+        self.place.check()
+    }
+
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        let file = match small_file::open(&self.path.join(name)) {
+        let file = match small_file::open(&self.path_of(name)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -116,7 +173,7 @@ impl Directory for FileSystem {
     }
 
     fn create(&mut self, name: &str) -> io::Result<()> {
-        let file = private().create(true).write(true).truncate(true).open(self.path.join(name))?;
+        let file = private().create(true).write(true).truncate(true).open(self.path_of(name))?;
         self.unfinished = Some(file);
         Ok(())
     }
@@ -130,11 +187,11 @@ impl Directory for FileSystem {
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        fs::rename(self.path_of(from), self.path_of(to))
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.path.join(name)) {
+        match fs::remove_file(self.path_of(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -145,7 +202,7 @@ impl Directory for FileSystem {
     }
 
     fn names(&mut self) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name()));
+        let names = fs::read_dir(&self.place.path)?.map(|entry| entry.map(|entry| entry.file_name()));
         // Names that are no text are not ours.
         names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose()).collect()
     }
@@ -158,6 +215,10 @@ mod tests {
     use super::*;
 
     impl Directory for Folder {
+        fn check(&self) -> Result<(), LostDirectory> {
+            Ok(())
+        }
+
         fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
             Ok(Folder::read(self, name))
         }

@@ -14,7 +14,7 @@ mod queue;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use crate::log_limit::LogLimit;
 use directory::{Directory, FileSystem, remove, replace, sweep};
 use queue::{Queue, Request, Thing};
 
+pub(crate) use directory::Place;
 pub(crate) use file::name as file_name;
 
 /// Whether a file of the state directory is the daemon's own by its name: a kept item, a track file, what a snapshot
@@ -92,11 +93,40 @@ const END_POLL: Duration = Duration::from_millis(5);
 ///
 /// All of this is done by one thread, because it waits for the disk; those who serve never do. What is to be saved
 /// waits in a queue, in which sessions take turns. The directory is locked: two processes that keep the same state
-/// would undo each other's.
+/// would undo each other's. A directory whose path leads elsewhere is [lost](Self::lost): then nothing is loaded or
+/// saved, as the next start would not find it.
 pub struct FileStore {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    path: PathBuf,
+    place: Place,
+    lost: Arc<Lost>,
+}
+
+/// Why the directory is lost, as it was seen last: whoever asks does not wait for a file system.
+#[derive(Debug, Default)]
+struct Lost(Mutex<Option<String>>);
+
+impl Lost {
+    fn now(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks whether the directory is lost.
+    ///
+    /// # Errors
+    ///
+    /// Why it is.
+    fn look(&self, directory: &dyn Directory) -> Result<(), String> {
+        let found = directory.check().map_err(|lost| lost.to_string());
+        let now = found.as_ref().err().cloned();
+        let before = std::mem::replace(&mut *self.now(), now);
+        match &found {
+            Err(why) if before.as_ref() != Some(why) => tracing::error!("{why}"),
+            Ok(()) if before.is_some() => tracing::warn!("the state directory is back"),
+            _ => {}
+        }
+        found
+    }
 }
 
 impl FileStore {
@@ -107,13 +137,14 @@ impl FileStore {
         let mut directory =
             directory.map_err(|process| StateDirError::InUse { path: path.to_owned(), process })?;
         sweep(&mut directory).map_err(unusable)?;
-        let queue = Arc::new(Queue::new());
-        let requests = Arc::clone(&queue);
+        let (queue, lost, place) =
+            (Arc::new(Queue::new()), Arc::<Lost>::default(), directory.place().clone());
+        let (requests, seen) = (Arc::clone(&queue), Arc::clone(&lost));
         let thread = thread::Builder::new()
             .name("lunway-state".to_owned())
-            .spawn(move || serve(&mut directory, &requests))
+            .spawn(move || serve(&mut directory, &requests, &seen))
             .map_err(unusable)?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)), path: path.to_owned() })
+        Ok(Self { queue, thread: Mutex::new(Some(thread)), place, lost })
     }
 
     /// Ends what was asked for, and gives the directory to the next process; where its disk does not answer within
@@ -131,8 +162,13 @@ impl FileStore {
     }
 
     /// The directory.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Why the directory is lost, if that was seen at the last request or within 10 s.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.lost.now().clone()
     }
 }
 
@@ -166,7 +202,7 @@ impl Drop for FileStore {
 
 impl fmt::Debug for FileStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileStore").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("FileStore").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
@@ -175,7 +211,7 @@ fn unavailable(owner: &str, item: &str, why: impl fmt::Display) -> StateError {
 }
 
 /// The thread. It ends when nobody can ask any more.
-fn serve(directory: &mut dyn Directory, queue: &Queue) {
+fn serve(directory: &mut dyn Directory, queue: &Queue, lost: &Lost) {
     /// However the thread ends, nobody waits for it.
     struct Ending<'a>(&'a Queue);
     impl Drop for Ending<'_> {
@@ -187,12 +223,16 @@ fn serve(directory: &mut dyn Directory, queue: &Queue) {
     // An initiator can make as many saves fail as it likes.
     let log = LogLimit::default();
     while let Some(request) = queue.next() {
+        let there = lost.look(directory);
         match request {
+            Request::Look => {}
             Request::Load { thing: Thing { owner, item }, answer } => {
-                let _ = answer.send(load(directory, &owner, &item));
+                let there = there.map_err(|why| unavailable(&owner, &item, why));
+                let _ = answer.send(there.and_then(|()| load(directory, &owner, &item)));
             }
             Request::Save { thing: Thing { owner, item }, bytes, answers } => {
-                let saved = save(directory, &owner, &item, &bytes);
+                let there = there.map_err(|why| unavailable(&owner, &item, why));
+                let saved = there.and_then(|()| save(directory, &owner, &item, &bytes));
                 if let Err(error) = &saved {
                     log.info(|suppressed| tracing::error!(suppressed, "{error}"));
                 }
@@ -284,6 +324,29 @@ mod tests {
         assert!(error.to_string().contains(&format!("process {};", std::process::id())), "{error}");
         drop(store);
         assert!(FileStore::open(dir.path()).is_ok());
+    }
+
+    /// Lost was: a reservation that was answered with GOOD, saved into another directory than the next start had.
+    #[tokio::test]
+    async fn nothing_is_kept_in_a_directory_that_was_removed_or_exchanged_until_it_is_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, aside] = ["state", "aside"].map(|name| dir.path().join(name));
+        let store = FileStore::open(&path).unwrap();
+        save(&store, "reservations", b"one").await;
+        std::fs::rename(&path, &aside).unwrap();
+        for bytes in [&b"two"[..], b""] {
+            let error = store.save(OWNER, "reservations", bytes.to_vec()).await.unwrap_err().to_string();
+            assert!(error.contains("state is lost") && error.contains("restarted"), "{error}");
+            assert!(store.load(OWNER, "reservations").is_err(), "nothing is not what was kept");
+            assert!(store.lost().is_some());
+            // Once it is gone, once another is there.
+            std::fs::create_dir_all(&path).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "it is of somebody else");
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+        assert_eq!(store.load(OWNER, "reservations"), Ok(Some(b"one".to_vec())));
+        assert_eq!(store.lost(), None);
     }
 
     #[test]

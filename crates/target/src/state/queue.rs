@@ -2,10 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
 use lunway_block::{FairQueue, Owner, OwnerKey};
 use lunway_scsi::StateError;
 use tokio::sync::oneshot;
+
+/// Interval at which the directory is looked at while nothing is asked for: as often as served files are, so that
+/// warnings of both kinds come within 10 s.
+const LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// What is kept under one name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +32,8 @@ pub(super) enum Request {
         /// Of all who saved it since it was last taken.
         answers: Vec<oneshot::Sender<Result<(), StateError>>>,
     },
+    /// Nothing was asked for during [`LOOK_TIME`].
+    Look,
 }
 
 /// Requests to the thread, from any other.
@@ -114,17 +121,15 @@ impl Queue {
         drop(waiting);
     }
 
-    /// Waits for the next request; `None`: there will be no more.
+    /// Waits for the next request, which is [`Request::Look`] after [`LOOK_TIME`]; `None`: there will be no more.
     pub(super) fn next(&self) -> Option<Request> {
-        let mut state = self.state();
-        loop {
-            if let Some(request) = state.take() {
-                return Some(request);
-            }
-            if state.closed {
-                return None;
-            }
-            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let nothing = |state: &mut State| state.loads.is_empty() && state.saves.is_empty() && !state.closed;
+        let waited = self.news.wait_timeout_while(self.state(), LOOK_TIME, nothing);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match state.take() {
+            Some(request) => Some(request),
+            None if state.closed => None,
+            None => Some(Request::Look),
         }
     }
 }
@@ -166,7 +171,7 @@ mod tests {
         queue.close();
         let saves = std::iter::from_fn(|| match queue.next()? {
             Request::Save { thing, bytes, answers } => Some((thing.owner, bytes, answers.len())),
-            Request::Load { .. } => panic!("nothing is loaded"),
+            Request::Load { .. } | Request::Look => panic!("it is no save"),
         });
         saves.collect()
     }

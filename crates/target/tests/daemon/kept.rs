@@ -1,8 +1,9 @@
 //! What outlives the daemon in `state_dir`.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use lunway_target::{Config, Server, StartError};
+use lunway_target::{Config, Server, SnapshotOrder, StartError, WarningKind};
 
 use crate::support::*;
 
@@ -89,4 +90,36 @@ fn a_daemon_does_not_serve_a_disk_whose_reservations_are_damaged() {
     let error = runtime.block_on(Server::start(config, opener(&Slow::new()))).err().unwrap();
     assert!(matches!(error, StartError::Open { lun: 0, .. }), "{error}");
     assert!(error.to_string().contains("reservations"), "{error}");
+}
+
+/// Longest time until a lost directory is seen, and as much again for a busy machine.
+const SEEN_TIME: Duration = Duration::from_secs(20);
+
+/// Lost was: a reservation that was answered with GOOD, while the directory was away.
+#[test]
+fn a_state_dir_that_is_gone_is_a_warning_and_nothing_that_it_is_needed_for_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    let daemon = start(&path);
+    let mut client = daemon.log_in_as(1).ready();
+    std::fs::rename(&path, dir.path().join("aside")).unwrap();
+    let lost = || {
+        let warnings = daemon.server().warnings().into_iter();
+        warnings.filter(|warning| warning.kind == WarningKind::LostStateDir).count()
+    };
+    let begun = Instant::now();
+    while lost() == 0 {
+        assert!(begun.elapsed() < SEEN_TIME, "nobody looks at it");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // A registration that need not be kept is none of its business; one that is to be kept is a HARDWARE ERROR.
+    assert_eq!(reserve_out(&mut client, [REGISTER, 0, 0, 7, 0]), 0);
+    assert_eq!(reserve_out(&mut client, [REGISTER, 0, 7, 8, 1]), 2);
+    let order = SnapshotOrder { target: TARGET.to_owned(), lun: 0, name: "s".to_owned(), epoch: None };
+    let refused = daemon.runtime.block_on(daemon.server().create_snapshots(vec![order], 1 << 20));
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("state is lost"), "{why}");
+    std::fs::rename(dir.path().join("aside"), &path).unwrap();
+    assert_eq!(reserve_out(&mut client, [REGISTER, 0, 7, 8, 1]), 0);
+    assert_eq!(lost(), 0);
 }
