@@ -1,48 +1,28 @@
 //! Another configuration while the server runs: whole, or not at all.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use lunway_block::Permit;
-use lunway_iscsi::login::ChapAuth;
-use lunway_scsi::{AccessState as ScsiAccessState, PortGroup, ScsiTarget};
 use serde::Serialize;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::claim::{Claim, Claimed, Claims};
-use super::error::{ChangeError, StartError, UnansweredDevice};
-use super::lun::{Lun, Maker, Resize, Serials, Succession};
+use super::claim::Claims;
+use super::commit::Aftermath;
+use super::error::{ChangeError, UnansweredDevice};
+use super::loss::{end_of_snapshots, one_serial_each, smaller};
+use super::lun::{Lun, Maker};
 use super::offline::Offline;
 use super::own::none_is_own;
-use super::tracking::Fallback;
+use super::prepared::Openings;
 use super::turn::{FileDiffers, Turn, Turns};
-use super::{Current, Luns, Server, all_ended, effects, settings};
-use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, LunConfig, TargetConfig};
-use crate::portal::{Listeners, Portals, PreparedListeners};
-use crate::registry::{Handle, Order};
-use crate::shared::{Serving, Shared, Target};
+use super::{Current, Luns, Server, effects, settings};
+use crate::config::{Change, Config, ConfigError, LunConfig, TargetConfig};
+use crate::portal::Listeners;
+use crate::shared::Shared;
 use crate::state::FileStore;
-use crate::summary::SessionSummary;
 use crate::warning::Warning;
 
-/// Time to log out for the initiators of a target that goes.
-const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// Maximum time that a change waits for the devices of removed logical units: longer than a flush of what the page
-/// cache may hold takes as a rule. People wait for the answer, and other changes of the same logical units for this
-/// one.
-const RETIRE_TIME: Duration = Duration::from_secs(10);
-/// Additional time for the connections that did not log out.
-const DRAIN_SLACK: Duration = Duration::from_secs(1);
-/// How long a removal waits for sessions that are just ending: a host has logged out before the daemon has ended its
-/// connection.
-const ENDING_TIME: Duration = Duration::from_millis(500);
-/// Interval at which it looks.
-const ENDING_POLL: Duration = Duration::from_millis(20);
 /// Looks at a configuration that is served, while no other change can be made. Blocks, where it is said that it may.
 pub type Served = Arc<dyn Fn(&Config) + Send + Sync>;
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage, and the permit
@@ -138,8 +118,8 @@ struct Draft {
 /// The logical units that are served, and those that take their leave. Only who has the turn changes them, and whoever
 /// wants looks at them.
 pub(super) struct Transaction {
-    luns: Luns,
-    leaves: Vec<Leave>,
+    pub(super) luns: Luns,
+    pub(super) leaves: Vec<Leave>,
     closed: bool,
 }
 
@@ -147,20 +127,6 @@ pub(super) struct Transaction {
 pub(super) struct Leave {
     pub(super) name: UnansweredDevice,
     pub(super) task: JoinHandle<()>,
-}
-
-/// A logical unit that a change under way has opened and that is not served yet.
-struct Opened {
-    /// As it was asked for.
-    config: LunConfig,
-    lun: Lun,
-}
-
-/// Logical units that a change under way has opened, with its claims on them.
-#[derive(Default)]
-struct Openings {
-    luns: Vec<Opened>,
-    claims: Vec<Claimed>,
 }
 
 /// Outcome of an attempt at a change, made while no other could be made.
@@ -171,52 +137,6 @@ enum Attempt {
     Unchanged(Changed),
     /// Made. What disks have to do with it goes on.
     Made(Changed, Aftermath),
-}
-
-/// Remaining work of a change that is made: work of disks, for which other changes need not wait.
-struct Aftermath {
-    resizes: Vec<Resize>,
-    left: Vec<(String, u16, oneshot::Receiver<()>)>,
-    /// Sessions with targets that are gone.
-    leaving: Vec<Arc<Handle>>,
-    /// Logical units that were never served, and of which nothing is to stay.
-    forgotten: Vec<JoinHandle<()>>,
-    _claims: Claimed,
-}
-
-/// All that a new configuration needs besides devices, had before anything is changed.
-struct Prepared {
-    targets: BTreeMap<String, Arc<Target>>,
-    /// Logical units that are new or take another's place.
-    new: Vec<(TargetConfig, LunConfig)>,
-    /// Logical units whose device stays, with what is in front of it then.
-    renewed: Vec<((String, u16), Arc<lunway_scsi::LogicalUnit>)>,
-    /// Logical units that stay, with a new size.
-    resized: Vec<((String, u16), u64)>,
-    /// CHAP proof required of discovery sessions.
-    discovery: Option<ChapAuth>,
-    /// Secrets that were read anew and are others.
-    secrets: Vec<Change>,
-    /// Bound.
-    sockets: PreparedListeners,
-}
-
-impl Openings {
-    fn find(&self, target: &str, config: &LunConfig) -> Option<usize> {
-        self.luns.iter().position(|opened| opened.lun.target == target && opened.config == *config)
-    }
-
-    fn take(&mut self, target: &str, config: &LunConfig) -> Option<Lun> {
-        self.find(target, config).map(|at| self.luns.swap_remove(at).lun)
-    }
-
-    /// Gives back what was not used.
-    async fn close(&mut self) {
-        for opened in self.luns.drain(..) {
-            opened.lun.close().await;
-        }
-        self.claims.clear();
-    }
 }
 
 impl Transaction {
@@ -427,28 +347,6 @@ impl Changer {
         made
     }
 
-    /// Opens devices, with no other change waiting. If others are busy with them, that is waited for, and nothing is
-    /// opened.
-    async fn open(
-        &self,
-        luns: Vec<(TargetConfig, LunConfig)>,
-        openings: &mut Openings,
-    ) -> Result<(), StartError> {
-        let claims: Vec<_> = luns.iter().map(|(target, lun)| Claim::of(target.name.as_str(), lun)).collect();
-        let Some(claimed) = self.claims.claim(claims.clone()) else {
-            // With nothing in hand, so that two changes never wait for each other.
-            openings.close().await;
-            self.claims.released(&claims).await;
-            return Ok(());
-        };
-        openings.claims.push(claimed);
-        for (target, config) in luns {
-            let lun = self.maker.make(&target, &config, Fallback::Refuse).await?;
-            openings.luns.push(Opened { config, lun });
-        }
-        Ok(())
-    }
-
     /// Makes a change, if all devices are open that it needs. On a thread that may wait for files, in its turn.
     fn make(&self, turn: &Turn, draft: Draft, openings: &mut Openings) -> Result<Attempt, ChangeError> {
         let Draft { generation, old, mut new, .. } = draft;
@@ -578,50 +476,6 @@ impl Changer {
         })
     }
 
-    /// Refuses to remove what initiators use, and memory that holds data. Waits for sessions that are just ending.
-    fn none_is_used(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
-        let by = Instant::now() + ENDING_TIME;
-        loop {
-            match self.none_is_used_now(old, new) {
-                Err(ChangeError::InUse { .. }) if Instant::now() < by => thread::sleep(ENDING_POLL),
-                used => return used,
-            }
-        }
-    }
-
-    fn none_is_used_now(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
-        let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
-        let transaction = self.transaction();
-        let luns = &transaction.luns;
-        for target in &old.targets {
-            let name = target.name.as_str();
-            let of_target = || sessions.iter().filter(|session| session.target.eq_ignore_ascii_case(name));
-            let Some(stays) = new.target(name) else {
-                if let Some(initiators) = effects::listed_each(of_target()) {
-                    return Err(ChangeError::InUse { place: format!("target {name}"), initiators });
-                }
-                target.luns.iter().try_for_each(|lun| holds_no_data(luns, name, lun))?;
-                continue;
-            };
-            for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
-                let sees = |session: &&SessionSummary| {
-                    let view = serving.targets.get(name).map(|target| {
-                        target.view_of(&session.initiator, session.peer.ip(), session.user.as_deref())
-                    });
-                    view.is_none_or(|view| view.luns.is_none_or(|luns| luns.contains(&lun.id)))
-                };
-                let is_served = luns.contains_key(&(name.to_owned(), lun.id));
-                let users = of_target().filter(|_| is_served).filter(sees);
-                if let Some(initiators) = effects::listed_each(users) {
-                    let place = format!("lun {} of target {name}", lun.id);
-                    return Err(ChangeError::InUse { place, initiators });
-                }
-                holds_no_data(luns, name, lun)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Logs what waits for the next start, once: a reload of the same file says nothing new.
     fn tell_later(&self, later: &[String]) {
         let mut current = self.current();
@@ -629,258 +483,6 @@ impl Changer {
             later.iter().for_each(|sentence| tracing::warn!("{sentence}"));
             current.later = later.to_vec();
         }
-    }
-
-    /// Gets everything that `new` needs besides devices. Of what is served nothing changes.
-    fn prepare(&self, new: &Config, switched: Option<(&str, u16)>) -> Result<Prepared, ChangeError> {
-        let serving = self.shared.serving();
-        let mut prepared = Prepared {
-            targets: BTreeMap::new(),
-            new: Vec::new(),
-            renewed: Vec::new(),
-            resized: Vec::new(),
-            discovery: settings::discovery_auth(new).map_err(StartError::from)?,
-            secrets: Vec::new(),
-            sockets: self.listeners.prepare(settings::portal_groups(new)).map_err(StartError::from)?,
-        };
-        let old = self.configuration().1;
-        if old.discovery == new.discovery
-            && prepared.discovery.is_some()
-            && prepared.discovery != serving.discovery
-        {
-            prepared.secrets.push(changed_secret("discovery".to_owned()));
-        }
-        for config in &new.targets {
-            self.prepare_target(&serving, new, (config, switched), &mut prepared)?;
-        }
-        Ok(prepared)
-    }
-
-    fn prepare_target(
-        &self,
-        serving: &Serving,
-        new: &Config,
-        (config, switched): (&TargetConfig, Option<(&str, u16)>),
-        prepared: &mut Prepared,
-    ) -> Result<(), ChangeError> {
-        let name = config.name.as_str();
-        let old = serving.targets.get(name);
-        let auth = settings::auth(new, config)?;
-        if let Some(old) = old
-            && old.config.chap == config.chap
-            && old.config.mutual_chap == config.mutual_chap
-            && old.auth != auth
-        {
-            prepared.secrets.push(changed_secret(format!("target {name}")));
-        }
-        for lun in &config.luns {
-            let key = (name.to_owned(), lun.id);
-            let switched = switched == Some((name, lun.id));
-            let succession = {
-                let transaction = self.transaction();
-                let old = transaction.luns.get(&key);
-                old.map(|old| (Arc::clone(&old.device), old.succession(lun, switched)))
-            };
-            match succession {
-                Some((_, Succession::Kept { resize })) => {
-                    prepared.resized.extend(resize.map(|size| (key, size)));
-                }
-                Some((device, Succession::NewUnit)) => {
-                    let unit = self.maker.unit(config, lun, &device)?;
-                    prepared.renewed.push((key, unit));
-                }
-                Some((_, Succession::Reopened { memory })) => {
-                    let (target, lun, device) = (name.to_owned(), lun.id, lun.device.to_string());
-                    return Err(ChangeError::Reopened { target, lun, device, memory });
-                }
-                // It is opened beside changes.
-                None if self.offline.has(name, lun) => {}
-                None | Some((_, Succession::NewDevice)) => prepared.new.push((config.clone(), lun.clone())),
-            }
-        }
-        let scsi = match old {
-            Some(old) => Arc::clone(&old.scsi),
-            None => self.maker.target(name).map_err(StartError::State)?,
-        };
-        let config = self.offline.target_with_formats(config);
-        prepared.targets.insert(name.to_owned(), Arc::new(Target { config, auth, scsi }));
-        Ok(())
-    }
-
-    /// Makes the change. Nothing here can fail, and nothing waits.
-    fn commit(
-        &self,
-        transaction: &mut Transaction,
-        prepared: Prepared,
-        openings: &mut Openings,
-        (new, end_snapshots): (&Config, bool),
-    ) -> Aftermath {
-        let luns = &mut transaction.luns;
-        let old = self.shared.serving();
-        let limits = settings::fit_descriptors(new.limits);
-        if limits != old.limits {
-            settings::warn_of_memory(&limits);
-        }
-        self.shared.registry.set_limits(&limits);
-        self.shared.memory.set_limits(settings::memory_limits(&limits));
-        // From here on logins meet the new configuration.
-        self.shared.serve(settings::serving(new, limits, prepared.targets.clone(), prepared.discovery));
-        let portals = self.shared.portals.now();
-        self.listeners.commit(prepared.sockets);
-        self.drain_portals(&old, &portals);
-        let leaving = self.reconsider_sessions(&old, &prepared.targets);
-        for target in prepared.targets.values() {
-            target.scsi.set_port_groups(port_groups(new, &target.config));
-        }
-        let resized = |(key, size)| luns.get(&key).map(|lun: &Lun| lun.resize(size, end_snapshots));
-        let resizes = prepared.resized.into_iter().filter_map(resized).collect();
-        for (key, unit) in prepared.renewed {
-            if let (Some(lun), Some(target)) = (luns.get_mut(&key), prepared.targets.get(&key.0)) {
-                withdraw(&target.scsi, key.1);
-                lun.unit = unit;
-                log_refused(attach(&target.scsi, lun));
-            }
-        }
-        let gone = |key: &(String, u16)| new.target(&key.0).and_then(|target| target.lun(key.1)).is_none();
-        let replaced = |key: &(String, u16)| {
-            prepared.new.iter().any(|(target, lun)| target.name.as_str() == key.0 && lun.id == key.1)
-        };
-        let keys: Vec<_> = luns.keys().filter(|key| gone(key) || replaced(key)).cloned().collect();
-        let mut retired = Vec::new();
-        for key in keys {
-            let Some(lun) = luns.remove(&key) else { continue };
-            // Initiators of a target that goes use it until they have logged out.
-            let last = match (prepared.targets.get(&key.0), old.targets.get(&key.0)) {
-                (Some(target), _) => {
-                    withdraw(&target.scsi, key.1);
-                    None
-                }
-                (None, target) => target.map(|target| Arc::clone(&target.scsi)),
-            };
-            retired.push((lun, gone(&key), last));
-        }
-        for (target, config) in &prepared.new {
-            let lun = openings.take(target.name.as_str(), config);
-            if let (Some(lun), Some(target)) = (lun, prepared.targets.get(target.name.as_str())) {
-                log_refused(attach(&target.scsi, &lun));
-                lun.log();
-                luns.insert(lun.key(), lun);
-            }
-        }
-        for target in &new.targets {
-            for config in &target.luns {
-                if let Some(lun) = luns.get_mut(&(target.name.to_string(), config.id)) {
-                    lun.reconfigure(config);
-                }
-            }
-        }
-        let gone_offline = self.offline.retain(new, luns);
-        for (target, config) in &gone_offline {
-            let target = prepared.targets.get(target);
-            target.into_iter().for_each(|target| target.scsi.expect_no_more(config.id));
-        }
-        self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
-        let retired_claims = retired.iter().map(|(lun, ..)| Claim::of(&lun.target, &lun.config));
-        let offline_claims = gone_offline.iter().map(|(target, config)| Claim::of(target, config));
-        let claims = retired_claims.chain(offline_claims).collect();
-        let claims = self.claims.claim_beside(claims);
-        transaction.leaves.retain(|leave| !leave.task.is_finished());
-        let mut left = Vec::new();
-        for (lun, for_good, last) in retired {
-            let (target, id) = lun.key();
-            let (leave, ended) = self.retire(lun, for_good, last, &leaving);
-            transaction.leaves.push(leave);
-            left.push((target, id, ended));
-        }
-        let forgotten =
-            gone_offline.iter().map(|(target, config)| self.maker.forget(target, config.id)).collect();
-        Aftermath { resizes, left, leaving, forgotten, _claims: claims }
-    }
-
-    /// Takes leave of a logical unit, on the server's own runtime: whatever becomes of the change, its data is flushed.
-    /// One that initiators still use, of a target that is gone, is withdrawn when they have logged out.
-    fn retire(
-        &self,
-        lun: Lun,
-        for_good: bool,
-        last: Option<Arc<ScsiTarget>>,
-        leaving: &[Arc<Handle>],
-    ) -> (Leave, oneshot::Receiver<()>) {
-        let (name, id, leaving) = (lun.unanswered(), lun.config.id, leaving.to_vec());
-        let (end, ended) = oneshot::channel();
-        let task = self.maker.runtime.spawn(async move {
-            if let Some(target) = last {
-                all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
-                withdraw(&target, id);
-            }
-            if let Err(error) = lun.retire(for_good).await {
-                tracing::error!("{error}");
-            }
-            // The change may no longer wait for it.
-            let _ = end.send(());
-        });
-        (Leave { name, task }, ended)
-    }
-
-    /// Waits for what the disks have to do with a change that is made: for [`RETIRE_TIME`] for those that are removed.
-    /// What can still go wrong here are devices that do not do as they are told, which is logged.
-    async fn follow_up(&self, aftermath: Aftermath) {
-        let Aftermath { resizes, left, leaving, forgotten, _claims } = aftermath;
-        join_all(forgotten).await;
-        let resizes = join_all(resizes.into_iter().map(|resize| resize.carry_out(&self.maker.runtime)));
-        let leaves = async {
-            all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
-            let by = tokio::time::Instant::now() + RETIRE_TIME;
-            for (target, lun, ended) in left {
-                if tokio::time::timeout_at(by, ended).await.is_err() {
-                    tracing::error!(%target, lun, "the device of a removed LUN does not answer: it is closed when it does");
-                }
-            }
-        };
-        let (resized, ()) = tokio::join!(resizes, leaves);
-        for error in resized.into_iter().filter_map(Result::err) {
-            tracing::error!("{error}");
-        }
-    }
-
-    /// Asks the initiators that came by portals which this change has taken away to log out. They find the others by
-    /// SendTargets. (An address that the machine loses for a while is another matter: its sessions may go on when it is
-    /// back.)
-    fn drain_portals(&self, serving: &Serving, before: &Portals) {
-        let now = self.shared.portals.now();
-        for target in serving.targets.keys() {
-            for connection in self.shared.registry.connections_with(target) {
-                let tags = connection.portal().map(|portal| (before.tag_of(portal), now.tag_of(portal)));
-                if matches!(tags, Some((Some(old), new)) if new != Some(old)) {
-                    connection.send(Order::RequestLogout(DRAIN_TIME));
-                }
-            }
-        }
-    }
-
-    /// Changes what the sessions of targets that are different now may see and do, at once: when the change is
-    /// answered, nothing begins that it forbids. Then tells them to look themselves whether they may stay. Returns
-    /// those that have to go because their target does.
-    fn reconsider_sessions(&self, old: &Serving, new: &BTreeMap<String, Arc<Target>>) -> Vec<Arc<Handle>> {
-        let mut leaving = Vec::new();
-        for (name, target) in &old.targets {
-            let sessions = || self.shared.registry.connections_with(name);
-            if new.get(name).is_some_and(|new| new.config != target.config) {
-                self.shared.review(|| self.shared.registry.standings_with(name));
-            }
-            match new.get(name) {
-                Some(new) if new.config == target.config => {}
-                Some(new) if new.config.enabled => {
-                    sessions().iter().for_each(|session| session.send(Order::Reconsider));
-                }
-                _ => {
-                    let sessions = sessions();
-                    sessions.iter().for_each(|session| session.send(Order::RequestLogout(DRAIN_TIME)));
-                    leaving.extend(sessions);
-                }
-            }
-        }
-        leaving
     }
 }
 
@@ -893,115 +495,4 @@ fn at_next_start(old: &Config, new: &mut Config) -> Result<Vec<String>, ConfigEr
     let later = changes.map(sentence).collect();
     new.take_fixed(old);
     Ok(later)
-}
-
-/// A logical unit that would have fewer bytes than now, with its own device or with another.
-fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> Option<ChangeError> {
-    let resized = prepared.resized.iter().map(|((target, lun), size)| (target.as_str(), *lun, *size));
-    let replaced = prepared.new.iter().filter_map(|(target, config)| {
-        let opened = openings.find(target.name.as_str(), config)?;
-        Some((target.name.as_str(), config.id, openings.luns[opened].lun.device.geometry().size))
-    });
-    resized.chain(replaced).find_map(|(target, lun, size)| {
-        let present = luns.get(&(target.to_owned(), lun))?.device.geometry().size;
-        let smaller = || ChangeError::Smaller { target: target.to_owned(), lun, present, size };
-        (size < present).then(smaller)
-    })
-}
-
-/// Refuses to remove memory that holds data.
-fn holds_no_data(luns: &Luns, target: &str, lun: &LunConfig) -> Result<(), ChangeError> {
-    let served = luns.get(&(target.to_owned(), lun.id)).filter(|lun| lun.config.device.spec().is_memory());
-    let bytes = served.and_then(|lun| lun.device.space()).map_or(0, |space| space.allocated);
-    match bytes {
-        0 => Ok(()),
-        bytes => Err(ChangeError::HoldsData { target: target.to_owned(), lun: lun.id, bytes }),
-    }
-}
-
-/// A logical unit that has snapshots, which would end: it goes, gets another device, or a smaller size.
-fn end_of_snapshots(luns: &Luns, prepared: &Prepared, new: &Config) -> Option<ChangeError> {
-    luns.iter().find_map(|(key, lun)| {
-        let size = prepared.resized.iter().find(|(of, _)| of == key).map(|(_, size)| *size);
-        let is_new = |(target, config): &(TargetConfig, LunConfig)| {
-            target.name.as_str() == key.0 && config.id == key.1
-        };
-        match () {
-            () if new.target(&key.0).and_then(|target| target.lun(key.1)).is_none() => {
-                lun.in_the_way_of("were removed")
-            }
-            () if prepared.new.iter().any(is_new) => lun.in_the_way_of("got another device"),
-            () if size.is_some_and(|size| size < lun.device.geometry().size) => {
-                lun.in_the_way_of("were made smaller")
-            }
-            () => None,
-        }
-    })
-}
-
-/// Refuses two logical units with one serial number, also where one of them is derived.
-fn one_serial_each(
-    luns: &Luns,
-    prepared: &Prepared,
-    openings: &Openings,
-    new: &Config,
-) -> Result<(), StartError> {
-    let mut serials = Serials::default();
-    for target in &new.targets {
-        for config in &target.luns {
-            let key = (target.name.to_string(), config.id);
-            let opened = || openings.find(&key.0, config).map(|at| &openings.luns[at].lun.unit);
-            let renewed = prepared.renewed.iter().find(|(of, _)| *of == key).map(|(_, unit)| unit);
-            if let Some(unit) = opened().or(renewed).or_else(|| luns.get(&key).map(|lun| &lun.unit)) {
-                serials.add(&key.0, key.1, unit)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn changed_secret(place: String) -> Change {
-    let (kind, key) = (ChangeKind::Changed, Some("a secret".to_owned()));
-    Change { kind, place, key, from: None, to: None }
-}
-
-/// Offers a logical unit.
-pub(super) fn attach(scsi: &ScsiTarget, lun: &Lun) -> Result<(), StartError> {
-    scsi.attach(lun.config.id, Arc::clone(&lun.unit)).map_err(|error| StartError::Open {
-        target: lun.target.clone(),
-        lun: lun.config.id,
-        device: lun.config.device.to_string(),
-        why: error.into(),
-    })
-}
-
-/// Numbers were checked, and the place is free: this is to be seen if it is not so.
-fn log_refused(attached: Result<(), StartError>) {
-    if let Err(error) = attached {
-        tracing::error!("{error}");
-    }
-}
-
-fn withdraw(scsi: &ScsiTarget, lun: u16) {
-    drop(scsi.detach(lun));
-}
-
-/// The portal groups of a target as target port groups: one port each, of the same number (SPC-4 §5.15.2.1).
-pub(super) fn port_groups(config: &Config, target: &TargetConfig) -> Vec<PortGroup> {
-    let group = |tag: u16, state: AccessState, preferred: bool| PortGroup {
-        tag,
-        state: match state {
-            AccessState::ActiveOptimized => ScsiAccessState::ActiveOptimized,
-            AccessState::ActiveNonOptimized => ScsiAccessState::ActiveNonOptimized,
-            AccessState::Standby => ScsiAccessState::Standby,
-            AccessState::Unavailable => ScsiAccessState::Unavailable,
-        },
-        preferred,
-        ports: vec![tag],
-    };
-    if target.portal_groups.is_empty() {
-        let all = config.portal_group_tags().into_iter();
-        return all.map(|tag| group(tag, AccessState::ActiveOptimized, false)).collect();
-    }
-    target.portal_groups.iter().map(|of| group(of.tag, of.state, of.preferred)).collect()
 }

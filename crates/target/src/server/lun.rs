@@ -439,6 +439,28 @@ fn resized(old: &DeviceSpec, new: &DeviceSpec) -> Option<u64> {
     (same == *new).then_some(size)
 }
 
+/// Offers a logical unit.
+pub(super) fn attach(scsi: &ScsiTarget, lun: &Lun) -> Result<(), StartError> {
+    scsi.attach(lun.config.id, Arc::clone(&lun.unit)).map_err(|error| StartError::Open {
+        target: lun.target.clone(),
+        lun: lun.config.id,
+        device: lun.config.device.to_string(),
+        why: error.into(),
+    })
+}
+
+/// Numbers were checked, and the place is free: this is to be seen if it is not so.
+pub(super) fn log_refused(attached: Result<(), StartError>) {
+    if let Err(error) = attached {
+        tracing::error!("{error}");
+    }
+}
+
+/// Takes a logical unit away: no command finds it any longer.
+pub(super) fn withdraw(scsi: &ScsiTarget, lun: u16) {
+    drop(scsi.detach(lun));
+}
+
 #[cfg(test)]
 mod tests {
     use lunway_memory::RamDisk;

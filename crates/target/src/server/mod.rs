@@ -3,7 +3,10 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Server`]: start, stop, and what is served |
-//! | `change.rs` | another configuration while it runs |
+//! | `change.rs` | another configuration while it runs: the turn of a change, from its plan to its answer |
+//! | `prepared.rs` | what it needs before: secrets, sockets, devices |
+//! | `loss.rs` | what it would destroy |
+//! | `commit.rs` | the change itself, and what follows it |
 //! | `effects.rs` | what that means for initiators, in words |
 //! | `warnings.rs` | what is served and may not be meant so |
 //! | `turn.rs` | one change at a time, and what becomes of one whose files do not answer |
@@ -23,16 +26,19 @@
 
 mod change;
 mod claim;
+mod commit;
 mod compaction;
 mod cutting;
 mod daemon_identity;
 mod effects;
 mod error;
+mod loss;
 mod lun;
 mod offline;
 mod opening;
 mod own;
 mod own_files;
+mod prepared;
 mod reservations;
 mod settings;
 mod snapshots;
@@ -189,8 +195,8 @@ impl Server {
             let scsi = maker.target(target.name.as_str())?;
             let name = target.name.as_str();
             let mut of_target = luns.range((name.to_owned(), 0)..=(name.to_owned(), u16::MAX));
-            of_target.try_for_each(|(_, lun)| change::attach(&scsi, lun))?;
-            scsi.set_port_groups(change::port_groups(&config, target));
+            of_target.try_for_each(|(_, lun)| lun::attach(&scsi, lun))?;
+            scsi.set_port_groups(settings::port_groups(&config, target));
             let auth = settings::auth(&config, target)?;
             let target = Target { config: offline.target_with_formats(target), auth, scsi };
             targets.insert(target.config.name.to_string(), Arc::new(target));

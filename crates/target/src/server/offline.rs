@@ -14,9 +14,9 @@ use lunway_block::Permit;
 use tokio::task::{AbortHandle, JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use super::change::{self, Transaction};
+use super::change::Transaction;
 use super::error::StartError;
-use super::lun::{Lun, Maker, Serials};
+use super::lun::{self, Lun, Maker, Serials};
 use super::tracking::Fallback;
 use super::turn::{Turn, Turns};
 use super::{Current, Luns};
@@ -358,7 +358,7 @@ impl Later {
         let refused = {
             let mut transaction = lock();
             match place(&transaction).and_then(|target| {
-                target.map(|target| change::attach(&target.scsi, &lun).map(|()| target)).transpose()
+                target.map(|target| lun::attach(&target.scsi, &lun).map(|()| target)).transpose()
             }) {
                 Ok(Some(_)) => {
                     lun.log();

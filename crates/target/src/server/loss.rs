@@ -1,0 +1,129 @@
+//! Rules of loss: what a change would destroy, for which somebody has to say that it may.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::change::Changer;
+use super::error::{ChangeError, StartError};
+use super::lun::Serials;
+use super::prepared::{Openings, Prepared};
+use super::{Luns, effects};
+use crate::config::{Config, LunConfig, TargetConfig};
+use crate::summary::SessionSummary;
+
+/// How long a removal waits for sessions that are just ending: a host has logged out before the daemon has ended its
+/// connection.
+const ENDING_TIME: Duration = Duration::from_millis(500);
+/// Interval at which it looks.
+const ENDING_POLL: Duration = Duration::from_millis(20);
+
+impl Changer {
+    /// Refuses to remove what initiators use, and memory that holds data. Waits for sessions that are just ending.
+    pub(super) fn none_is_used(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+        let by = Instant::now() + ENDING_TIME;
+        loop {
+            match self.none_is_used_now(old, new) {
+                Err(ChangeError::InUse { .. }) if Instant::now() < by => thread::sleep(ENDING_POLL),
+                used => return used,
+            }
+        }
+    }
+
+    fn none_is_used_now(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+        let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
+        let transaction = self.transaction();
+        let luns = &transaction.luns;
+        for target in &old.targets {
+            let name = target.name.as_str();
+            let of_target = || sessions.iter().filter(|session| session.target.eq_ignore_ascii_case(name));
+            let Some(stays) = new.target(name) else {
+                if let Some(initiators) = effects::listed_each(of_target()) {
+                    return Err(ChangeError::InUse { place: format!("target {name}"), initiators });
+                }
+                target.luns.iter().try_for_each(|lun| holds_no_data(luns, name, lun))?;
+                continue;
+            };
+            for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
+                let sees = |session: &&SessionSummary| {
+                    let view = serving.targets.get(name).map(|target| {
+                        target.view_of(&session.initiator, session.peer.ip(), session.user.as_deref())
+                    });
+                    view.is_none_or(|view| view.luns.is_none_or(|luns| luns.contains(&lun.id)))
+                };
+                let is_served = luns.contains_key(&(name.to_owned(), lun.id));
+                let users = of_target().filter(|_| is_served).filter(sees);
+                if let Some(initiators) = effects::listed_each(users) {
+                    let place = format!("lun {} of target {name}", lun.id);
+                    return Err(ChangeError::InUse { place, initiators });
+                }
+                holds_no_data(luns, name, lun)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A logical unit that would have fewer bytes than now, with its own device or with another.
+pub(super) fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> Option<ChangeError> {
+    let resized = prepared.resized.iter().map(|((target, lun), size)| (target.as_str(), *lun, *size));
+    let replaced = prepared.new.iter().filter_map(|(target, config)| {
+        let opened = openings.find(target.name.as_str(), config)?;
+        Some((target.name.as_str(), config.id, openings.luns[opened].lun.device.geometry().size))
+    });
+    resized.chain(replaced).find_map(|(target, lun, size)| {
+        let present = luns.get(&(target.to_owned(), lun))?.device.geometry().size;
+        let smaller = || ChangeError::Smaller { target: target.to_owned(), lun, present, size };
+        (size < present).then(smaller)
+    })
+}
+
+/// Refuses to remove memory that holds data.
+fn holds_no_data(luns: &Luns, target: &str, lun: &LunConfig) -> Result<(), ChangeError> {
+    let served = luns.get(&(target.to_owned(), lun.id)).filter(|lun| lun.config.device.spec().is_memory());
+    let bytes = served.and_then(|lun| lun.device.space()).map_or(0, |space| space.allocated);
+    match bytes {
+        0 => Ok(()),
+        bytes => Err(ChangeError::HoldsData { target: target.to_owned(), lun: lun.id, bytes }),
+    }
+}
+
+/// A logical unit that has snapshots, which would end: it goes, gets another device, or a smaller size.
+pub(super) fn end_of_snapshots(luns: &Luns, prepared: &Prepared, new: &Config) -> Option<ChangeError> {
+    luns.iter().find_map(|(key, lun)| {
+        let size = prepared.resized.iter().find(|(of, _)| of == key).map(|(_, size)| *size);
+        let is_new = |(target, config): &(TargetConfig, LunConfig)| {
+            target.name.as_str() == key.0 && config.id == key.1
+        };
+        match () {
+            () if new.target(&key.0).and_then(|target| target.lun(key.1)).is_none() => {
+                lun.in_the_way_of("were removed")
+            }
+            () if prepared.new.iter().any(is_new) => lun.in_the_way_of("got another device"),
+            () if size.is_some_and(|size| size < lun.device.geometry().size) => {
+                lun.in_the_way_of("were made smaller")
+            }
+            () => None,
+        }
+    })
+}
+
+/// Refuses two logical units with one serial number, also where one of them is derived.
+pub(super) fn one_serial_each(
+    luns: &Luns,
+    prepared: &Prepared,
+    openings: &Openings,
+    new: &Config,
+) -> Result<(), StartError> {
+    let mut serials = Serials::default();
+    for target in &new.targets {
+        for config in &target.luns {
+            let key = (target.name.to_string(), config.id);
+            let opened = || openings.find(&key.0, config).map(|at| &openings.luns[at].lun.unit);
+            let renewed = prepared.renewed.iter().find(|(of, _)| *of == key).map(|(_, unit)| unit);
+            if let Some(unit) = opened().or(renewed).or_else(|| luns.get(&key).map(|lun| &lun.unit)) {
+                serials.add(&key.0, key.1, unit)?;
+            }
+        }
+    }
+    Ok(())
+}
