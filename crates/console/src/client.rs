@@ -115,6 +115,8 @@ pub enum ClientError {
         sentence: String,
         /// The parameter or member of the request that would decide otherwise.
         parameter: Option<String>,
+        /// The method of a request for the same path that ends what is in the way.
+        method: Option<String>,
     },
 }
 
@@ -206,11 +208,11 @@ impl Client {
         if status.is_success() {
             return Ok(answer);
         }
-        let (sentence, parameter) = match serde_json::from_slice::<ErrorBody>(&answer) {
-            Ok(body) => (body.error, body.parameter),
-            Err(_) => (format!("the daemon on {} answered {status}", self.endpoint), None),
+        let (sentence, parameter, method) = match serde_json::from_slice::<ErrorBody>(&answer) {
+            Ok(body) => (body.error, body.parameter, body.method),
+            Err(_) => (format!("the daemon on {} answered {status}", self.endpoint), None, None),
         };
-        Err(ClientError::Refused { status: status.as_u16(), sentence, parameter })
+        Err(ClientError::Refused { status: status.as_u16(), sentence, parameter, method })
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use lunway_block::BlockError;
 use lunway_target::{ChangeError, ConfigError, StartError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ pub(crate) struct ApiError {
     pub(crate) sentence: String,
     /// Parameter or member of the request that would decide otherwise.
     pub(crate) parameter: Option<&'static str>,
+    /// Method of a request for the same path that ends what is in the way.
+    pub(crate) method: Option<&'static str>,
 }
 
 /// The body of every answer that is not a success.
@@ -25,16 +28,25 @@ pub struct ErrorBody {
     /// The parameter of the query, or the member of the body, that would decide otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter: Option<String>,
+    /// The method of a request for the same path that ends what is in the way: `DELETE` of a compaction that is under
+    /// way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
-        Self { status, sentence: sentence.into(), parameter: None }
+        Self { status, sentence: sentence.into(), parameter: None, method: None }
     }
 
     /// The same, decided by a parameter or member of the request: clients name it in their own words.
     pub(crate) fn decided_by(self, parameter: &'static str) -> Self {
         Self { parameter: Some(parameter), ..self }
+    }
+
+    /// The same, with the method of a request for the same path that ends what is in the way.
+    fn ended_by(self, method: &'static str) -> Self {
+        Self { method: Some(method), ..self }
     }
 
     /// The request cannot be meant.
@@ -70,7 +82,11 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody { error: self.sentence, parameter: self.parameter.map(str::to_owned) };
+        let body = ErrorBody {
+            error: self.sentence,
+            parameter: self.parameter.map(str::to_owned),
+            method: self.method.map(str::to_owned),
+        };
         (self.status, Json(body)).into_response()
     }
 }
@@ -108,6 +124,7 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
             refusal.decided_by("force")
         }
         ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
+        ChangeError::Compaction { error: BlockError::Busy, .. } => refusal.ended_by("DELETE"),
         _ => refusal,
     }
 }

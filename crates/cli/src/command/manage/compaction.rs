@@ -63,12 +63,6 @@ impl Compacting {
         };
         let begun = self.freezing.around(compact, |_late| {
             let _ = self.daemon.ask(Method::DELETE, &path, None);
-        });
-        let begun = begun.map_err(|failure| match failure {
-            Failure::Failed(error) if error.to_string().ends_with("cancel it") => {
-                Failure::failed(anyhow!("{error} (--cancel)"))
-            }
-            other => other,
         })?;
         if self.background { self.print(&begun) } else { self.wait(&path, begun) }
     }

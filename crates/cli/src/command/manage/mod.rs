@@ -330,11 +330,17 @@ pub(crate) fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// The same of a request for `path`, with the option that decides otherwise: the refusal names a parameter of the API.
+/// The same of a request for `path`, with the option that decides otherwise, or ends what is in the way: the refusal
+/// names a parameter or a method of the API.
 fn refused(error: ClientError, path: &str) -> Failure {
     match error {
         ClientError::Refused { sentence, parameter: Some(parameter), .. } => {
             Failure::failed(anyhow::anyhow!("{sentence}{}", remedy(&parameter, path)))
+        }
+        ClientError::Refused { sentence, method: Some(method), .. }
+            if method == "DELETE" && path.ends_with("/compaction") =>
+        {
+            Failure::failed(anyhow::anyhow!("{sentence} (--cancel)"))
         }
         error => failure(error),
     }
