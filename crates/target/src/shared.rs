@@ -131,6 +131,7 @@ impl Target {
                 serial: unit.identity().serial().to_owned(),
                 space: unit.device().space().map(SpaceReading::from),
                 lost_file: unit.device().backing(),
+                shrunk_from: None,
                 offline: None,
             })
         })

@@ -48,6 +48,9 @@ pub struct LunSummary {
     /// What is wrong with the file behind it: its name leads elsewhere, or another program has cut it. Null: nothing is
     /// known to be.
     pub lost_file: Option<String>,
+    /// Bytes that the raw image behind it had when it was served last, if it was made shorter since then; null: it was
+    /// not, or nothing is known of it.
+    pub shrunk_from: Option<u64>,
     /// Why it is not served; null: it is served. The device of one that is offline cannot be opened.
     pub offline: Option<String>,
 }

@@ -30,13 +30,15 @@ pub enum WarningKind {
     /// The name of a served file leads elsewhere, the file was made shorter by another program, or a flush of a VHDX
     /// file has failed.
     LostFile,
+    /// A raw image has fewer bytes than when it was served last.
+    ShrunkLun,
     /// The path of the state directory leads elsewhere or nowhere, so that nothing can be saved.
     LostStateDir,
 }
 
 impl WarningKind {
     /// All.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::OpenTarget,
         Self::ClosedTarget,
         Self::OddName,
@@ -48,6 +50,7 @@ impl WarningKind {
         Self::UnsettledConfig,
         Self::UntrackedLun,
         Self::LostFile,
+        Self::ShrunkLun,
         Self::LostStateDir,
     ];
 
@@ -65,6 +68,7 @@ impl WarningKind {
             Self::UnsettledConfig => "unsettled_config",
             Self::UntrackedLun => "untracked_lun",
             Self::LostFile => "lost_file",
+            Self::ShrunkLun => "shrunk_lun",
             Self::LostStateDir => "lost_state_dir",
         }
     }

@@ -96,7 +96,7 @@ impl Changer {
             let lun = openings.take(target.name.as_str(), config);
             if let (Some(lun), Some(target)) = (lun, prepared.targets.get(target.name.as_str())) {
                 log_refused(attach(&target.scsi, &lun));
-                lun.log();
+                lun.begin(&self.maker.runtime);
                 luns.insert(lun.key(), lun);
             }
         }

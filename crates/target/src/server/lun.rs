@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use super::compaction::{CLOSE_TIME, Compactions};
 use super::daemon_identity::DaemonIdentity;
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
+use super::kept_size::{self, KeptSize};
 use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::own_files::OwnFiles;
 use super::snapshots::LunSnapshots;
@@ -49,6 +50,8 @@ pub(super) struct Lun {
     opened_read_only: bool,
     pub(super) compactions: Arc<Compactions>,
     work: Arc<DeviceWork>,
+    /// Where it is a raw image and there is a state directory.
+    kept_size: Option<Arc<KeptSize>>,
     /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await
     /// must be.
     close: Mutex<Option<Closing>>,
@@ -83,6 +86,7 @@ pub(super) struct Resize {
     size: u64,
     /// Those that end with it, if they may.
     ends: Option<Arc<LunSnapshots>>,
+    kept_size: Option<Arc<KeptSize>>,
 }
 
 /// Succession of a logical unit when its configuration changes.
@@ -163,8 +167,12 @@ impl Maker {
         let layer = Arc::new(SnapshotLayer::new(opened.device));
         let device = Arc::clone(&layer) as Arc<dyn BlockDevice>;
         let (maker, of, config, inner) = (self.clone(), target.clone(), lun.clone(), Arc::clone(&device));
-        let unit = self.runtime.spawn_blocking(move || maker.unit(&of, &config, &inner)).await;
-        let unit = unit.map_err(|error| refused(error.into()))??;
+        let made = self.runtime.spawn_blocking(move || {
+            let unit = maker.unit(&of, &config, &inner)?;
+            let kept_size = |state| KeptSize::of(state, of.name.as_str(), &config, inner.geometry().size);
+            Ok::<_, StartError>((unit, maker.state.and_then(kept_size).map(Arc::new)))
+        });
+        let (unit, kept_size) = made.await.map_err(|error| refused(error.into()))??;
         let compactions = Compactions::new(&device, &lun.compact, &self.runtime);
         let place = (target.name.as_str(), lun.id);
         let work = DeviceWork::new(place, &device, &self.unsettled);
@@ -178,6 +186,7 @@ impl Maker {
             opened_read_only: lun.read_only,
             compactions,
             work,
+            kept_size,
             close: Mutex::new(opened.close),
         })
     }
@@ -196,6 +205,7 @@ impl Maker {
             if let Err(error) = LogicalUnit::forget_saved(&*state, &identity(&target, lun)).await {
                 tracing::error!(%target, lun, "its saved state could not be removed: {error}");
             }
+            kept_size::forget(&*state, &target, lun).await;
         })
     }
 
@@ -246,7 +256,7 @@ async fn watch_space(unit: Weak<LogicalUnit>) {
 }
 
 /// The name under which the state of a logical unit is kept.
-fn identity(target: &str, lun: u16) -> String {
+pub(super) fn identity(target: &str, lun: u16) -> String {
     format!("{target}/{lun}")
 }
 
@@ -270,8 +280,9 @@ impl Lun {
         (!names.is_empty()).then_some(ChangeError::HasSnapshots { target, lun, change, names })
     }
 
-    /// Says that it is served.
-    pub(super) fn log(&self) {
+    /// It is served from now on: says so, and keeps its size.
+    pub(super) fn begin(&self, runtime: &Handle) {
+        self.kept_size.iter().for_each(|kept| kept.keep(runtime));
         let (size, serial) = (self.device.geometry().size, self.unit.identity().serial());
         tracing::info!(target = %self.target, lun = self.config.id, device = %self.config.device, size, serial, "serving");
     }
@@ -293,7 +304,8 @@ impl Lun {
     /// may; else it is refused while there are any.
     pub(super) fn resize(&self, size: u64, end_snapshots: bool) -> Resize {
         let ends = (end_snapshots && size < self.device.geometry().size).then(|| Arc::clone(&self.snapshots));
-        Resize { work: self.work(), device: self.config.device.to_string(), size, ends }
+        let kept_size = self.kept_size.clone();
+        Resize { work: self.work(), device: self.config.device.to_string(), size, ends, kept_size }
     }
 
     /// Returns the succession that a new configuration of the same number asks for. `switched`: the device is the one
@@ -335,7 +347,14 @@ impl Lun {
         let untracked = self.tracking.as_ref().and_then(Tracking::lost_now);
         let untracked = untracked.map(|why| Warning::untracked_lun(target, lun, &why));
         let lost = self.device.backing().map(|why| Warning::lost_file(target, lun, &why));
-        untracked.into_iter().chain(lost).collect()
+        let shrunk = self.kept_size.as_ref().and_then(|kept| kept.warning());
+        let shrunk = shrunk.map(|why| Warning::shrunk_lun(target, lun, &why));
+        untracked.into_iter().chain(lost).chain(shrunk).collect()
+    }
+
+    /// Bytes that it had when it was served last, if it was longer then.
+    pub(super) fn shrunk_from(&self) -> Option<u64> {
+        self.kept_size.as_ref()?.shrunk_from()
     }
 
     /// Flushes what is written.
@@ -381,6 +400,9 @@ impl Lun {
         if !Self::quiet(&self.unit).await {
             tracing::warn!(target = %self.target, lun = self.config.id, "the device has not ended all commands");
         }
+        if for_good && let Some(kept) = &self.kept_size {
+            kept.forget(&Handle::current());
+        }
         if for_good && let Err(error) = self.unit.forget().await {
             tracing::error!(target = %self.target, lun = self.config.id, "its saved state could not be removed: {error}");
         }
@@ -410,7 +432,7 @@ impl Lun {
 impl Resize {
     /// As [`DeviceWork::carry_out`].
     pub(super) async fn carry_out(self, runtime: &Handle) -> Result<(), ChangeError> {
-        let Self { work, device, size, ends } = self;
+        let Self { work, device, size, ends, kept_size } = self;
         let what = format!("the resize to {}", HumanSize(size));
         let resize = move |device: &dyn BlockDevice, permit| {
             if let Some(snapshots) = ends {
@@ -419,6 +441,9 @@ impl Resize {
             device.resize(size, permit)
         };
         let resized = work.carry_out(runtime, what, resize).await;
+        if resized.is_ok() {
+            kept_size.iter().for_each(|kept| kept.confirm(size, runtime));
+        }
         resized.map_err(|error| {
             error.of(&work, |target, lun, error| ChangeError::Resize { target, lun, device, error })
         })

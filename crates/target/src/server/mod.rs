@@ -12,6 +12,7 @@
 //! | `turn.rs` | one change at a time, and what becomes of one whose files do not answer |
 //! | `claim.rs` | what a change keeps others from while disks work for it |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
+//! | `kept_size.rs` | whether a raw image is as long as when it was served last |
 //! | `work.rs` | resizes and snapshots of those devices, and what outlives its caller |
 //! | `offline.rs` | logical units whose device could not be opened at the start, and when it can |
 //! | `own.rs` | devices that would lead back to the server |
@@ -32,6 +33,7 @@ mod cutting;
 mod daemon_identity;
 mod effects;
 mod error;
+mod kept_size;
 mod loss;
 mod lun;
 mod offline;
@@ -228,7 +230,7 @@ impl Server {
         let workers = (0..count).map(|index| Worker::start(index, cores[index % cores.len()]));
         let workers: Arc<[Worker]> = workers.collect::<io::Result<_>>().map_err(StartError::Thread)?;
         for lun in luns.values() {
-            lun.log();
+            lun.begin(&maker.runtime);
         }
         listeners.commit(sockets);
         let acceptor = Acceptor { shared: Arc::clone(&shared), workers: Arc::clone(&workers) };
@@ -333,6 +335,11 @@ impl Server {
     /// The logical units of a target in the order of their numbers, those that are offline among them.
     fn luns_of(&self, target: &Target) -> Vec<LunSummary> {
         let mut luns = target.luns();
+        {
+            let transaction = self.changer.transaction();
+            let served = |lun: &LunSummary| transaction.lun(target.config.name.as_str(), lun.id);
+            luns.iter_mut().for_each(|lun| lun.shrunk_from = served(lun).and_then(Lun::shrunk_from));
+        }
         luns.extend(self.changer.offline.of(target.config.name.as_str()));
         luns.sort_by_key(|lun| lun.id);
         luns

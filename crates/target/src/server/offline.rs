@@ -167,6 +167,7 @@ impl Offline {
             serial: lun.config.serial.clone().unwrap_or_default(),
             space: None,
             lost_file: None,
+            shrunk_from: None,
             offline: Some(lun.why.clone()),
         };
         of_target.map(summary).collect()
@@ -361,7 +362,8 @@ impl Later {
                 target.map(|target| lun::attach(&target.scsi, &lun).map(|()| target)).transpose()
             }) {
                 Ok(Some(_)) => {
-                    lun.log();
+                    lun.begin(&self.maker.runtime);
+                    lun.warnings().iter().for_each(|warning| tracing::warn!("{}", warning.text));
                     offline.remove(&key);
                     let mut present = present();
                     present.config = Arc::new(offline.with_formats(&present.config));

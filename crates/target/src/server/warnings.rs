@@ -62,6 +62,11 @@ impl Warning {
         Self { kind: WarningKind::LostFile, text: format!("lun {lun} of target {target}: {why}") }
     }
 
+    /// A raw image that is shorter than when it was served last.
+    pub(super) fn shrunk_lun(target: &str, lun: u16, why: &str) -> Self {
+        Self { kind: WarningKind::ShrunkLun, text: format!("lun {lun} of target {target}: {why}") }
+    }
+
     /// A state directory whose path leads elsewhere.
     pub(super) fn lost_state_dir(why: String) -> Self {
         Self { kind: WarningKind::LostStateDir, text: why }

@@ -1,9 +1,12 @@
 //! What outlives the daemon in `state_dir`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lunway_target::{Config, Server, SnapshotOrder, StartError, WarningKind};
+use lunway_block::BlockDevice;
+use lunway_memory::RamDisk;
+use lunway_target::{Config, OpenDevice, Server, SnapshotOrder, StartError, WarningKind};
 
 use crate::support::*;
 
@@ -122,4 +125,55 @@ fn a_state_dir_that_is_gone_is_a_warning_and_nothing_that_it_is_needed_for_is_do
     std::fs::rename(dir.path().join("aside"), &path).unwrap();
     assert_eq!(reserve_out(&mut client, [REGISTER, 0, 7, 8, 1]), 0);
     assert_eq!(lost(), 0);
+}
+
+/// A server of a raw image of `size` bytes, asked what the image had before, twice: by its warnings, and by its list.
+async fn with_image_of(state_dir: &Path, size: u64, work: impl AsyncFnOnce(&Server)) -> [Option<u64>; 2] {
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"{}\"\n[[target]]\nname = \"{TARGET}\"\nopen = true\n\
+         [[target.lun]]\nid = 0\ndevice = \"raw:/srv/disk.img\"\n",
+        state_dir.display()
+    );
+    let open: OpenDevice = Arc::new(move |_, _| {
+        let disk = Arc::new(RamDisk::new(size, 512).unwrap()) as Arc<dyn BlockDevice>;
+        Box::pin(async { Ok(disk.into()) })
+    });
+    let server = Server::start(Config::from_toml(&text, "test.toml").unwrap(), open).await.unwrap();
+    work(&server).await;
+    let of_lun = server.targets()[0].luns[0].shrunk_from;
+    let warned = server.warnings().iter().any(|warning| warning.kind == WarningKind::ShrunkLun);
+    server.shutdown(Duration::ZERO).await.unwrap();
+    [warned.then_some(of_lun).flatten(), of_lun]
+}
+
+/// Lost was: the end of an image that was cut while the daemon was down, without a word.
+#[tokio::test]
+async fn an_image_that_is_shorter_than_when_it_was_served_last_is_told_until_somebody_resizes_it() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let nothing = async |_: &Server| {};
+    for (size, before) in
+        [(8, None), (8, None), (9, None), (4, Some(9)), (5, Some(9)), (9, None), (4, Some(9))]
+    {
+        let found = with_image_of(dir.path(), size * MIB, nothing).await;
+        assert_eq!(found, [before.map(|before| before * MIB); 2], "{size} MiB");
+    }
+    let confirm = async |server: &Server| server.resize_lun(TARGET, 0, 4 * MIB, false).await.unwrap();
+    assert_eq!(with_image_of(dir.path(), 4 * MIB, confirm).await, [None; 2]);
+    assert_eq!(with_image_of(dir.path(), 4 * MIB, nothing).await, [None; 2]);
+    // Another disk under its number is no shorter one.
+    let remove = async |server: &Server| {
+        let remove = |config: &mut Config| {
+            config.targets[0].luns.clear();
+            Ok(())
+        };
+        server.change(remove, Default::default()).await.unwrap();
+        let add = |config: &mut Config| {
+            let (text, target) = ("raw:/srv/disk.img", &mut config.targets[0]);
+            target.luns.push(lunway_target::LunConfig::new(0, text.parse().unwrap()));
+            Ok(())
+        };
+        server.change(add, Default::default()).await.unwrap();
+    };
+    assert_eq!(with_image_of(dir.path(), 3 * MIB, remove).await, [None; 2]);
 }

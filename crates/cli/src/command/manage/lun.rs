@@ -303,6 +303,9 @@ fn row(config: &Value, status: &Value, target: &str) -> [String; 8] {
     if !status["lost_file"].is_null() {
         flags.push("lost-file");
     }
+    if !status["shrunk_from"].is_null() {
+        flags.push("shrunk");
+    }
     if status["read_only"] == true {
         flags.push("read-only");
     }
