@@ -172,7 +172,7 @@ impl BackupError {
     pub(crate) fn disk(name: &str) -> impl FnOnce(DiskError) -> Self + use<> {
         let name = name.to_owned();
         move |source| match source {
-            DiskError::NoSpace => Self::Full { name },
+            DiskError::NoSpace | DiskError::Short { .. } => Self::Full { name },
             source => Self::Disk { name, source },
         }
     }

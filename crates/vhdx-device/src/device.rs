@@ -500,7 +500,7 @@ pub(crate) fn meaning(error: DiskError) -> BlockError {
         DiskError::ReadOnly => BlockError::ReadOnly,
         DiskError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
         DiskError::Misaligned { offset, len, sector } => BlockError::Misaligned { offset, len, sector },
-        DiskError::NoSpace => BlockError::NoSpace,
+        DiskError::NoSpace | DiskError::Short { .. } => BlockError::NoSpace,
         DiskError::NoParent(offset) | DiskError::Lost(offset) => BlockError::Medium { offset },
         DiskError::Storage { what, kind, message } => {
             BlockError::Io { kind, message: format!("{what}: {message}") }

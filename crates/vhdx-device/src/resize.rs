@@ -11,7 +11,7 @@
 
 use lunway_block::{BlockError, Permit};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{EditError, Resize};
+use lunway_vhdx::{DiskError, EditError, Resize};
 
 use crate::chain_state::ChainState;
 use crate::device::{Inner, meaning};
@@ -59,6 +59,8 @@ impl Inner {
         self.go_on(state);
         match (resized, failed) {
             (Ok(()), None) => Ok(()),
+            // With its figures, which no error of a device has.
+            (Err(EditError::Disk(error @ DiskError::Short { .. })), None) => Err(refused(error.to_string())),
             (Err(EditError::Disk(error)), None) => Err(meaning(error)),
             (Err(error), None) => Err(refused(error.to_string())),
             (resized, Some(why)) => Err(refused(format!(

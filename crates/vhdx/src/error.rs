@@ -236,6 +236,14 @@ pub enum DiskError {
     /// The host has no space left. Nothing was changed; the operation succeeds when there is space again.
     #[error("no space left where the file lies")]
     NoSpace,
+    /// The host has less space than a change of the file needs, which was therefore not begun.
+    #[error("no space left where the file lies: {} MiB are needed, and {} MiB are free", needed >> 20, free >> 20)]
+    Short {
+        /// Bytes that the change needs, whole mebibytes.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// A differencing disk was read alone where its parent has the data.
     #[error("the data at offset {0} is in the parent, which is not open")]
     NoParent(u64),

@@ -193,7 +193,8 @@ fn a_change_that_the_host_has_no_room_for_leaves_the_file_as_long_as_it_was() {
     // One that tells it is not filled even for a moment.
     let file = Full { free: Some(1 << 20), ..Full::of(&before, 1000) };
     let refused = resize(&file, &to(1 << 40), guids(4).as_mut()).expect_err("no room").to_string();
-    assert!(refused.contains("no space left"), "{refused}");
+    let figures = "no space left where the file lies: 5 MiB are needed, and 1 MiB are free";
+    assert!(refused.contains(figures), "{refused}");
     assert_eq!(file.writes_left.load(Relaxed), 1000, "it wrote behind the end");
     assert_eq!(Storage::len(&file.inner).expect("memory"), long);
 }

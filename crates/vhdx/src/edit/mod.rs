@@ -110,9 +110,7 @@ impl<'a, S: Storage> Edit<'a, S> {
         if let Some(free) = self.storage.free().map_err(DiskError::storage("asking for free space"))?
             && free < len
         {
-            let what = format!("{len} bytes are needed, and {free} are free");
-            let full = std::io::Error::new(std::io::ErrorKind::StorageFull, what);
-            return Err(DiskError::storage("extending the file")(full).into());
+            return Err(DiskError::Short { needed: len, free }.into());
         }
         self.lengthen(span.end())?;
         self.opened.space.take(span);
