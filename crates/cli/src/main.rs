@@ -13,6 +13,7 @@
 //! | `no_shrink` | a device whose clients may not make it smaller |
 //! | `output` | results as text, JSON and pages, and where they go |
 //! | `percent` | percentages as people write them |
+//! | `replaceable` | a file that gives way to a new one: what must be true of it |
 //! | `report_file` | a file that results are written to: what may be replaced, and how |
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
@@ -45,6 +46,7 @@ mod output;
 mod percent;
 mod progress;
 mod protection;
+mod replaceable;
 mod report_file;
 mod screen;
 mod secret;

@@ -8,7 +8,7 @@ use lunway_block::spec::DeviceSpec;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::report_file::ReportFile;
+use crate::report_file::{ReportFile, is_same_file};
 use crate::terminal;
 
 /// Results on their way out: text for people, files, JSON for a program that reads standard output.
@@ -57,7 +57,7 @@ impl Files {
             ));
         }
         for (index, path) in files.iter().enumerate() {
-            if files[..index].contains(path) {
+            if files[..index].iter().any(|other| is_same_file(other, path)) {
                 let name = path.display();
                 return Err(Failure::Usage(format!("two results cannot go to one file, {name}")));
             }

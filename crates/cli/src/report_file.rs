@@ -7,18 +7,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use lunway_block::small_file;
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, ImageFormat};
+use lunway_image::{Format, Image};
+use lunway_occupancy::share_bytes;
 use lunway_report::{FILE_MAX, Saved};
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Chain, VhdxOpenOptions};
+use lunway_vhdx_device::random_guids;
 
 use crate::failure::Failure;
+use crate::replaceable::open_replaceable;
 
 /// The mode of a new report before the user's umask: what `open(2)` gives other programs' files.
 const MODE: u32 = 0o666;
 
 /// A file that a command writes results to.
 ///
-/// **Invariant**: without the user's `--force`, writing it destroys nothing but an older report of ours. A device that
-/// the command works on is never written, with or without. [`check`](Self::check) comes before anything is measured,
+/// **Invariant**: without the user's `--force`, writing it destroys nothing but an older report of ours. With or
+/// without, written is never a device that the command works on, nor what that lies on, nor what the conversion of a
+/// disk would not replace: a file in use, one that nobody may write to, a parent of other disks. [`check`](Self::check) comes before anything is measured,
 /// [`write`](Self::write) after; the file is replaced whole, so that a full file system or a kill leaves the older one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportFile<'a> {
@@ -29,10 +36,10 @@ pub(crate) struct ReportFile<'a> {
 /// Existing object at the place of a report.
 enum Existing {
     Nothing,
-    /// A regular file that may be replaced.
-    Replaceable,
-    /// A terminal, a pipe, /dev/null: written through.
-    Stream,
+    /// A regular file that may be replaced, locked.
+    Replaceable(File),
+    /// A terminal, a pipe, /dev/null, a block device: written through. The lock of a block device.
+    Stream(Option<File>),
 }
 
 impl<'a> ReportFile<'a> {
@@ -43,16 +50,25 @@ impl<'a> ReportFile<'a> {
     /// Refuses a file that must not be replaced or cannot be written. `devices` are those that the command works on.
     pub(crate) fn check(&self, devices: &[&DeviceSpec]) -> Result<(), Failure> {
         let name = self.path.display();
-        let existing = self.existing()?;
-        for device in devices.iter().filter_map(|device| file_of(device)) {
-            if is_same_file(self.path, device) {
+        if names_device(self.path) {
+            return Err(Failure::Usage(format!(
+                "the results cannot go to {name}: it names a device; ./{name} is a file of that name"
+            )));
+        }
+        for device in devices {
+            let (Some(own), all) = (file_of(device), files_of(device)) else { continue };
+            let is_it = |file: &PathBuf| is_same_file(self.path, file) || share_bytes(self.path, file);
+            if let Some(file) = all.iter().find(|file| is_it(file)) {
+                let of =
+                    if file == own { String::new() } else { format!(", which {} lies on", own.display()) };
                 return Err(Failure::Usage(format!(
-                    "the results cannot go to {name}: it is the device {}",
-                    device.display()
+                    "the results cannot go to {name}: it is the device {}{of}",
+                    file.display()
                 )));
             }
         }
-        if matches!(existing, Existing::Stream) {
+        let existing = self.existing()?;
+        if matches!(existing, Existing::Stream(_)) {
             return Ok(());
         }
         let folder = self.folder()?;
@@ -62,7 +78,7 @@ impl<'a> ReportFile<'a> {
         }
         // A file that comes and goes: permission bits alone do not tell of a read-only file system.
         let writable = match existing {
-            Existing::Replaceable if tempfile::tempfile_in(&folder).is_err() => {
+            Existing::Replaceable(_) if tempfile::tempfile_in(&folder).is_err() => {
                 File::options().append(true).open(self.path).map(drop)
             }
             _ => tempfile::tempfile_in(&folder).map(drop),
@@ -73,16 +89,20 @@ impl<'a> ReportFile<'a> {
     /// Writes the file whole, or leaves what was there.
     pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
         let written = match self.existing()? {
-            Existing::Stream => self.write_through(text),
-            Existing::Nothing | Existing::Replaceable => self.replace(text),
+            Existing::Stream(_locked) => self.write_through(text),
+            Existing::Replaceable(_locked) => self.replace(text),
+            Existing::Nothing => self.replace(text),
         };
         written.with_context(|| format!("cannot write {}", self.path.display())).map_err(Failure::Failed)
     }
 
     /// Opens the file to be written bit by bit, as a stream of results is.
     pub(crate) fn create(&self) -> Result<File, Failure> {
-        self.existing()?;
-        let file = File::create(self.path);
+        let file = match self.existing()? {
+            // Stays locked: another command would shorten it.
+            Existing::Replaceable(file) => file.set_len(0).map(|()| file),
+            Existing::Nothing | Existing::Stream(_) => File::create(self.path),
+        };
         file.with_context(|| format!("cannot write {}", self.path.display())).map_err(Failure::Failed)
     }
 
@@ -100,17 +120,22 @@ impl<'a> ReportFile<'a> {
         }
         if metadata.file_type().is_block_device() {
             return match self.force {
-                true => Ok(Existing::Stream),
+                true => Ok(Existing::Stream(Some(self.locked()?))),
                 false => Err(refusal(&format!("{name} is a block device, not a file for results"))),
             };
         }
         if !metadata.is_file() {
-            return Ok(Existing::Stream);
+            return Ok(Existing::Stream(None));
         }
         if self.force || metadata.len() == 0 || is_report(self.path) {
-            return Ok(Existing::Replaceable);
+            return Ok(Existing::Replaceable(self.locked()?));
         }
         Err(refusal(&format!("{name} exists and is not a lunway report")))
+    }
+
+    fn locked(&self) -> Result<File, Failure> {
+        let file = open_replaceable(self.path);
+        file.with_context(|| format!("cannot write {}", self.path.display())).map_err(Failure::Failed)
     }
 
     /// The folder of the file itself, behind symbolic links.
@@ -176,6 +201,38 @@ pub(crate) fn file_of(device: &DeviceSpec) -> Option<&Path> {
         | DeviceSpec::Paths { path } => Some(path),
         _ => None,
     }
+}
+
+/// Whether the name is that of a device by its form, as `ram:64M` and `raw:x`, and so is hardly meant as a file's.
+fn names_device(path: &Path) -> bool {
+    let named = path.to_str().and_then(|text| DeviceSpec::parse(text).ok());
+    named.is_some_and(|device| file_of(&device) != Some(path))
+}
+
+/// The files that a device is made of, with all parents; without them where they cannot be opened, as the device itself
+/// cannot be then.
+fn files_of(device: &DeviceSpec) -> Vec<PathBuf> {
+    let chain = match device.leaf() {
+        DeviceSpec::Vhdx { path } => vhdx_chain(path),
+        DeviceSpec::Image { path, format } => {
+            let format = match format {
+                ImageFormat::Vhd => Format::Vhd,
+                ImageFormat::Qcow2 => Format::Qcow2,
+            };
+            Image::open_files(path, format).ok().map(|image| image.paths().to_vec())
+        }
+        _ => None,
+    };
+    let parents = chain.into_iter().flatten().skip(1);
+    file_of(device).map(Path::to_owned).into_iter().chain(parents).collect()
+}
+
+/// The files of a VHDX chain, the disk first.
+fn vhdx_chain(path: &Path) -> Option<Vec<PathBuf>> {
+    let folder = path.canonicalize().ok()?.parent()?.to_owned();
+    let guids = || random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO));
+    let chain = Chain::open_files(path, &folder, &VhdxOpenOptions::read_only(), guids);
+    chain.ok().map(|chain| chain.paths().to_vec())
 }
 
 /// Returns `true` if both names lead to the same file, through any links.

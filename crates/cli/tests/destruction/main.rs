@@ -15,6 +15,7 @@ mod in_use;
 mod measuring;
 mod planted;
 mod raw_disks;
+mod reports;
 mod silent;
 mod vanishing;
 

@@ -14,8 +14,9 @@ use lunway_vhdx::merge::{Go, Outcome, children, merge_files};
 use serde_json::json;
 
 use super::named::vhdx;
-use super::{child_names, folder, guids, names, open_chain};
+use super::{folder, guids, names, open_chain};
 use crate::failure::Failure;
+use crate::replaceable::child_names;
 use crate::{interrupt, progress, terminal};
 
 /// Merge a differencing disk into one of its parents, and remove the files that are no longer needed.

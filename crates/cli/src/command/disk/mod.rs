@@ -30,6 +30,7 @@ use lunway_vhdx::{Chain, DiskKind, SegmentSource, VhdxOpenOptions, merge::childr
 use lunway_vhdx_device::random_guids;
 
 use crate::failure::Failure;
+use crate::replaceable::child_names;
 
 pub(super) use create::NewDisk;
 pub(super) use free::skipped;
@@ -138,19 +139,6 @@ fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
 fn names(paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy().into_owned();
     paths.iter().map(name).collect::<Vec<_>>().join(", ")
-}
-
-/// Children of a file, for a sentence: those in another folder with their paths.
-fn child_names(parent: &Path, children: &[PathBuf]) -> String {
-    let folder = parent.canonicalize().ok().and_then(|parent| parent.parent().map(Path::to_owned));
-    let name = |child: &PathBuf| {
-        let beside = child.canonicalize().is_ok_and(|child| child.parent() == folder.as_deref());
-        match child.file_name().filter(|_| beside) {
-            Some(name) => name.to_string_lossy().into_owned(),
-            None => child.display().to_string(),
-        }
-    };
-    children.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// How people and JSON call a kind of disk.

@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use lunway_block::spec::{DeviceSpec, ImageFormat};
 use lunway_device::OpenOptions;
-use lunway_vhdx::merge::children;
-use lunway_vhdx::open_file;
 
-use super::child_names;
 use crate::device;
 use crate::failure::Failure;
 use crate::new_file::own;
+use crate::replaceable::open_replaceable;
 
 /// A file whose place a new file takes.
 ///
@@ -54,17 +52,8 @@ impl Replaced {
             )));
         }
         let cannot = || format!("cannot replace {shown}");
-        // A file that is no VHDX has no children.
-        if let Ok(found) = children(path)
-            && !found.is_empty()
-        {
-            return Err(Failure::failed(anyhow!(
-                "{shown} is the parent of {}, which could no longer be opened: merge them first, or choose another name",
-                child_names(path, &found)
-            )));
-        }
         let path = path.canonicalize().with_context(cannot)?;
-        let file = open_file(&path, true).with_context(cannot)?;
+        let file = open_replaceable(&path).with_context(cannot)?;
         Ok(Some(Self { path, file }))
     }
 
