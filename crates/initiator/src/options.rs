@@ -60,6 +60,10 @@ pub struct SessionOptions {
     /// Interval at which an idle unit is asked whether it has news (TEST UNIT READY), as another size, which a target
     /// tells only with the answer to a command; zero: never.
     pub look_interval: Duration,
+    /// Age from which on an answer no longer proves that this node's registration was not preempted: before a change, a
+    /// session that has had no newer one asks the unit (TEST UNIT READY) and sends nothing else until it has answered.
+    /// `None`: changes are sent at once.
+    pub proof_age_max: Option<Duration>,
     /// Limits of silence after which a path counts as dead, sooner than by `nop_timeout`; `None`: never.
     pub silence: Option<Silence>,
     /// TCP_USER_TIMEOUT: how long sent data may stay without an acknowledgement before the kernel ends the connection;
@@ -159,6 +163,7 @@ impl Default for SessionOptions {
             nop_timeout: Duration::from_secs(5),
             // As the checkers of dm-multipath look at paths (polling_interval).
             look_interval: Duration::from_secs(5),
+            proof_age_max: None,
             silence: None,
             user_timeout: None,
             logout_timeout: Duration::from_secs(2),

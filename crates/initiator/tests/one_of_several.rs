@@ -555,3 +555,91 @@ async fn a_logout_that_the_target_asked_for_settles_nothing_while_commands_are_u
         }
     }
 }
+
+/// A lane that asks the unit for a proof before it changes anything, and else nothing.
+fn proving(recorder: &Recorder, age_max: Duration) -> SessionOptions {
+    SessionOptions { proof_age_max: Some(age_max), look_interval: Duration::ZERO, ..lane(recorder) }
+}
+
+async fn write_at_once(device: &IscsiDevice, count: u64) -> Vec<Result<(), BlockError>> {
+    let write = |at| device.write(at * SECTOR as u64, sectors(1), Durability::Volatile);
+    let writes: Vec<_> = (0..count).map(write).collect();
+    let mut results = Vec::new();
+    for write in writes {
+        results.push(write.await);
+    }
+    results
+}
+
+#[tokio::test]
+async fn writes_wait_for_a_proof_that_this_node_is_not_fenced_and_fail_unsent_where_it_may_be() {
+    let age_max = Duration::from_millis(300);
+    let (disk, recorder) = (Disk::new(64, 32), Recorder::default());
+    let device = open(disk.serve().await, proving(&recorder, age_max)).await;
+    assert!(write_at_once(&device, 8).await.iter().all(Result::is_ok));
+    tokio::time::sleep(age_max * 2).await;
+    disk.once(TEST_UNIT_READY, Act::Sense(6, 0x2A, 0x05));
+    let before = disk.count(WRITE);
+    for result in write_at_once(&device, 8).await {
+        assert!(matches!(result, Err(BlockError::Gone { .. })), "{result:?}");
+    }
+    assert_eq!((before, disk.count(WRITE)), (8, 8), "writes sent");
+    assert!(recorder.has(|event| *event == SessionEvent::Preempted));
+    // The layer above has found out that another node was meant.
+    assert!(write_at_once(&device, 8).await.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_proof_costs_one_question_after_an_idle_time_and_none_among_writes() {
+    let (disk, recorder) = (Disk::new(64, 32), Recorder::default());
+    // Longer than the writes take on a busy machine.
+    let device = open(disk.serve().await, proving(&recorder, Duration::from_secs(10))).await;
+    let opened = disk.count(TEST_UNIT_READY);
+    for _ in 0..10 {
+        assert!(write_at_once(&device, 8).await.iter().all(Result::is_ok));
+    }
+    device.flush().await.unwrap();
+    assert_eq!((disk.count(WRITE), disk.count(TEST_UNIT_READY) - opened), (80, 1));
+    device.close().await;
+
+    let device = open(disk.serve().await, lane(&recorder)).await;
+    let opened = disk.count(TEST_UNIT_READY);
+    assert!(write_at_once(&device, 8).await.iter().all(Result::is_ok));
+    assert_eq!(disk.count(TEST_UNIT_READY) - opened, 0, "without a key");
+}
+
+/// A process that was stopped reads old answers: those of a target that is merely slow look the same.
+#[tokio::test]
+async fn an_answer_that_comes_late_is_asked_for_once_more_and_then_taken() {
+    let age_max = Duration::from_millis(20);
+    let (disk, recorder) = (Disk::new(64, 32), Recorder::default());
+    let device = open(disk.serve().await, proving(&recorder, age_max)).await;
+    let opened = disk.count(TEST_UNIT_READY);
+    disk.script(move |cdb| match cdb[0] {
+        TEST_UNIT_READY => Act::After(age_max * 3),
+        _ => Act::Execute,
+    });
+    assert!(write_at_once(&device, 1).await.iter().all(Result::is_ok));
+    assert_eq!((disk.count(WRITE), disk.count(TEST_UNIT_READY) - opened), (1, 2));
+}
+
+#[tokio::test]
+async fn writes_that_wait_for_a_proof_that_does_not_come_fail_unsent() {
+    let (disk, recorder) = (Disk::new(64, 32), Recorder::default());
+    let options = SessionOptions {
+        command_timeout: Duration::from_millis(200),
+        abort_timeout: Duration::from_millis(200),
+        ..proving(&recorder, Duration::from_secs(10))
+    };
+    let device = open(disk.serve().await, options).await;
+    for act in [|| Act::Ignore, || Act::Status(8)] {
+        disk.script(move |cdb| if cdb[0] == TEST_UNIT_READY { act() } else { Act::Execute });
+        for result in write_at_once(&device, 4).await {
+            let error = result.unwrap_err();
+            assert!(!matches!(error, BlockError::Aborted { .. }), "{error:?}");
+        }
+        assert_eq!(disk.count(WRITE), 0);
+    }
+    disk.script(|_| Act::Execute);
+    assert!(write_at_once(&device, 4).await.iter().all(Result::is_ok));
+}

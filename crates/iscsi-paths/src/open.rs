@@ -17,7 +17,7 @@ use crate::address::MultipathUrl;
 use crate::lane::IscsiLane;
 use crate::local::Local;
 use crate::open_error::OpenError;
-use crate::reservation::{Registrar, Standing};
+use crate::reservation::{PROOF_AGE_MAX, Registrar, Standing};
 use crate::{portals, predecessors, watch};
 use lunway_multipath::plan::{Inventory, NamedLane, Plan, Wish};
 use lunway_multipath::{Lane, MultipathDevice, Options};
@@ -256,6 +256,7 @@ impl Team {
         if let Some(registrar) = &registrar {
             registrar.attend(&lanes);
         }
+        let options = SessionOptions { proof_age_max: registrar.as_ref().map(|_| PROOF_AGE_MAX), ..options };
         Arc::new(Self { lanes, registrar, options, isids: IsidFamily::random() })
     }
 

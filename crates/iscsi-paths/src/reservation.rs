@@ -36,6 +36,10 @@ const KEYS_LEN: u16 = 8 + 8 * 1000;
 const TRIES: usize = 8;
 /// Pause before lanes are asked again of which none has answered whether the key is there.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Age from which on an answer no longer proves that the key was not preempted. Shorter than any decision to fence: a
+/// cluster declares a node dead after its token and consensus timeouts (corosync.conf(5): 1 s and 1.2 s by default,
+/// 3 s and 3.6 s since version 3.1), and only then preempts. It costs one round trip after such an idle time.
+pub(crate) const PROOF_AGE_MAX: Duration = Duration::from_secs(1);
 /// Time for which an orderly end waits for a registration to be removed.
 const FAREWELL: Duration = Duration::from_secs(2);
 

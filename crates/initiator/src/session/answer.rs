@@ -11,7 +11,7 @@ use lunway_iscsi::pdu::{ServiceResponse, TaskManagementResult};
 use lunway_scsi::block_error::{Request, result_of};
 use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status, cdb};
 
-use super::doubt::{is_doubtful, tells_of_no_disk};
+use super::doubt::{MAYBE_FENCED, is_doubtful, tells_of_no_disk};
 use super::{End, SessionState};
 use crate::observer::SessionEvent;
 use crate::session::cache::is_power_on;
@@ -94,8 +94,10 @@ impl SessionState {
         if status == Status::GOOD {
             // The error stays with the entry: if no caller picks it up, the next flush has it.
             let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
+            let sent_at = entry.sent_at;
             self.traffic.count(effect, received, entry.data_out.len());
             self.carried_out |= !asks_only(effect);
+            self.proof.note(effect, sent_at);
             if effect.leaves_unflushed() {
                 self.cache.written += 1;
             }
@@ -133,8 +135,7 @@ impl SessionState {
             }
             Verdict::Again => self.retry(token, data_in, None),
             Verdict::Unsure => {
-                let why = "registrations were preempted: this node may have been fenced".to_owned();
-                self.fail(token, BlockError::gone(why));
+                self.fail(token, BlockError::gone(MAYBE_FENCED));
             }
             Verdict::Later(wait) if self.is_put_off_too_long(token, now, wait) => {
                 self.fail(token, BlockError::Busy);
@@ -273,6 +274,7 @@ impl SessionState {
         }
         if self.part.fails_fast() && is_preemption(code) {
             self.events.push(SessionEvent::Preempted);
+            self.doubt.preempted = true;
         }
         self.stale.access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
         // Its shape may be another one too: 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.

@@ -6,10 +6,13 @@ use lunway_block::BlockError;
 use lunway_scsi::AdditionalSense;
 
 use super::{Session, SessionState};
-use crate::session::slots::{AwaitedCommand, Effect, Slots, Stage};
+use crate::session::slots::{AwaitedCommand, Effect, Stage};
 
 /// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
+
+/// Why changes fail that were not sent before the unit said that registrations were preempted.
+pub(super) const MAYBE_FENCED: &str = "registrations were preempted: this node may have been fenced";
 
 /// Returns `true` if a unit attention leaves open which disk answers under the old address now: the target's units have
 /// been changed (3F/0E), the unit's INQUIRY data have (3F/03), the unit or the target begins anew (29h), or parameters
@@ -47,6 +50,9 @@ pub(crate) struct Doubt {
     absent: Option<BlockError>,
     /// Why the disk must not be used any more.
     condemned: Option<String>,
+    /// One of the reasons is a preemption: whether held changes may still be sent is for the observer to find out,
+    /// where there may be another path.
+    pub(super) preempted: bool,
 }
 
 impl Doubt {
@@ -56,17 +62,12 @@ impl Doubt {
 
     /// A new session has found the same disk.
     pub(super) fn end(&mut self) {
-        (self.since, self.absent) = (None, None);
+        (self.since, self.absent, self.preempted) = (None, None, false);
     }
 
     /// Error with which a new command fails at once.
     pub(super) fn refuses(&self, effect: Effect) -> Option<BlockError> {
         self.absent.clone().filter(|_| effect != Effect::Inspect)
-    }
-
-    /// Returns `true` if a command has to wait.
-    pub(super) fn holds(&self, slots: &mut Slots, token: u64) -> bool {
-        self.is_there() && slots.get_mut(token).is_none_or(|entry| entry.effect != Effect::Inspect)
     }
 
     /// Why the disk must not be used any more, once.
@@ -83,16 +84,31 @@ impl SessionState {
         self.stale.shape = true;
     }
 
+    /// Returns `true` if nothing but questions may be sent: which disk it is, or whether this node may change it, is not
+    /// known.
+    pub(super) fn holds_back(&self) -> bool {
+        self.doubt.is_there() || self.proof.is_asked()
+    }
+
+    /// Returns `true` if a command has to wait.
+    pub(super) fn holds(&mut self, token: u64) -> bool {
+        self.holds_back() && !self.is_question(token)
+    }
+
+    fn is_question(&mut self, token: u64) -> bool {
+        let inspects = |entry: &mut AwaitedCommand| entry.effect == Effect::Inspect;
+        self.proof.is_question(token) || self.slots.get_mut(token).is_some_and(inspects)
+    }
+
     /// Hands to the core the questions that wait.
     pub(super) fn drain_questions(&mut self) {
         let mut at = 0;
         while let Some(submission) = self.queue.get(at) {
-            match self.slots.get_mut(submission.token) {
-                Some(AwaitedCommand { stage: Stage::Queued, effect: Effect::Inspect, .. }) => {}
-                _ => {
-                    at += 1;
-                    continue;
-                }
+            let token = submission.token;
+            let waits = |entry: &mut AwaitedCommand| matches!(entry.stage, Stage::Queued);
+            if !self.is_question(token) || !self.slots.get_mut(token).is_some_and(waits) {
+                at += 1;
+                continue;
             }
             let Some(submission) = self.queue.remove(at) else { return };
             if let Err(submission) = self.send(submission) {
@@ -106,7 +122,7 @@ impl SessionState {
     pub(super) fn release_held(&mut self, now: Instant) {
         if self.held_until().is_some_and(|until| until <= now) {
             let why = "the unit has changed, and has not said yet which disk it is".to_owned();
-            self.fail_held(&BlockError::gone(why));
+            self.fail_held(&BlockError::gone(why), |_| true);
         }
     }
 
@@ -116,14 +132,15 @@ impl SessionState {
         self.doubt.since.filter(|_| self.part.fails_fast() && waits).map(|since| since + HELD_MAX)
     }
 
-    fn fail_held(&mut self, error: &BlockError) {
+    /// Fails those of the held commands that are named, as not done unless a target may have executed them.
+    pub(super) fn fail_held(&mut self, error: &BlockError, named: impl Fn(&AwaitedCommand) -> bool) {
         let waits = |entry: &AwaitedCommand| {
             matches!(entry.stage, Stage::Queued | Stage::Delayed) && entry.effect != Effect::Inspect
         };
         let held: Vec<_> = self
             .slots
             .iter_unanswered()
-            .filter(|(_, entry)| waits(entry))
+            .filter(|(_, entry)| waits(entry) && named(entry))
             .map(|(token, entry)| (token, entry.was_sent))
             .collect();
         for (token, was_sent) in held {
@@ -146,6 +163,10 @@ impl Session {
     pub(crate) fn clear_doubt(&self, doubts: u64) {
         self.decide(|state| {
             if state.doubt.raised == doubts {
+                if state.doubt.preempted {
+                    let error = BlockError::gone(MAYBE_FENCED);
+                    state.fail_held(&error, |entry| entry.effect.changes());
+                }
                 state.doubt.end();
                 state.drain_queue();
             }
@@ -158,7 +179,7 @@ impl Session {
             // A new session has found it.
             if state.doubt.is_there() {
                 let error = BlockError::gone(why);
-                state.fail_held(&error);
+                state.fail_held(&error, |_| true);
                 state.doubt.absent = Some(error);
             }
         });

@@ -124,6 +124,7 @@ impl SessionState {
         }
         self.cache.new_session(&mut self.slots);
         self.doubt.end();
+        self.proof.expire();
         self.cache.volatile = volatile;
         if !self.is_closing() {
             self.refusing = None;

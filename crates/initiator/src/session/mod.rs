@@ -7,6 +7,7 @@
 //! | `answer.rs` | what the target says, and whether that is the last word |
 //! | `schedule.rs` | what is late, put off, or due |
 //! | `doubt.rs` | whether it is still the same disk, and what waits until that is known |
+//! | `proof.rs` | proof that this node's registration has not been preempted, before it changes anything |
 //! | `reject.rs` | commands that the target has rejected |
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
 //! | `slots.rs` | commands whose answers are awaited |
@@ -21,6 +22,7 @@ pub(crate) mod clock;
 mod doubt;
 mod loss;
 pub(crate) mod part;
+mod proof;
 mod reject;
 mod schedule;
 mod shared;
@@ -48,6 +50,7 @@ use crate::observer::SessionEvent;
 use crate::session::cache::Cache;
 use crate::session::clock::Clock;
 use crate::session::part::Part;
+use crate::session::proof::Proof;
 use crate::session::slots::{AwaitedCommand, Command, Effect, Outcome, Slots, Stage};
 use crate::session::traffic::{Pings, Traffic};
 
@@ -139,6 +142,8 @@ pub(crate) struct SessionState {
     pub(crate) severed: Option<String>,
     /// Doubt whether it is still the same disk.
     pub(crate) doubt: Doubt,
+    /// Proof that this node may still change it.
+    proof: Proof,
     /// Events that the driver is to tell the observer, once it has released the lock.
     pub(crate) events: Vec<SessionEvent>,
     /// As last read.
@@ -179,6 +184,7 @@ impl SessionState {
             part: options.part(),
             severed: None,
             doubt: Doubt::default(),
+            proof: Proof::new(options.proof_age_max),
             events: Vec::new(),
             access: None,
             last_event: None,
@@ -190,12 +196,7 @@ impl SessionState {
         if let Some(error) = &self.refusing {
             return Err(error.clone());
         }
-        let Command { mut cdb, data_out, data_in, effect } = command;
-        if self.short_transfers
-            && let Some(short) = short_transfer(&cdb, effect)
-        {
-            cdb = short;
-        }
+        let effect = command.effect;
         if let Some(error) = self.doubt.refuses(effect) {
             return Err(error);
         }
@@ -203,6 +204,27 @@ impl SessionState {
             && let Some(error) = self.cache.unreported.take()
         {
             return Err(error);
+        }
+        let submission = self.admit(command);
+        let token = submission.token;
+        // Who came before goes before, but for what the others wait for.
+        if self.queue.is_empty() || effect == Effect::Inspect {
+            if let Err(submission) = self.send(submission) {
+                self.queue.push_back(submission);
+            }
+        } else {
+            self.queue.push_back(submission);
+        }
+        Ok(token)
+    }
+
+    /// Takes a slot for a command.
+    fn admit(&mut self, command: Command) -> Submission {
+        let Command { mut cdb, data_out, data_in, effect } = command;
+        if self.short_transfers
+            && let Some(short) = short_transfer(&cdb, effect)
+        {
+            cdb = short;
         }
         // A driver that sleeps has let the clock stand.
         if self.driver.is_some() {
@@ -221,22 +243,13 @@ impl SessionState {
             breaches: 0,
             answer_lost: false,
             was_sent: false,
+            sent_at: None,
             lost_at: None,
             covers: self.cache.written,
             spoiled: None,
             waker: None,
         });
-        let attribute = effect.attribute();
-        let submission = Submission { token, lun: self.lun.0, cdb, data_out, data_in, attribute };
-        // Who came before goes before, but for what the others wait for.
-        if self.queue.is_empty() || effect == Effect::Inspect {
-            if let Err(submission) = self.send(submission) {
-                self.queue.push_back(submission);
-            }
-        } else {
-            self.queue.push_back(submission);
-        }
-        Ok(token)
+        Submission { token, lun: self.lun.0, cdb, data_out, data_in, attribute: effect.attribute() }
     }
 
     /// Tells the driver that there is work; gives its waker if it sleeps.
@@ -270,6 +283,9 @@ impl SessionState {
     }
 
     fn answer(&mut self, token: u64, outcome: Outcome) {
+        if self.proof.is_question(token) {
+            return self.proof_answered(&outcome);
+        }
         self.wakes.extend(self.slots.answer(token, outcome));
     }
 
@@ -280,22 +296,29 @@ impl SessionState {
 
     fn send(&mut self, submission: Submission) -> Result<(), Submission> {
         let token = submission.token;
-        match &mut self.core {
-            Some(core) if self.logout == Logout::None && !self.doubt.holds(&mut self.slots, token) => {
-                core.submit(submission)?;
-            }
-            _ => return Err(submission),
+        let now = self.proof.clock();
+        if self.core.is_none() || self.logout != Logout::None || self.holds(token) {
+            return Err(submission);
         }
+        if let (Some(now), Some(entry)) = (now, self.slots.get_mut(token))
+            && self.proof.is_lacking(entry.effect, now)
+        {
+            self.ask_for_proof(false);
+            return Err(submission);
+        }
+        let Some(core) = &mut self.core else { return Err(submission) };
+        core.submit(submission)?;
         if let Some(entry) = self.slots.get_mut(token) {
             entry.stage = Stage::Sent;
             entry.was_sent = true;
+            entry.sent_at = now;
         }
         Ok(())
     }
 
     /// Hands to the core what waits, in order, as far as the window goes.
     pub(crate) fn drain_queue(&mut self) {
-        if self.doubt.is_there() {
+        if self.holds_back() {
             return self.drain_questions();
         }
         while let Some(submission) = self.queue.pop_front() {

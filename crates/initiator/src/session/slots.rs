@@ -128,6 +128,8 @@ pub(crate) struct AwaitedCommand {
     pub(crate) answer_lost: bool,
     /// `true` if a target may have executed it.
     pub(crate) was_sent: bool,
+    /// Time at which it was last sent, where a [proof](super::proof::Proof) is required.
+    pub(crate) sent_at: Option<Instant>,
     /// Tick at which the first connection was lost over which it was under way.
     pub(crate) lost_at: Option<u64>,
     /// Of a flush: the number of writes that it makes durable.
@@ -228,6 +230,7 @@ mod tests {
             breaches: 0,
             answer_lost: false,
             was_sent: true,
+            sent_at: None,
             lost_at: None,
             covers: 0,
             spoiled: None,

@@ -210,6 +210,34 @@ async fn a_node_that_is_fenced_while_its_lanes_are_up_writes_nothing_from_the_re
     server.shutdown(Duration::from_secs(1)).await.unwrap();
 }
 
+/// A stopped process resumes with twenty writes in its socket: the target reports the preemption in place of the first,
+/// and would carry out those that came with it.
+#[tokio::test]
+async fn a_node_that_was_silent_while_it_was_fenced_sends_no_write() {
+    let (server, portal) = serve(anywhere(), None).await;
+    let disk = node(&[portal], "").await;
+    write(&disk, 1).await.unwrap();
+    let other = Other::at(portal, "other").await;
+    other.register(THEIRS).await;
+    other.preempt(THEIRS, OURS).await;
+    // More than the second for which an answer is a proof.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let writes: Vec<_> = (0..20)
+        .map(|block| {
+            let data = Buf::copy_of(&[2; 4096]).freeze();
+            disk.device().write(block * 4096, data, Durability::Volatile)
+        })
+        .collect();
+    for write in writes {
+        assert_eq!(write.await, Err(BlockError::ReservationConflict));
+    }
+    let data = other.0.read(0, Buf::zeroed(20 * 4096)).await.unwrap();
+    assert_eq!(data.iter().filter(|byte| **byte == 2).count() / 4096, 0, "writes of the fenced node");
+    disk.close().await;
+    other.0.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
 #[tokio::test]
 async fn where_another_node_is_fenced_this_one_makes_sure_and_goes_on() {
     let (server, portal) = serve(anywhere(), None).await;
