@@ -51,8 +51,8 @@ impl<T> Node<T> {
         self.members[index].1.push(path, item);
     }
 
-    /// Takes the first item that `may_go` of the owners' oldest ones. Members that are passed over keep their places, so
-    /// that theirs is the next turn once they may.
+    /// Takes the first item that `may_go` of the owners' oldest ones. Members that are passed over keep their places,
+    /// so that theirs is the next turn once they may.
     fn pop_where(&mut self, may_go: &mut impl FnMut(&T) -> bool) -> Option<T> {
         let mut popped = None;
         for index in 0..self.members.len() {

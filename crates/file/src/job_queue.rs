@@ -6,8 +6,8 @@ use lunway_block::{FairQueue, OwnerGroup, OwnerKey};
 
 use crate::write_back::WriteBack;
 
-/// Jobs of a kind that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which its
-/// session has counted; more are answered with `Busy`, but for sessions that have less than their share, see
+/// Jobs of a kind that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which
+/// its session has counted; more are answered with `Busy`, but for sessions that have less than their share, see
 /// [`FairQueue`].
 pub(crate) const QUEUE_MAX: usize = 4096;
 /// Longest cached write that is a short one, bytes: it is copied in about the 10 to 25 µs that the way to a thread and
@@ -60,8 +60,8 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Jobs that wait, of which the next is one that can begin: of the kinds in turn, and within each of the owners.
 ///
-/// **Room.** Writes to the page cache wait here while that has no room for their host, and hold no thread meanwhile: see
-/// [`WriteBack`]. Those of other hosts, and what needs no room, pass them.
+/// **Room.** Writes to the page cache wait here while that has no room for their host, and hold no thread meanwhile:
+/// see [`WriteBack`]. Those of other hosts, and what needs no room, pass them.
 ///
 /// **Long writes.** Of those longer than [`LONG_LEN`] [`LONG_MAX`] run at a time, so that short ones always find a
 /// thread, and wait at the lock of the file for two at most.

@@ -174,8 +174,8 @@ impl ThreadPool {
     }
 
     /// Runs `job` on a thread, started if none is idle and the bound allows. The jobs of an owner start in the order of
-    /// their calls, those that write to the page cache in orders of their own. Dropping the answer does not stop the job. Never
-    /// blocks.
+    /// their calls, those that write to the page cache in orders of their own. Dropping the answer does not stop the
+    /// job. Never blocks.
     pub(crate) fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
         job: J,
@@ -186,9 +186,9 @@ impl ThreadPool {
         Ok(unless_gone(owner, answer, move |owner| shared.forget(owner)))
     }
 
-    /// As [`io`](Self::io), of a job that writes `len` bytes to the page cache, and [notes](WriteBack::note) them: it is
-    /// not begun while that has no room for the owner's host. It waits in the queue, and the threads are free for what
-    /// needs no room. Of those of more than 128 KiB two run at a time, so that short ones find a thread.
+    /// As [`io`](Self::io), of a job that writes `len` bytes to the page cache, and [notes](WriteBack::note) them: it
+    /// is not begun while that has no room for the owner's host. It waits in the queue, and the threads are free for
+    /// what needs no room. Of those of more than 128 KiB two run at a time, so that short ones find a thread.
     pub fn io_cached<T: Send + Unpin + 'static>(
         &self,
         len: u64,

@@ -33,11 +33,11 @@ const SHARE: u64 = 8;
 /// reached ([`ThreadPool::wait_for`](crate::ThreadPool::wait_for)). Each pass measures the disk and sets the limit to
 /// what it writes in four seconds (`TARGET`).
 ///
-/// **Shares.** What is dirty counts as the share of the host that wrote it, and a host may dirty more while its share is
-/// less than 8 times (`SHARE`) what is left of the limit: the dynamic thresholds by which switches share their memory
-/// (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on
-/// Networking 6(2), 1998). So a host that floods the disk waits before the limit is reached, and what is left is for
-/// those who write little.
+/// **Shares.** What is dirty counts as the share of the host that wrote it, and a host may dirty more while its share
+/// is less than 8 times (`SHARE`) what is left of the limit: the dynamic thresholds by which switches share their
+/// memory (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
+/// Transactions on Networking 6(2), 1998). So a host that floods the disk waits before the limit is reached, and what
+/// is left is for those who write little.
 ///
 /// Bytes are counted as they are written: what is written twice counts twice, so that the estimate errs by rewriting
 /// the same blocks; `LIMIT_MAX` is for that.
@@ -242,8 +242,8 @@ impl WriteBack {
         let _ = self.on_room.set(callback);
     }
 
-    /// Whether a write of a host has room, of which the host has a `share` dirty. One that is longer than any share goes
-    /// when its host has nothing dirty.
+    /// Whether a write of a host has room, of which the host has a `share` dirty. One that is longer than any share
+    /// goes when its host has nothing dirty.
     fn allows(&self, bytes: u64, share: impl FnOnce() -> u64) -> bool {
         let taken = self.dirty().saturating_add(self.under_way.load(Ordering::Relaxed));
         let left = self.limit.load(Ordering::Relaxed).saturating_sub(taken);

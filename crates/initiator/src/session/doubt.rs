@@ -84,8 +84,8 @@ impl SessionState {
         self.stale.shape = true;
     }
 
-    /// Returns `true` if nothing but questions may be sent: which disk it is, or whether this node may change it, is not
-    /// known.
+    /// Returns `true` if nothing but questions may be sent: which disk it is, or whether this node may change it, is
+    /// not known.
     pub(super) fn holds_back(&self) -> bool {
         self.doubt.is_there() || self.proof.is_asked()
     }

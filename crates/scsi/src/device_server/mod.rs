@@ -391,8 +391,8 @@ pub(crate) fn execute(
     Begun { answer, effect }
 }
 
-/// What a command may change on the medium of its unit while it is under way. Operations that have the whole medium for themselves
-/// go on without their command, and others are refused until these end.
+/// What a command may change on the medium of its unit while it is under way. Operations that have the whole medium for
+/// themselves go on without their command, and others are refused until these end.
 fn effect_of(operation: &Operation, itl: &Arc<ItlNexus>, claim: &Claim) -> Option<MediumEffect> {
     let changes = operation.writes() && *claim != Claim::Nothing;
     changes.then(|| MediumEffect::on_blocks(itl.clone(), claim.clone()))

@@ -1,5 +1,5 @@
-//! Kept size of a raw image: bytes that it had when it was served last. A file that was cut while nobody served it looks
-//! like a smaller disk, so nothing else would tell.
+//! Kept size of a raw image: bytes that it had when it was served last. A file that was cut while nobody served it
+//! looks like a smaller disk, so nothing else would tell.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
