@@ -23,7 +23,7 @@ use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
 use crate::pieces::{PIECE_TIME, Pieces};
 use crate::place::place;
 use crate::ring::Ring;
-use crate::size::{Loss, Size, lost};
+use crate::size::{Loss, Size, lost, lost_device};
 use crate::space;
 use crate::store::Store;
 use crate::transfer::{Now, meaning, read_fully, read_now, write_fully, write_now};
@@ -289,7 +289,15 @@ impl Inner {
     /// The error for a range, if the file has lost bytes of it. What the file has lost fails the next flush once:
     /// writes that nobody had flushed may have been there.
     fn lost(&self, offset: u64, len: u64) -> Option<BlockError> {
-        let Loss { length, new } = self.size.loss(self.fd())?;
+        self.told(self.size.loss(self.fd())?, offset, len)
+    }
+
+    /// The same of a block device that became smaller, for requests that failed and for flushes.
+    fn ended(&self, offset: u64, len: u64) -> Option<BlockError> {
+        self.told(self.size.ended(self.fd())?, offset, len)
+    }
+
+    fn told(&self, Loss { length, new }: Loss, offset: u64, len: u64) -> Option<BlockError> {
         if new {
             let (path, size) = (self.path.display(), self.size.get());
             tracing::error!(
@@ -374,9 +382,7 @@ impl Inner {
     ) -> (Result<(), BlockError>, bool) {
         let result = match result {
             // A block device that became smaller is not a full one.
-            Err(BlockError::NoSpace) if let Some(length) = self.size.ended(self.fd(), offset + len) => {
-                Err(BlockError::Medium { offset: offset.max(length) })
-            }
+            Err(BlockError::NoSpace) if let Some(error) = self.ended(offset, len) => Err(error),
             result => result,
         };
         let result = self.noted(durability, result);
@@ -436,7 +442,9 @@ impl Inner {
                 BlockError::Medium { .. } => BlockError::OutOfRange { offset, len, size },
                 error => error,
             }),
-            Err(error) if may_ask => Err(self.lost(offset, len).unwrap_or(error)),
+            Err(error) if may_ask => {
+                Err(self.lost(offset, len).or_else(|| self.ended(offset, len)).unwrap_or(error))
+            }
             result => result,
         }
     }
@@ -458,7 +466,7 @@ impl Inner {
 
     fn sync(&self) -> Result<(), BlockError> {
         // A file that was cut has lost what was to be flushed: noted here, told by the flush.
-        let _ = self.lost(0, 0);
+        let _ = self.lost(0, 0).or_else(|| self.ended(0, 0));
         let mark = self.write_back.as_ref().map(|write_back| write_back.mark());
         let result = loop {
             match fdatasync(self.file.sync()) {
@@ -650,6 +658,9 @@ impl BlockDevice for FileDevice {
     fn backing(&self) -> Option<String> {
         let inner = &self.inner;
         let size = inner.size.get();
+        if let Some(left) = inner.size.left() {
+            return Some(format!("{}: {}", inner.path.display(), lost_device(left, size)));
+        }
         match inner.store.length().filter(|length| *length < size) {
             Some(length) => {
                 let path = inner.path.display();

@@ -1,7 +1,7 @@
 //! Size of the device, and changes of it.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lunway_block::size::HumanSize;
@@ -20,18 +20,21 @@ use crate::transfer::meaning;
 ///
 /// A regular file that somebody else has cut is a medium that has lost data ([`loss`](Self::loss)), until the file has
 /// its length again or the device is given a size that is left of it. Nothing here makes it longer meanwhile, not even
-/// a growth: what is lost would read as zeroes.
+/// a growth: what is lost would read as zeroes. So is a block device that became smaller ([`ended`](Self::ended)).
 pub(crate) struct Size {
     bytes: AtomicU64,
     /// The file's length is ours to change. A block device has the size that it has.
     regular: bool,
-    /// The file was found shorter than its device, which was logged.
-    short: AtomicBool,
+    /// Bytes that were left when the file was found shorter than its device, which was logged, or [`WHOLE`].
+    left: AtomicU64,
     /// Held while the size changes, also while the disk does it: only for threads that may wait.
     changing: Mutex<()>,
     /// Held for no longer than a look.
     callbacks: Mutex<Vec<Arc<ResizeCallback>>>,
 }
+
+/// Nothing of the file is missing.
+const WHOLE: u64 = u64::MAX;
 
 /// A file is shorter than its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ impl Size {
         Self {
             bytes: AtomicU64::new(bytes),
             regular,
-            short: AtomicBool::new(false),
+            left: AtomicU64::new(WHOLE),
             changing: Mutex::default(),
             callbacks: Mutex::default(),
         }
@@ -94,19 +97,27 @@ impl Size {
             if self.get() != size {
                 continue;
             }
-            let short = length < size;
-            if short == self.short.load(Ordering::Relaxed) {
-                return short.then_some(Loss { length, new: false });
-            }
-            let new = self.short.swap(short, Ordering::AcqRel) != short;
-            return short.then_some(Loss { length, new });
+            return self.compare(length, size);
         }
     }
 
-    /// Where a block device ends, if that is before `end`: the kernel calls a write there one without space. Asks no
-    /// disk.
-    pub(crate) fn ended(&self, file: BorrowedFd<'_>, end: u64) -> Option<u64> {
-        if self.regular { None } else { length(file).ok().filter(|length| *length < end) }
+    /// Returns the part that a block device has lost, if it is smaller than it was. Asks no disk, but waits for its
+    /// discards in Linux: for flushes, and for requests that failed. The kernel calls a write behind the end one
+    /// without space.
+    pub(crate) fn ended(&self, file: BorrowedFd<'_>) -> Option<Loss> {
+        if self.regular { None } else { self.compare(length(file).ok()?, self.get()) }
+    }
+
+    /// Bytes that are left of a block device that was found smaller. Never waits.
+    pub(crate) fn left(&self) -> Option<u64> {
+        Some(self.left.load(Ordering::Relaxed)).filter(|left| !self.regular && *left < self.get())
+    }
+
+    fn compare(&self, length: u64, size: u64) -> Option<Loss> {
+        let left = if length < size { length } else { WHOLE };
+        let known =
+            self.left.load(Ordering::Relaxed) == left || self.left.swap(left, Ordering::AcqRel) == left;
+        (left != WHOLE).then_some(Loss { length, new: !known })
     }
 
     /// Gives the device `size` bytes, durably, and tells who wants to know, if that may still begin when all is known
@@ -161,6 +172,16 @@ impl Size {
     }
 }
 
+/// Says what a block device of `actual` bytes has lost of the `size` that it had, and how to go on.
+pub(crate) fn lost_device(actual: u64, size: u64) -> String {
+    format!(
+        "the block device has {} now, and {} bytes of its data are lost: give it its size again, or give up what is lost \
+         by shrinking the device to {actual} bytes",
+        HumanSize(actual),
+        size - actual
+    )
+}
+
 /// Says what a file of `actual` bytes has lost of its device's `size`, and how to go on.
 pub(crate) fn lost(actual: u64, size: u64, sector: u64) -> String {
     let way = match actual / sector * sector {
@@ -202,14 +223,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_device_that_became_smaller_ends_before_and_a_full_one_does_not() {
+    fn a_block_device_that_became_smaller_has_lost_data_until_it_has_its_size_again() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(4096).unwrap();
-        let fd = file.as_file().as_fd();
+        let (end, fd) = (|length| file.as_file().set_len(length).unwrap(), file.as_file().as_fd());
         // A file stands for the block device: only its end is asked for.
         let device = Size::new(8192, false);
-        assert_eq!((device.ended(fd, 4608), device.ended(fd, 4096)), (Some(4096), None));
-        assert_eq!(Size::new(8192, true).ended(fd, 4608), None, "of a file, that it was cut");
+        for times in [0, 1] {
+            end(8192);
+            assert_eq!((device.ended(fd), device.left()), (None, None), "{times}");
+            end(4096);
+            for new in [true, false] {
+                assert_eq!(device.ended(fd), Some(Loss { length: 4096, new }), "{times}");
+                assert_eq!(device.left(), Some(4096));
+            }
+        }
+        assert_eq!(Size::new(8192, true).ended(fd), None, "of a file, that it was cut");
     }
 
     #[test]

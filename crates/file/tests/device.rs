@@ -5,6 +5,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use lunway_block::{
@@ -427,6 +428,60 @@ fn a_file_that_was_cut_is_a_failed_medium_until_it_has_its_length_again() {
         assert_eq!(&read(device, 524_288, 4096).unwrap()[..], &[3; 4096], "{way}");
         wait(device.extents(0, 1 << 20, usize::MAX)).unwrap();
     });
+}
+
+/// Detached when dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn attach(file: &Path) -> Option<Self> {
+        let losetup = lunway_foreign::program("losetup")?;
+        let attached = Command::new(losetup).args(["--find", "--show"]).arg(file).output().unwrap();
+        if !attached.status.success() {
+            lunway_foreign::machine_lacks("loop devices, or root");
+            return None;
+        }
+        Some(Self(String::from_utf8(attached.stdout).unwrap().trim().to_owned()))
+    }
+
+    /// Takes over the length of its file.
+    fn set_length(&self, file: &NamedTempFile, length: u64) {
+        file.as_file().set_len(length).unwrap();
+        assert!(Command::new("losetup").args(["--set-capacity", &self.0]).status().unwrap().success());
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Lost were writes behind the new end that nobody had flushed, and the next flush succeeded.
+#[test]
+fn a_block_device_that_became_smaller_is_a_failed_medium_until_it_has_its_size_again() {
+    for direct in [false, true] {
+        let file = image(1 << 20);
+        let Some(disk) = LoopDevice::attach(file.path()) else { return };
+        let options = FileOptions { direct, ..FileOptions::default() };
+        let device = FileDevice::open(Path::new(&disk.0), &options).unwrap();
+        write(&device, 524_288, &[1; 4096]).unwrap();
+        assert_eq!((wait(device.flush()), device.backing()), (Ok(()), None));
+        for _ in 0..2 {
+            disk.set_length(&file, 16_384);
+            let lost = BlockError::Medium { offset: 16_384 };
+            assert_eq!(wait(device.flush()), Err(lost.clone()), "direct: {direct}");
+            assert_eq!(wait(device.flush()), Ok(()), "told once");
+            assert!(
+                device.backing().unwrap().contains("has 16 KiB now, and 1032192 bytes of its data are lost")
+            );
+            assert_eq!(read(&device, 12_288, 8192).map(drop), Err(lost));
+            assert_eq!(write(&device, 524_288, &[1; 4096]), Err(BlockError::Medium { offset: 524_288 }));
+            disk.set_length(&file, 1 << 20);
+            wait(device.flush()).unwrap();
+            assert_eq!(device.backing(), None);
+        }
+    }
 }
 
 #[test]
