@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,13 +35,19 @@ device = \"ram:1M\"
 
 impl Daemon {
     fn start() -> Self {
+        Self::start_logging_to(|_| Stdio::inherit())
+    }
+
+    /// The same with its log where it says.
+    fn start_logging_to(log: impl FnOnce(&Path) -> Stdio) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("lunway.toml"), FILE).unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let mut command =
             lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock"), "--json"]);
         command.env("LUNWAY_RUNTIME_DIR", path("run"));
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log(folder.path())).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
@@ -639,6 +645,55 @@ fn the_configuration_is_shown_applied_and_reloaded() {
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
     assert!(wait(&mut daemon.child, PATIENCE).unwrap().success());
     assert!(!daemon.path("api.sock").exists());
+}
+
+/// Lost was: what `ram:` LUNs held, as a file without them, or with other numbers of them, was applied without a
+/// question.
+#[test]
+fn a_file_that_gives_up_data_in_memory_is_applied_only_with_force_however_it_comes() {
+    let log = |folder: &Path| Stdio::from(fs::File::create(folder.join("log")).unwrap());
+    let daemon = Daemon::start_logging_to(log);
+    fs::write(daemon.path("data.img"), vec![7; 1 << 20]).unwrap();
+    daemon.run(&["copy", "data.img", &daemon.url(0)]);
+    let process = rustix::process::Pid::from_child(&daemon.child);
+    let before = daemon.run(&["config", "show"]);
+    let logged =
+        || fs::read_to_string(daemon.path("log")).unwrap().matches("`lunway reload --force`").count();
+    let edits = [
+        ("a target dropped", FILE.replace(IQN, "iqn.2026-11.com.example:other")),
+        ("a LUN dropped", FILE.split("[[target.lun]]").next().unwrap().to_owned()),
+        ("another number", FILE.replace("id = 0", "id = 5")),
+        ("another device", FILE.replace("ram:1M", "raw:data.img")),
+    ];
+    for (at, (what, file)) in edits.iter().enumerate() {
+        fs::write(daemon.path("new.toml"), file).unwrap();
+        fs::write(daemon.path("lunway.toml"), file).unwrap();
+        let asked: [&[&str]; 4] = [
+            &["config", "apply", "new.toml", "--dry-run"],
+            &["config", "apply", "new.toml"],
+            &["reload", "--dry-run"],
+            &["reload"],
+        ];
+        for arguments in asked {
+            let refused = daemon.refused(arguments);
+            assert!(
+                refused.contains("holds 1 MiB of data, which are lost"),
+                "{what}, {arguments:?}: {refused}"
+            );
+            assert!(refused.contains("--force allows that"), "{what}, {arguments:?}: {refused}");
+        }
+        rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+        let start = Instant::now();
+        while logged() == at {
+            assert!(start.elapsed() < PATIENCE, "{what}: SIGHUP is refused, and the log says so");
+        }
+        assert_eq!(daemon.run(&["config", "show"]), before, "{what}");
+    }
+    let trial = daemon.run(&["reload", "--dry-run", "--force"]);
+    assert!(trial.contains("would be lost with it") && trial.contains("dry run"), "{trial}");
+    daemon.run(&["reload", "--force"]);
+    let shown = daemon.run(&["config", "show"]);
+    assert!(shown.contains("data.img"), "{shown}");
 }
 
 /// The daemon read all of a file of 6 GiB, and was killed for want of memory.

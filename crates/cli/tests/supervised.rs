@@ -294,7 +294,10 @@ fn the_units_are_what_systemd_understands() {
     let copies = tempfile::tempdir().unwrap();
     // The program and its user need not be installed here.
     let unit = std::fs::read_to_string(folder.join("lunway.service")).unwrap();
+    // A signal could not tell `systemctl reload` that it is refused.
+    assert!(unit.contains("ExecReload=/usr/local/bin/lunway reload\n"), "{unit}");
     let unit = unit.replace("/usr/local/bin/lunway serve", "/bin/true");
+    let unit = unit.replace("/usr/local/bin/lunway reload", "/bin/true");
     let unit: String = unit
         .lines()
         .filter(|line| !line.starts_with("User=") && !line.starts_with("Group="))

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::Applied;
 use crate::api;
+use crate::error::ErrorBody;
 use crate::listen::{self, ListenError, TcpSocket};
 use crate::manager::Manager;
 use crate::route::router;
@@ -104,9 +105,10 @@ impl Console {
         self.manager.source.file().map(Path::to_owned)
     }
 
-    /// Serves what the configuration file says now. The error is a sentence; then everything is as it was.
-    pub async fn reload(&self) -> Result<Applied, String> {
-        self.manager.reload(crate::extract::Ask::default()).await.map_err(|error| error.sentence)
+    /// Serves what the configuration file says now, unless that loses something that a parameter would have to allow.
+    /// After an error everything is as it was.
+    pub async fn reload(&self) -> Result<Applied, ErrorBody> {
+        self.manager.reload(crate::extract::Ask::default()).await.map_err(ErrorBody::from)
     }
 
     /// Answers nobody any longer. Changes under way are carried to their end first, unless they wait for a disk that

@@ -80,14 +80,19 @@ impl ApiError {
     }
 }
 
+impl From<ApiError> for ErrorBody {
+    fn from(error: ApiError) -> Self {
+        Self {
+            error: error.sentence,
+            parameter: error.parameter.map(str::to_owned),
+            method: error.method.map(str::to_owned),
+        }
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody {
-            error: self.sentence,
-            parameter: self.parameter.map(str::to_owned),
-            method: self.method.map(str::to_owned),
-        };
-        (self.status, Json(body)).into_response()
+        (self.status, Json(ErrorBody::from(self))).into_response()
     }
 }
 

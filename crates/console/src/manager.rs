@@ -176,16 +176,6 @@ impl Manager {
         self.change_with(ask, None, ChangeOptions::default(), edit).await
     }
 
-    /// The same, for what is removed: logical units that are used only if that was said.
-    pub(crate) async fn remove(
-        &self,
-        ask: Ask,
-        edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
-    ) -> Result<Applied, ApiError> {
-        let options = ChangeOptions { only_unused: !ask.force, ..ChangeOptions::default() };
-        self.change_with(ask, None, options, edit).await
-    }
-
     /// The same with a new file, of so many bytes, behind a device: it stays only if the change is made.
     pub(crate) async fn change_with(
         &self,
@@ -572,6 +562,7 @@ impl Manager {
             generation: ask.generation,
             shrink: ask.shrink,
             end_snapshots: ask.end_snapshots,
+            force: ask.force,
             ..keep
         };
         let edit = |config: &mut Config| {

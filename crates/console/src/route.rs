@@ -74,11 +74,11 @@ pub(crate) const END_SNAPSHOTS: Parameter = Parameter {
     kind: "boolean",
     description: "Allow snapshots to end with a logical unit that is removed, gets another device or a smaller size. Otherwise that is refused (409).",
 };
-/// Lets a logical unit go that is used.
+/// Lets a logical unit go that is used, and memory with data.
 pub(crate) const FORCE: Parameter = Parameter {
     name: "force",
     kind: "boolean",
-    description: "Remove logical units that initiators use, or that are memory and hold data, which are lost. Otherwise that is refused (409).",
+    description: "Remove logical units that initiators use, and remove or replace those that are memory and hold data, which are lost. Otherwise that is refused (409).",
 };
 /// Makes the file behind a logical unit.
 pub(crate) const CREATE: Parameter = Parameter {
@@ -88,8 +88,8 @@ pub(crate) const CREATE: Parameter = Parameter {
 };
 /// Parameters of all changes.
 pub(crate) const CHANGE: &[Parameter] = &[DRY_RUN, GENERATION];
-/// Parameters of all changes that can resize logical units.
-pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK, END_SNAPSHOTS];
+/// Parameters of changes of the whole configuration, which can resize, replace and remove logical units.
+pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK, END_SNAPSHOTS, FORCE];
 /// Parameters of a PUT of something with a name.
 pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW];
 /// Parameters of all removals.

@@ -174,7 +174,7 @@ async fn exchange(server: &Server, device: Option<&str>) {
         }
         Ok(())
     };
-    server.change(edit, ChangeOptions::default()).await.unwrap();
+    server.change(edit, ChangeOptions { force: true, ..ChangeOptions::default() }).await.unwrap();
 }
 
 async fn is_untouched(address: SocketAddr) {

@@ -127,7 +127,7 @@ pub(super) async fn delete<E: Element>(
             false => Ok(()),
         }
     };
-    Ok(manager.remove(ask, edit).await?.or(absent))
+    Ok(manager.change(ask, edit).await?.or(absent))
 }
 
 impl Element for TargetConfig {

@@ -21,8 +21,8 @@ use crate::error::{ApiError, refused};
 use crate::extract::{Ask, Body, PathParameters};
 use crate::manager::{Manager, Orders};
 use crate::route::{
-    CHANGE, CREATE, CREATION, DRY_RUN, END_SNAPSHOTS, GENERATION, LUN_REMOVAL, MUST_BE_NEW, MUST_EXIST,
-    Parameter, REMOVAL, Route, SHRINK,
+    CHANGE, CREATE, CREATION, DRY_RUN, END_SNAPSHOTS, FORCE, GENERATION, LUN_REMOVAL, MUST_BE_NEW,
+    MUST_EXIST, Parameter, REMOVAL, Route, SHRINK,
 };
 
 /// Position of a new rule.
@@ -157,7 +157,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Create a target, or change the members that the body names; null restores a default. An empty object creates it.",
             put(element::put::<TargetConfig>),
         )
-        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, END_SNAPSHOTS])
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, END_SNAPSHOTS, FORCE])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -177,7 +177,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Add a logical unit (the body names at least the device), or change the members that the body names.",
             put(element::put::<LunConfig>),
         )
-        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, END_SNAPSHOTS, CREATE])
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, END_SNAPSHOTS, FORCE, CREATE])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(

@@ -413,8 +413,9 @@ async fn the_target() {
         let mut lun = server.config().targets[0].luns[0].clone();
         lun.device = device;
         // One is removed, and then another is added.
-        server.change(luns(Vec::new()), ChangeOptions::default()).await.unwrap();
-        server.change(luns(vec![lun]), ChangeOptions::default()).await.unwrap();
+        let options = ChangeOptions { force: true, ..ChangeOptions::default() };
+        server.change(luns(Vec::new()), options.clone()).await.unwrap();
+        server.change(luns(vec![lun]), options).await.unwrap();
         println!("{DONE}");
         std::io::stdout().flush().unwrap();
     }

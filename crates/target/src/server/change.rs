@@ -59,9 +59,9 @@ pub struct ChangeOptions<'a> {
     /// Snapshots may end with the logical unit, or the part of it, that is taken away. Otherwise that is
     /// [`ChangeError::HasSnapshots`].
     pub end_snapshots: bool,
-    /// A logical unit is removed only if no initiator that sees it is logged in and it is not memory that holds data:
-    /// else [`ChangeError::InUse`] and [`ChangeError::HoldsData`].
-    pub only_unused: bool,
+    /// Logical units may be removed that initiators use, and memory that holds data may be removed or replaced.
+    /// Otherwise that is [`ChangeError::InUse`] and [`ChangeError::HoldsData`].
+    pub force: bool,
     /// The device of this logical unit has become the one that the new configuration names already
     /// ([`Server::snapshot_lun`]).
     pub switched: Option<(&'a str, u16)>,
@@ -111,7 +111,7 @@ struct Draft {
     served: Option<Served>,
     shrink: bool,
     end_snapshots: bool,
-    only_unused: bool,
+    force: bool,
     switched: Option<(String, u16)>,
 }
 
@@ -295,7 +295,7 @@ impl Changer {
         }
         let mut new = Config::clone(&old);
         edit(&mut new)?;
-        let ChangeOptions { dry_run, fixed_later, shrink, end_snapshots, only_unused, .. } = *options;
+        let ChangeOptions { dry_run, fixed_later, shrink, end_snapshots, force, .. } = *options;
         let draft = Draft {
             generation,
             old,
@@ -308,7 +308,7 @@ impl Changer {
             served: options.served.clone(),
             shrink,
             end_snapshots,
-            only_unused,
+            force,
             switched: options.switched.map(|(target, lun)| (target.to_owned(), lun)),
         };
         let (changer, mut opened) = (self.clone(), std::mem::take(openings));
@@ -374,6 +374,10 @@ impl Changer {
         let switched = draft.switched.as_ref().map(|(target, lun)| (target.as_str(), *lun));
         let prepared = self.prepare(&new, switched)?;
         none_is_own(&new, prepared.sockets.portals())?;
+        if !draft.force {
+            // Before devices are opened for what is refused.
+            self.none_is_used(&old, &new, &prepared)?;
+        }
         let to_open =
             |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();
         let needs: Vec<_> = prepared.new.iter().filter(to_open).cloned().collect();
@@ -391,9 +395,6 @@ impl Changer {
                 return Err(refused);
             }
             one_serial_each(luns, &prepared, openings, &new)?;
-        }
-        if draft.only_unused {
-            self.none_is_used(&old, &new)?;
         }
         changes.extend(prepared.secrets.iter().cloned());
         let made = !draft.dry_run;

@@ -249,9 +249,9 @@ pub enum ChangeError {
         /// Who is logged in to it.
         initiators: Vec<String>,
     },
-    /// Memory that holds data would be removed, and nobody said that this is meant.
+    /// Memory that holds data would be removed or replaced, and nobody said that this is meant.
     #[error(
-        "lun {lun} of target {target} is in memory and holds {} of data, which are lost if it is removed", HumanSize(*bytes)
+        "lun {lun} of target {target} is in memory and holds {} of data, which are lost if it {change}", HumanSize(*bytes)
     )]
     HoldsData {
         /// The target.
@@ -260,6 +260,8 @@ pub enum ChangeError {
         lun: u16,
         /// Memory in use, bytes.
         bytes: u64,
+        /// What would be done with it: `is removed`.
+        change: &'static str,
     },
     /// The server stops.
     #[error("the daemon is shutting down")]

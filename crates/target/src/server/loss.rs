@@ -18,18 +18,24 @@ const ENDING_TIME: Duration = Duration::from_millis(500);
 const ENDING_POLL: Duration = Duration::from_millis(20);
 
 impl Changer {
-    /// Refuses to remove what initiators use, and memory that holds data. Waits for sessions that are just ending.
-    pub(super) fn none_is_used(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+    /// Refuses to remove what initiators use, and to remove or replace memory that holds data. Waits for sessions that
+    /// are just ending.
+    pub(super) fn none_is_used(
+        &self,
+        old: &Config,
+        new: &Config,
+        prepared: &Prepared,
+    ) -> Result<(), ChangeError> {
         let by = Instant::now() + ENDING_TIME;
         loop {
-            match self.none_is_used_now(old, new) {
+            match self.none_is_used_now(old, new, prepared) {
                 Err(ChangeError::InUse { .. }) if Instant::now() < by => thread::sleep(ENDING_POLL),
                 used => return used,
             }
         }
     }
 
-    fn none_is_used_now(&self, old: &Config, new: &Config) -> Result<(), ChangeError> {
+    fn none_is_used_now(&self, old: &Config, new: &Config, prepared: &Prepared) -> Result<(), ChangeError> {
         let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
         let transaction = self.transaction();
         let luns = &transaction.luns;
@@ -40,7 +46,7 @@ impl Changer {
                 if let Some(initiators) = effects::listed_each(of_target()) {
                     return Err(ChangeError::InUse { place: format!("target {name}"), initiators });
                 }
-                target.luns.iter().try_for_each(|lun| holds_no_data(luns, name, lun))?;
+                target.luns.iter().try_for_each(|lun| holds_no_data(luns, (name, lun.id), "is removed"))?;
                 continue;
             };
             for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
@@ -56,10 +62,11 @@ impl Changer {
                     let place = format!("lun {} of target {name}", lun.id);
                     return Err(ChangeError::InUse { place, initiators });
                 }
-                holds_no_data(luns, name, lun)?;
+                holds_no_data(luns, (name, lun.id), "is removed")?;
             }
         }
-        Ok(())
+        let mut replaced = prepared.new.iter().map(|(target, lun)| (target.name.as_str(), lun.id));
+        replaced.try_for_each(|place| holds_no_data(luns, place, "gets another device"))
     }
 }
 
@@ -77,13 +84,13 @@ pub(super) fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> 
     })
 }
 
-/// Refuses to remove memory that holds data.
-fn holds_no_data(luns: &Luns, target: &str, lun: &LunConfig) -> Result<(), ChangeError> {
-    let served = luns.get(&(target.to_owned(), lun.id)).filter(|lun| lun.config.device.spec().is_memory());
+/// Refuses to give up memory that holds data; `change`: what would be done with its logical unit.
+fn holds_no_data(luns: &Luns, (target, id): (&str, u16), change: &'static str) -> Result<(), ChangeError> {
+    let served = luns.get(&(target.to_owned(), id)).filter(|lun| lun.config.device.spec().is_memory());
     let bytes = served.and_then(|lun| lun.device.space()).map_or(0, |space| space.allocated);
     match bytes {
         0 => Ok(()),
-        bytes => Err(ChangeError::HoldsData { target: target.to_owned(), lun: lun.id, bytes }),
+        bytes => Err(ChangeError::HoldsData { target: target.to_owned(), lun: id, bytes, change }),
     }
 }
 

@@ -213,7 +213,7 @@ fn a_change_that_cannot_be_leaves_everything_as_it_was() {
     let message = refused.unwrap_err().to_string();
     assert_eq!(message, format!("target {TARGET}, lun 7, device tape: no such device here"));
     let fails: Persist = Arc::new(|_, _| Err(io::Error::other("the disk is full")));
-    let options = ChangeOptions { persist: Some(fails), ..ChangeOptions::default() };
+    let options = ChangeOptions { force: true, persist: Some(fails), ..ChangeOptions::default() };
     let edit = |config: &mut Config| {
         target_of(config).luns.remove(0);
         Ok(())
@@ -242,7 +242,7 @@ fn a_change_whose_file_hangs_is_refused_in_time_and_never_made_and_what_only_ask
         target_of(config).luns.retain(|lun| lun.id != 0);
         Ok(())
     };
-    let options = ChangeOptions { persist: Some(persist), ..ChangeOptions::default() };
+    let options = ChangeOptions { force: true, persist: Some(persist), ..ChangeOptions::default() };
     let unsettled = || {
         let warnings = server.warnings();
         warnings.iter().find(|warning| warning.kind == WarningKind::UnsettledConfig).map(|it| it.text.clone())
@@ -295,8 +295,8 @@ fn what_is_used_is_removed_only_if_that_was_said() {
     let mut client = daemon.log_in().ready();
     client.write(0, 0, &pattern(1, 3));
     let server = daemon.server();
-    let remove = |edit: fn(&mut Config), only_unused| {
-        let options = ChangeOptions { only_unused, dry_run: true, ..ChangeOptions::default() };
+    let remove = |edit: fn(&mut Config), force| {
+        let options = ChangeOptions { force, shrink: true, dry_run: true, ..ChangeOptions::default() };
         let edit = |config: &mut Config| {
             edit(config);
             Ok(())
@@ -310,20 +310,24 @@ fn what_is_used_is_removed_only_if_that_was_said() {
         other.name = IscsiName::parse("iqn.2026-11.com.example:other").unwrap();
         other.luns.clear();
     };
-    for edit in [lun, target] {
-        let refused = remove(edit, true).unwrap_err();
+    // A LUN that a configuration gives another number goes, and an empty one comes.
+    let renumbered: fn(&mut Config) = |config| target_of(config).luns[0].id = 5;
+    for edit in [lun, target, renumbered] {
+        let refused = remove(edit, false).unwrap_err();
         let ChangeError::InUse { initiators, .. } = &refused else { panic!("{refused}") };
         assert!(initiators.len() == 1 && initiators[0].contains("127.0.0.1"), "{refused}");
-        assert!(!matches!(remove(edit, false), Err(ChangeError::InUse { .. })));
+        assert!(!matches!(remove(edit, true), Err(ChangeError::InUse { .. })));
     }
     drop(client);
     until("the session has gone", || server.sessions() == 0);
-    for edit in [lun, target] {
-        assert!(matches!(remove(edit, true), Err(ChangeError::HoldsData { bytes: 1.., .. })));
+    let replaced: fn(&mut Config) = |config| target_of(config).luns[0].device = device("slow");
+    for edit in [lun, target, renumbered, replaced] {
+        assert!(matches!(remove(edit, false), Err(ChangeError::HoldsData { bytes: 1.., lun: 0, .. })));
+        remove(edit, true).unwrap();
     }
     // One in which nothing was ever written holds nothing.
     daemon.change(|config| target_of(config).luns.push(LunConfig::new(5, device("ram:1M")))).unwrap();
-    remove(|config| target_of(config).luns.retain(|lun| lun.id != 5), true).unwrap();
+    remove(|config| target_of(config).luns.retain(|lun| lun.id != 5), false).unwrap();
 }
 
 #[test]

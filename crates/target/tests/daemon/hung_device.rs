@@ -10,7 +10,7 @@ use lunway_file::{FileDevice, FileOptions};
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
 use lunway_memory::RamDisk;
-use lunway_target::{Config, LunConfig, OpenDevice, Server, WarningKind};
+use lunway_target::{ChangeOptions, Config, LunConfig, OpenDevice, Server, WarningKind};
 
 use crate::stopped::Stoppable;
 use crate::support::*;
@@ -225,7 +225,8 @@ fn a_logical_unit_that_hangs_is_noticed_by_no_other_on_its_core_and_can_be_remov
                     change(config, &file);
                     Ok(())
                 };
-                let changed = runtime.block_on(server.change(edit, Default::default()));
+                let changed = runtime
+                    .block_on(server.change(edit, ChangeOptions { force: true, ..ChangeOptions::default() }));
                 (changed.map(|changed| changed.generation), begun.elapsed())
             };
             let file = mount.file().display().to_string();

@@ -194,7 +194,7 @@ impl Daemon {
             edit(config);
             Ok(())
         };
-        self.server().change(edit, ChangeOptions::default()).await
+        self.server().change(edit, ChangeOptions { force: true, ..ChangeOptions::default() }).await
     }
 
     pub(crate) fn await_sessions(&self, count: usize) {

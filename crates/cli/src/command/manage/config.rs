@@ -7,7 +7,7 @@ use lunway_console::Method;
 use lunway_target::{Config as Configuration, ConfigError};
 use serde_json::Value;
 
-use super::{Changing, Daemon, Ending, Shrinking, joined};
+use super::{Changing, Daemon, Ending, Forcing, Shrinking, joined};
 use crate::command::serve::config_failure;
 use crate::failure::Failure;
 use crate::terminal;
@@ -37,6 +37,8 @@ enum Verb {
         #[command(flatten)]
         ending: Ending,
         #[command(flatten)]
+        forcing: Forcing,
+        #[command(flatten)]
         changing: Changing,
     },
 }
@@ -44,7 +46,8 @@ enum Verb {
 /// Make a running daemon read its configuration file and secrets again
 #[derive(Debug, Args)]
 #[command(after_help = "\
-SIGHUP does the same, without --shrink and --end-snapshots.
+SIGHUP does the same, without --shrink, --end-snapshots and --force: the log
+says what it refuses.
 A file with an error changes nothing.
 
 Examples:
@@ -56,12 +59,14 @@ pub(crate) struct Reload {
     #[command(flatten)]
     ending: Ending,
     #[command(flatten)]
+    forcing: Forcing,
+    #[command(flatten)]
     changing: Changing,
 }
 
 impl Reload {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let query = joined([self.shrinking.query(), self.ending.query()]);
+        let query = joined([self.shrinking.query(), self.ending.query(), self.forcing.query()]);
         self.changing.change_at(Method::POST, "/v1/reload", &query, None)
     }
 }
@@ -80,14 +85,14 @@ impl Config {
                     })?;
                 terminal::print(config.to_toml().map_err(Failure::failed)?.trim_end())
             }
-            Verb::Apply { file, shrinking, ending, changing } => {
+            Verb::Apply { file, shrinking, ending, forcing, changing } => {
                 let config = Configuration::from_file(&file).map_err(|error| match error {
                     // No flag of this command adds one.
                     ConfigError::NoTargets { .. } => Failure::Usage(error.to_string()),
                     error => config_failure(error),
                 })?;
                 let body: Value = serde_json::to_value(&config).map_err(Failure::failed)?;
-                let query = joined([shrinking.query(), ending.query()]);
+                let query = joined([shrinking.query(), ending.query(), forcing.query()]);
                 let applied = changing.change_at(Method::PUT, "/v1/config", &query, Some(&body));
                 applied.map_err(|failure| match failure {
                     Failure::Failed(error) => {

@@ -65,6 +65,8 @@ enum Verb {
         #[command(flatten)]
         ending: Ending,
         #[command(flatten)]
+        forcing: Forcing,
+        #[command(flatten)]
         changing: Changing,
     },
     /// Change a logical unit
@@ -80,6 +82,8 @@ enum Verb {
         shrinking: Shrinking,
         #[command(flatten)]
         ending: Ending,
+        #[command(flatten)]
+        forcing: Forcing,
         #[command(flatten)]
         changing: Changing,
     },
@@ -227,18 +231,19 @@ impl Lun {
                     table(&units.collect::<Vec<_>>())
                 })
             }
-            Verb::Add { selector, device, create, shape, replace, shrinking, ending, changing } => {
+            Verb::Add { selector, device, create, shape, replace, shrinking, ending, forcing, changing } => {
                 // All of it: what is not said is as it is by default, also where the number was another's.
                 let body = Value::Object(shape.body(Some(&device), &changing.daemon)?);
                 let new = (!replace).then(|| MUST_BE_NEW.to_owned());
                 let create = create.map(|size| format!("create={size}"));
-                let query = joined([new, create, shrinking.query(), ending.query()]);
+                let query = joined([new, create, shrinking.query(), ending.query(), forcing.query()]);
                 changing.change_at(Method::PUT, &selector.path(), &query, Some(&body))
             }
-            Verb::Set { selector, device, shape, shrinking, ending, changing } => {
+            Verb::Set { selector, device, shape, shrinking, ending, forcing, changing } => {
                 let mut body = shape.body(device.as_deref(), &changing.daemon)?;
                 body.retain(|_, value| !value.is_null());
-                let query = joined([Some(MUST_EXIST.to_owned()), shrinking.query(), ending.query()]);
+                let must_exist = Some(MUST_EXIST.to_owned());
+                let query = joined([must_exist, shrinking.query(), ending.query(), forcing.query()]);
                 changing.change_at(Method::PUT, &selector.path(), &query, Some(&Value::Object(body)))
             }
             Verb::Resize { selector, size, shrink, force, ending, changing } => {

@@ -112,7 +112,7 @@ impl Ending {
 /// The word for what is in use.
 #[derive(Debug, Args)]
 pub(crate) struct Forcing {
-    /// Remove it even if initiators use it, or if it is in memory and holds data, which are lost
+    /// Go on even if a LUN in use is removed, or a ram: disk that holds data is lost
     #[arg(long)]
     force: bool,
 }
@@ -355,7 +355,7 @@ fn remedy(parameter: &str, path: &str) -> &'static str {
         "must_be_new" => "; `lunway target set` changes it",
         "shrink" => "; --shrink allows that",
         "force" if path.contains("/resize") => "; --force cuts it",
-        "force" => "; --force removes it all the same",
+        "force" => "; --force allows that",
         "end_snapshots" => ", or end them with --end-snapshots",
         _ => "",
     }

@@ -218,7 +218,14 @@ async fn reload(console: &Console, server: &Server) {
         Ok(applied) => {
             tracing::info!(generation = applied.generation, changes = applied.changes.len(), "reloaded");
         }
-        Err(sentence) => tracing::error!("not reloaded, everything is as it was: {sentence}"),
+        Err(refusal) => {
+            // A signal allows nothing: the command has an option for each parameter.
+            let allow = |parameter: String| {
+                format!("; `lunway reload --{}` allows that", parameter.replace('_', "-"))
+            };
+            let remedy = refusal.parameter.map(allow).unwrap_or_default();
+            tracing::error!("not reloaded, everything is as it was: {}{remedy}", refusal.error);
+        }
     }
     supervisor::ready(&status(server));
 }
