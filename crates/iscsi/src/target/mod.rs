@@ -6,6 +6,7 @@
 //! | `command.rs` | SCSI Command, Data-Out, R2T: until a command and its data are here |
 //! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
 //! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
+//! | `cost.rs` | what part of a turn a PDU takes |
 //! | `retained.rs` | what may be asked for again by SNACK (error recovery level 1) |
 //! | `memory.rs` | what the connection occupies of its principal's memory |
 //! | `order.rs` | the order of tasks over several connections |
@@ -25,6 +26,7 @@ macro_rules! number_status {
 mod answer;
 mod command;
 mod control;
+mod cost;
 mod memory;
 mod order;
 mod retained;
@@ -290,8 +292,8 @@ pub struct TargetConnection {
     memory: Occupancy,
     control: control::Control,
     arrivals: u64,
-    /// PDUs that may be taken, see [`Self::take_up_to`].
-    pdus_left: usize,
+    /// What PDUs may cost yet, see [`Self::take_up_to`].
+    cost_left: usize,
     holds_back: bool,
     login_by: Instant,
     liveness: Liveness,
@@ -321,7 +323,7 @@ impl TargetConnection {
             memory: Occupancy::default(),
             control: control::Control::default(),
             arrivals: 0,
-            pdus_left: usize::MAX,
+            cost_left: usize::MAX,
             holds_back: false,
             login_by: now + config.login_timeout,
             liveness: Liveness::new(config.nop_interval, config.nop_timeout, now),
@@ -341,10 +343,11 @@ impl TargetConnection {
         self.take_pdus();
     }
 
-    /// Takes so many PDUs from here on, of what has been received and of what will be, and then
-    /// [holds back](Self::holds_back) the others until it is called again. A connection begins without such a limit.
-    pub fn take_up_to(&mut self, pdus: usize) {
-        self.pdus_left = pdus;
+    /// Takes PDUs of this cost from here on, and the one that exceeds it, of what has been received and of what will be,
+    /// and then [holds back](Self::holds_back) the others until it is called again. A PDU costs 1, and one with a text
+    /// more, by its length. A connection begins without such a limit.
+    pub fn take_up_to(&mut self, cost: usize) {
+        self.cost_left = cost;
         self.take_pdus();
     }
 
@@ -472,7 +475,7 @@ impl TargetConnection {
                 }
                 continue;
             }
-            if self.pdus_left == 0 {
+            if self.cost_left == 0 {
                 self.holds_back = self.receiver.has_header();
                 return;
             }
@@ -480,12 +483,12 @@ impl TargetConnection {
                 Err(error) => return self.close(error.into()),
                 Ok(None) => return,
                 Ok(Some(head)) if head.data_len == 0 => {
-                    self.pdus_left -= 1;
+                    self.cost_left -= 1;
                     self.note_acknowledgement(&head);
                     self.take_pdu(head, None);
                 }
                 Ok(Some(head)) => {
-                    self.pdus_left -= 1;
+                    self.cost_left = self.cost_left.saturating_sub(cost::of(&head));
                     self.note_acknowledgement(&head);
                     let (buf, at, placed) = self.destination(&head);
                     self.receiver.receive_data(buf, at, head.data_len);

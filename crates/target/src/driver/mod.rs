@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use lunway_block::{Buf, Entered, Io};
+use lunway_block::{Buf, Entered, Io, Owner};
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent};
 use lunway_scsi::{LogicalUnitOptions, Response, TaskOptions};
@@ -97,6 +97,8 @@ pub(crate) struct Connection {
     /// The core may have events.
     eventful: bool,
     turn: Turn,
+    /// Whom its turns on the core belong to.
+    turns_of: Owner,
     takeover: Takeover,
     login: LoginUnderWay,
     /// The connection ends as soon as all answers are sent, or at this time.
@@ -135,6 +137,7 @@ impl Connection {
             socket: Socket::new(stream)?,
             eventful: false,
             turn: Turn::default(),
+            turns_of: turn::of_source(peer.ip()),
             takeover: Takeover::default(),
             login: LoginUnderWay::default(),
             ending: None,
@@ -146,7 +149,7 @@ impl Connection {
 
     async fn run(&mut self) -> End {
         let mut rounds = 0;
-        self.core.take_up_to(turn::PDUS);
+        self.core.take_up_to(turn::PDU_COST);
         loop {
             if self.socket.is_readable()
                 && self.reads()
@@ -173,11 +176,11 @@ impl Connection {
                 return end;
             }
             if self.turn.is_over() || self.holds_back() {
+                turn::next(&self.turns_of).await;
                 (self.turn, rounds) = (Turn::default(), 0);
-                tokio::task::yield_now().await;
                 if self.reads() {
                     self.eventful |= self.core.holds_back();
-                    self.core.take_up_to(turn::PDUS);
+                    self.core.take_up_to(turn::PDU_COST);
                 }
                 self.glance().await;
                 continue;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lunway_block::Owner;
 use lunway_iscsi::pdu::LogoutResult;
 use lunway_iscsi::target::LogoutId;
 
@@ -90,6 +91,7 @@ impl Connection {
             let summary = SessionSummary::new(logged_in, self.ends.peer, self.ends.local);
             self.ticket.handle.describe(summary.clone());
             session.counters = Some(self.shared.metrics.open(summary));
+            self.turns_of = Owner::in_groups([&session.principal, &session.initiator]);
         }
         let lease = self.shared.lease(&session, self.ends);
         self.core.set_memory(lease);

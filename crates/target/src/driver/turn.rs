@@ -1,4 +1,11 @@
-//! How much a connection does before the other connections of its core have their turn.
+//! How much a connection does before the other connections of its core have their turn, and whose turn is next.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+
+use lunway_block::{Owner, TimeSlices};
+
+use crate::principal;
 
 /// Bytes that commands move on the core, and bytes that go through the socket either way, before the other connections
 /// of the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for
@@ -6,12 +13,12 @@
 const BYTES: usize = 1 << 20;
 /// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`BYTES`].
 const COMMAND_BYTES: usize = 4 << 10;
-/// PDUs of any kind that a connection takes in a turn: to reject one, or to answer a ping, takes as long as a short
-/// command, and many thousands come in one read.
-pub(super) const PDUS: usize = BYTES / COMMAND_BYTES;
+/// Cost of the PDUs of any kind that a connection takes in a turn: to reject one, or to answer a ping, takes as long as
+/// a short command, and many thousands come in one read. A text costs by its length.
+pub(super) const PDU_COST: usize = BYTES / COMMAND_BYTES;
 
 /// What a connection has done in its turn. A turn goes on over rounds, as a connection that finds work ready does not
-/// wait. PDUs are counted by the protocol core, which holds back what is more than [`PDUS`].
+/// wait. PDUs are counted by the protocol core, which holds back what costs more than [`PDU_COST`].
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// Bytes that commands have moved.
@@ -42,6 +49,29 @@ impl Turn {
     }
 }
 
+/// Owner of the turns of a connection that belongs to no session: a login, and discovery. Each source is one principal.
+pub(super) fn of_source(source: IpAddr) -> Owner {
+    let source = principal::memory_owner("", source);
+    Owner::in_groups([&source, &source])
+}
+
+/// Waits for the next turn, after one that is over.
+///
+/// First go the tasks that are ready, such as connections with a command or a ping. Then one connection whose turn was
+/// over goes on at a time, between two looks at the sockets of the core: a turn is a slice of its time as those of long
+/// commands are, see [`TimeSlices`], and owners take turns. So a host that floods 60 sessions delays another by one turn,
+/// not by 60. It costs a queue's push and pop and one more switch of tasks for each turn, of which there are 10,000 per
+/// second at most, and nothing for a command.
+pub(super) async fn next(owner: &Owner) {
+    tokio::task::yield_now().await;
+    let mut slices = TimeSlices::new();
+    poll_fn(|cx| {
+        let _entered = owner.enter();
+        slices.poll(cx)
+    })
+    .await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +99,6 @@ mod tests {
             turn.command(0);
             turn.is_over()
         });
-        assert_eq!((commands, PDUS), (Some(256), 256));
+        assert_eq!((commands, PDU_COST), (Some(256), 256));
     }
 }
