@@ -7,6 +7,16 @@ use crate::model::unit_attention::UnitAttention;
 
 /// Most registrations of one logical unit: a bound on what initiators can make us keep.
 pub(crate) const REGISTRATIONS_MAX: usize = 256;
+/// Of these, one in so many, the last 64, is for principals that have few: one that takes all it can get must not keep
+/// others from registering, and so from PREEMPT. The parts are those of sessions and memory of a target.
+const RESERVED_PART: usize = 4;
+/// Few are one in so many of all at most, 32: a host with eight ports at four of the target's has as many.
+const FEW_PART: usize = 8;
+/// Of the registrations, one in so many, the last 32, is for principals that have next to none: without these, four
+/// principals that take all they can get leave none to a fifth.
+const FIRST_PART: usize = 8;
+/// Next to none are one in so many of all at most, 4: a port at four of the target's, which ALL_TG_PT registers at once.
+const FIRST_FEW_PART: usize = 64;
 
 /// A persistent reservation in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,13 +191,25 @@ impl Persistent {
         Ok(Vec::new())
     }
 
-    /// All of these can be registered.
+    /// All of these, which are ports of one principal, can be registered. An empty principal is everybody alike, and has
+    /// no share.
     fn check_room(&self, nexuses: &[PortPair]) -> Result<(), Refusal> {
         let new = nexuses.iter().filter(|ports| self.key_of(ports).is_none()).count();
-        if self.registrations.len() + new > REGISTRATIONS_MAX {
-            return Err(Sense::illegal(AdditionalSense::INSUFFICIENT_REGISTRATION_RESOURCES).into());
+        let of_principal = |most: usize| {
+            let same = |ports: &PortPair| nexuses.iter().all(|new| new.principal == ports.principal);
+            let own = self.registrations.iter().filter(|registration| same(&registration.ports)).count();
+            own + new <= most || nexuses.iter().all(|ports| ports.principal.is_empty())
+        };
+        let all = self.registrations.len() + new;
+        let has_room = new == 0
+            || all <= REGISTRATIONS_MAX - REGISTRATIONS_MAX / RESERVED_PART
+            || all <= REGISTRATIONS_MAX - REGISTRATIONS_MAX / FIRST_PART
+                && of_principal(REGISTRATIONS_MAX / FEW_PART)
+            || all <= REGISTRATIONS_MAX && of_principal(REGISTRATIONS_MAX / FIRST_FEW_PART);
+        match has_room {
+            true => Ok(()),
+            false => Err(Sense::illegal(AdditionalSense::INSUFFICIENT_REGISTRATION_RESOURCES).into()),
         }
-        Ok(())
     }
 
     /// A registration of these ports that was made while the target let in everybody alike, or by an earlier version,
@@ -638,5 +660,35 @@ pub(super) mod tests {
         }
         assert!(matches!(change(&mut persistent, "more", 0, 1), Err(Refusal::Check(_))));
         assert_eq!(change(&mut persistent, "7", 1, 2), Ok(vec![]), "a new key needs no room");
+    }
+
+    /// One principal took all of them, by ports that it invented, and no other could register, and so none could preempt
+    /// its reservation.
+    #[test]
+    fn a_principal_that_takes_all_registrations_it_can_get_leaves_some_to_others() {
+        let of = |principal: &str, name: &str| PortPair { principal: principal.to_owned(), ..ports(name) };
+        let mut persistent = Persistent::default();
+        let mut taken = |principal: &str| {
+            let before = persistent.registrations().len();
+            for session in 0..50 {
+                let sender = of(principal, &session.to_string());
+                let names = (0..9).map(|port| format!("{session}-{port}")).collect();
+                let spec_i_pt = Register { initiator_ports: Some(Ok(names)), ..request(&sender, None, 1) };
+                let _ = persistent.register(spec_i_pt);
+                let _ = persistent.register(request(&sender, None, 1));
+            }
+            let taken = persistent.registrations().len() - before;
+            if before == 0 {
+                let kind = Ok(ReservationType::ExclusiveAccess);
+                persistent.reserve(&of(principal, "0"), 1, kind).unwrap();
+            }
+            taken
+        };
+        assert_eq!(["a", "b", "c"].map(&mut taken), [192, 32, 4]);
+        let other = of("d", "host");
+        assert_eq!(persistent.register(request(&other, Some(0), 2)), Ok(Vec::new()));
+        let kind = Ok(ReservationType::WriteExclusive);
+        persistent.preempt(Preempt { sender: &other, key: 2, victim: 1, kind }).unwrap();
+        assert_eq!((persistent.registrations().len(), persistent.held_by(&other).is_some()), (1, true));
     }
 }
