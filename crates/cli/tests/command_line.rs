@@ -136,6 +136,8 @@ fn no_key_occurs_twice_in_what_a_command_prints_as_json() {
         &short,
     ]
     .concat();
+    let older = path("older.html");
+    succeed(lunway(&[&["bench", "ram:1M", "--rw", "randrw", "--html-file", &older][..], &short].concat()));
     for words in
         [
             &["inspect", &url, "--json"][..],
@@ -154,7 +156,7 @@ fn no_key_occurs_twice_in_what_a_command_prints_as_json() {
             ]
             .concat(),
             &["report", "show", &page, "--json"],
-            &["report", "diff", &page, &page, "--json"],
+            &["report", "diff", &older, &page, "--json"],
             &["net", "--time", "10ms", "--json"],
         ]
     {

@@ -117,6 +117,20 @@ impl Saved {
         ours(json(text).unwrap_or(text)) || ours(text.lines().next().unwrap_or_default())
     }
 
+    /// Whether both are of one run, such as its page and its JSON: all figures that both have are equal. Of two runs
+    /// hardly two figures are equal, and one alone may be by chance.
+    pub fn is_same_run(&self, other: &Self) -> bool {
+        let both = self.measures.iter().filter_map(|measure| {
+            let of_other = other.measures.iter().find(|other| other.is_of(measure))?;
+            (!measure.samples.is_empty()).then_some((&measure.samples, &of_other.samples))
+        });
+        let both: Vec<_> = both.collect();
+        let figures: usize = both.iter().map(|(samples, _)| samples.len()).sum();
+        let is_enough =
+            figures > 1 || (figures == 1 && self.created.is_some() && self.created == other.created);
+        is_enough && both.iter().all(|(ours, theirs)| ours == theirs)
+    }
+
     /// Takes the samples of another run of the same thing as further samples of its own.
     pub fn join(&mut self, other: Self) {
         for measure in other.measures {
@@ -233,6 +247,21 @@ mod tests {
         }];
         document.results = json!({ "x": "</script>" });
         document
+    }
+
+    #[test]
+    fn runs_are_the_same_if_all_their_figures_are() {
+        let run = |samples: &[f64], created: u64| {
+            let mut saved = Saved::from(document());
+            saved.measures[0].samples = samples.to_vec();
+            saved.created = Some(UNIX_EPOCH + Duration::from_secs(created));
+            saved
+        };
+        assert!(run(&[1.0, 2.5], 1).is_same_run(&run(&[1.0, 2.5], 2)));
+        assert!(!run(&[1.0, 2.5], 1).is_same_run(&run(&[1.0, 2.6], 1)));
+        assert!(!run(&[], 1).is_same_run(&run(&[], 1)), "no figures");
+        assert!(!run(&[1.0], 1).is_same_run(&run(&[1.0], 2)), "one figure may be equal by chance");
+        assert!(run(&[1.0], 1).is_same_run(&run(&[1.0], 1)));
     }
 
     #[test]

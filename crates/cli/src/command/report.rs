@@ -15,6 +15,7 @@ use lunway_report::{
 
 use crate::failure::Failure;
 use crate::output::Files;
+use crate::report_file::is_same_file;
 use crate::{percent, terminal};
 
 /// Show a saved report, or the changes between two
@@ -95,8 +96,9 @@ impl Show {
 
 impl Diff {
     fn run(self) -> Result<(), Failure> {
-        let old = read_all(&self.before, &self.old)?;
-        let new = read_all(&self.after, &self.new)?;
+        let mut runs = Runs::default();
+        let old = runs.read(&self.before, &self.old)?;
+        let new = runs.read(&self.after, &self.new)?;
         let difference = Difference::of(&old, &new, self.margin);
         let document = difference.document(&side(&self.before, &self.old), &side(&self.after, &self.new));
         self.files.check(&[])?;
@@ -112,12 +114,33 @@ fn side(first: &Path, more: &[PathBuf]) -> String {
     }
 }
 
-fn read_all(first: &Path, more: &[PathBuf]) -> Result<Saved, Failure> {
-    let (mut saved, _) = read(first)?;
-    for path in more {
-        saved.join(read(path)?.0);
+/// The runs of both sides, each of which counts once: a copy of a run would show that runs do not differ.
+#[derive(Default)]
+struct Runs(Vec<(PathBuf, Saved)>);
+
+impl Runs {
+    /// A side: the samples of all its runs.
+    fn read(&mut self, first: &Path, more: &[PathBuf]) -> Result<Saved, Failure> {
+        let mut side: Option<Saved> = None;
+        for path in std::iter::once(first).chain(more.iter().map(PathBuf::as_path)) {
+            let (saved, _) = read(path)?;
+            let is_it =
+                |(other, run): &&(PathBuf, Saved)| is_same_file(other, path) || run.is_same_run(&saved);
+            if let Some((other, _)) = self.0.iter().find(is_it) {
+                return Err(Failure::Usage(format!(
+                    "{} and {} are the same run, which is one sample: name each run once",
+                    other.display(),
+                    path.display()
+                )));
+            }
+            self.0.push((path.to_owned(), saved.clone()));
+            match &mut side {
+                Some(side) => side.join(saved),
+                None => side = Some(saved),
+            }
+        }
+        side.ok_or_else(|| Failure::Usage("no report is named".to_owned()))
     }
-    Ok(saved)
 }
 
 /// A file, and how it is drawn.
@@ -199,7 +222,7 @@ fn changed(difference: &Difference) -> String {
         let interval =
             interval.map_or("-".into(), |(low, high)| format!("{} to {}", percent(low), percent(high)));
         let verdict = row.verdict.name().to_owned();
-        let (factor, unit) = readable(&row.unit, row.old.max(row.new));
+        let (factor, unit) = row.readable();
         let (old, new) = (right(&figure(row.old * factor)), right(&figure(row.new * factor)));
         [
             row.name.clone(),
@@ -272,6 +295,34 @@ mod tests {
         document
     }
 
+    fn side_of(paths: &[PathBuf]) -> Saved {
+        Runs::default().read(&paths[0], &paths[1..]).unwrap()
+    }
+
+    /// Four copies of one run had an interval of no width, and so a verdict.
+    #[test]
+    fn a_run_counts_once_by_whatever_name_and_on_whatever_side() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (name, iops) in [("a", 1000.0), ("b", 1001.0)] {
+            fs::write(path(name), html(&document(iops))).unwrap();
+        }
+        fs::copy(path("a"), path("copy")).unwrap();
+        fs::hard_link(path("a"), path("link")).unwrap();
+        let refused = |old: &[&str], new: &[&str]| {
+            let paths = |names: &[&str]| names.iter().map(|name| path(name)).collect::<Vec<_>>();
+            let (old, new) = (paths(old), paths(new));
+            let mut runs = Runs::default();
+            let read = runs.read(&old[0], &old[1..]).and_then(|_| runs.read(&new[0], &new[1..]));
+            matches!(read, Err(Failure::Usage(said)) if said.contains("are the same run"))
+        };
+        assert!(!refused(&["a"], &["b"]));
+        for again in ["a", "copy", "link"] {
+            assert!(refused(&["a", again], &["b"]) && refused(&["b"], &["a", again]), "{again}");
+            assert!(refused(&["a"], &[again]), "{again}");
+        }
+    }
+
     #[test]
     fn runs_given_beside_the_first_are_further_samples() {
         let folder = tempfile::tempdir().unwrap();
@@ -282,13 +333,9 @@ mod tests {
         };
         let old: Vec<PathBuf> = (0..4).map(|n| file(&format!("old{n}"), 1000.0 + f64::from(n))).collect();
         let new: Vec<PathBuf> = (0..4).map(|n| file(&format!("new{n}"), 1200.0 + f64::from(n))).collect();
-        let alone = Difference::of(&read_all(&old[0], &[]).unwrap(), &read_all(&new[0], &[]).unwrap(), 3.0);
+        let alone = Difference::of(&side_of(&old[..1]), &side_of(&new[..1]), 3.0);
         assert_eq!(alone.rows[0].verdict.name(), "cannot tell");
-        let all = Difference::of(
-            &read_all(&old[0], &old[1..]).unwrap(),
-            &read_all(&new[0], &new[1..]).unwrap(),
-            3.0,
-        );
+        let all = Difference::of(&side_of(&old), &side_of(&new), 3.0);
         assert_eq!(all.rows[0].verdict, ChangeVerdict::Faster);
         assert!(changed(&all).contains("read 4K  IOPS       1,002       1,202   +19.9"), "{}", changed(&all));
         assert_eq!(side(&old[0], &old[1..]).rsplit_once('/').unwrap().1, "old0 and 3 more");

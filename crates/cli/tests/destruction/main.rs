@@ -120,7 +120,8 @@ fn row(command: &str, place: &str) -> Option<usize> {
 
 /// The command with what it must have beside the option, so that it would write results within a moment.
 fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
-    let saved = folder.join("saved.html").to_str().unwrap().to_owned();
+    let [saved, other] =
+        ["saved.html", "other.html"].map(|name| folder.join(name).to_str().unwrap().to_owned());
     let words: Vec<&str> = match command {
         "bench" => vec!["bench", "ram:1M", "--rw", "read", "--size", "64K"],
         "compare" => vec![
@@ -133,7 +134,11 @@ fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
         "disk inside" => vec!["disk", "inside", "ram:1M"],
         "doctor" => vec!["doctor", "--list"],
         "report show" => vec!["report", "show", &saved],
-        "report diff" => vec!["report", "diff", &saved, &saved],
+        "report diff" => {
+            // A run is not compared with itself.
+            succeed(lunway(&["bench", "ram:1M", "--rw", "read", "--size", "64K", "--html-file", &other]));
+            vec!["report", "diff", &saved, &other]
+        }
         _ => return None,
     };
     Some(words.into_iter().map(str::to_owned).collect())

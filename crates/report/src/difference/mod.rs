@@ -5,6 +5,7 @@ mod page;
 use lunway_stats::{holm, median, unpaired};
 
 use crate::document::{Better, Fact, Measure, VerdictTone};
+use crate::figure::readable;
 use crate::saved::Saved;
 
 /// Error probability of the verdicts *faster* and *slower*, over all rows together, and of each interval.
@@ -54,6 +55,13 @@ pub struct Change {
     pub interval: Option<(f64, f64)>,
     /// Verdict on the change.
     pub verdict: ChangeVerdict,
+}
+
+impl Change {
+    /// What to multiply its figures by, and the unit in which they are written then.
+    pub fn readable(&self) -> (f64, &str) {
+        readable(&self.unit, self.old.max(self.new))
+    }
 }
 
 /// Verdict on a [`Change`].

@@ -20,7 +20,7 @@ impl Difference {
                 .rows
                 .iter()
                 .filter(|row| row.verdict.name() == verdict)
-                .map(|row| format!("{} ({} % {})", row.name, signed(row.percent), row.unit))
+                .map(|row| format!("{}, {} ({} %)", row.name, row.readable().1, signed(row.percent)))
                 .collect();
             if !rows.is_empty() {
                 verdicts
@@ -91,7 +91,8 @@ impl Difference {
     }
 
     fn chart(&self) -> Option<Section> {
-        let labels: Vec<String> = self.rows.iter().map(|row| format!("{}, {}", row.name, row.unit)).collect();
+        let labels: Vec<String> =
+            self.rows.iter().map(|row| format!("{}, {}", row.name, row.readable().1)).collect();
         let rows = self.rows.iter().zip(&labels).filter_map(|(row, label)| {
             let (low, high) = row.interval?;
             let (verdict, tone) = (row.verdict.name(), row.verdict.tone());
@@ -122,11 +123,12 @@ impl Difference {
                 let interval = row
                     .interval
                     .map_or("–".into(), |(low, high)| format!("{} … {}", signed(low), signed(high)));
+                let (factor, unit) = row.readable();
                 Row::new([
                     row.name.as_str().into(),
-                    row.unit.as_str().into(),
-                    figure(row.old).into(),
-                    figure(row.new).into(),
+                    unit.into(),
+                    figure(row.old * factor).into(),
+                    figure(row.new * factor).into(),
                     signed(row.percent).into(),
                     interval.into(),
                     Cell::marked(row.verdict.name(), Mark::Verdict(row.verdict.tone())),
@@ -187,6 +189,26 @@ mod tests {
     use crate::page::html;
     use crate::saved::Saved;
 
+    #[test]
+    fn a_verdict_has_the_unit_of_its_row() {
+        let run = |middle: f64| -> Saved {
+            let mut document = Document::new("bench", "t", "s");
+            document.measures = vec![Measure {
+                name: "read 4K".into(),
+                unit: "ms".into(),
+                better: Better::Lower,
+                samples: (0..5).map(|n| middle * (1.0 + f64::from(n) / 1000.0)).collect(),
+            }];
+            document.into()
+        };
+        let difference = Difference::of(&run(0.01), &run(0.02), 3.0);
+        let page = html(&difference.document("old", "new"));
+        for expected in ["The new one is slower in read 4K, µs (+100", ">µs</td>", ">10.0", ">20.0"] {
+            assert!(page.contains(expected), "{expected}: {page}");
+        }
+        assert_eq!(difference.to_json()["rows"][0]["unit"], "ms");
+    }
+
     fn saved(samples: &[f64], kernel: &str) -> Saved {
         let mut document = Document::new("bench", "t", "s");
         let measure = |name: &str, samples: &[f64]| Measure {
@@ -210,7 +232,7 @@ mod tests {
         let difference = Difference::of(&old, &new, 3.0);
         let page = html(&difference.document("old.html", "new.json"));
         for expected in [
-            "The new one is faster in read 4K (+50",
+            "The new one is faster in read 4K, IOPS (+50",
             "Cannot tell in 1 row: too few repeats",
             "What differs between these systems",
             "<td class=\"words\">6.1</td><td class=\"words\">6.2</td>",
