@@ -447,6 +447,7 @@ fn a_change_of_what_is_not_there_makes_nothing() {
 #[test]
 fn a_command_says_which_daemon_it_asks_where_several_run() {
     let daemon = Daemon::start();
+    let folder = tempfile::tempdir().unwrap();
     let alone = finish(daemon.command(&["target", "list"]), PATIENCE);
     assert!(alone.stderr.is_empty(), "{:?}", String::from_utf8_lossy(&alone.stderr));
     let mut second = daemon.command(&["serve", "--listen", "127.0.0.1:0", "--lun", "0=ram:1M"]);
@@ -476,10 +477,37 @@ fn a_command_says_which_daemon_it_asks_where_several_run() {
         sentence.contains("no daemon answers on") && sentence.contains(&first.display().to_string()),
         "{sentence}"
     );
+    let token = support::secret_file(folder.path(), "token", "tttttttttttttttttttttttttttttttttttttttt");
+    let tcp = ["--api", "http://127.0.0.1:1", "--token-file", &token];
+    let sentence = said(&[&["target", "disable", IQN][..], &tcp].concat(), &first);
+    let asked = "lunway: asking the daemon at http://127.0.0.1:1; running on this machine: process ";
+    assert!(sentence.starts_with(asked), "{sentence}");
     second.kill().unwrap();
     second.wait().unwrap();
     let alone = finish(daemon.command(&["target", "list"]), PATIENCE);
     assert!(alone.stderr.is_empty(), "a daemon that was killed is not counted");
+}
+
+#[test]
+fn a_command_that_names_two_daemons_asks_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = support::secret_file(folder.path(), "token", "tttttttttttttttttttttttttttttttttttttttt");
+    let refused = |words: &[&str], environment: Option<&str>| {
+        let mut command = lunway(words);
+        command.args(["--api", "http://127.0.0.1:1", "--token-file", &token]);
+        command.envs(environment.map(|socket| ("LUNWAY_SOCKET", socket)));
+        let output = finish(command, PATIENCE);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for words in [&["lun", "remove", IQN, "0", "--socket", "/s"][..], &["target", "list", "--socket", "/s"]] {
+        for environment in [None, Some("/other")] {
+            let (code, said) = refused(words, environment);
+            assert!(code == Some(2) && said.contains("name two daemons"), "{words:?}: {code:?} {said}");
+        }
+    }
+    // The environment is not typed.
+    let (code, said) = refused(&["target", "list"], Some("/s"));
+    assert!(code == Some(1) && said.contains("no daemon answers on 127.0.0.1:1"), "{code:?} {said}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub(crate) mod snapshot;
 pub(crate) mod target;
 pub(crate) mod top;
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
@@ -44,11 +45,14 @@ const MUST_EXIST: &str = "must_exist=true";
 /// milliseconds, and says more than that nothing came.
 const LATE_ANSWER: Duration = Duration::from_secs(2);
 
+/// The environment variable with the socket of commands that name no daemon.
+const SOCKET: &str = "LUNWAY_SOCKET";
+
 /// Which daemon is asked.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonAddress {
     /// Unix socket of the daemon [default: /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock if not root]
-    #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET")]
+    #[arg(long, value_name = "PATH", env = SOCKET)]
     socket: Option<PathBuf>,
     /// URL of a daemon that listens on TCP: http://HOST:PORT
     #[arg(long, value_name = "URL", requires = "token_file")]
@@ -197,14 +201,24 @@ impl DaemonAddress {
     }
 
     pub(crate) fn client(&self) -> Result<Client, Failure> {
+        // That of the environment is for commands that name no daemon.
+        let typed =
+            self.socket.as_ref().filter(|socket| env::var_os(SOCKET).is_none_or(|usual| usual != **socket));
+        if let (Some(url), Some(socket)) = (&self.api, typed) {
+            return Err(Failure::Usage(format!(
+                "--api {url} and --socket {} name two daemons: give one of them",
+                socket.display()
+            )));
+        }
         let endpoint = match (&self.api, &self.token_file) {
             (Some(url), Some(file)) => Endpoint::tcp(url, file).map_err(failure)?,
             _ => Endpoint::Unix(self.socket.clone().unwrap_or_else(Endpoint::default_socket)),
         };
         static SAID: Once = Once::new();
-        if let Endpoint::Unix(socket) = &endpoint {
-            SAID.call_once(|| say_which(socket));
-        }
+        SAID.call_once(|| match (&endpoint, &self.api) {
+            (Endpoint::Unix(socket), _) => say_which(socket),
+            (_, url) => say_which_address(url.as_deref().unwrap_or_default()),
+        });
         Ok(Client::new(endpoint))
     }
 }
@@ -237,7 +251,7 @@ impl Daemon {
 
     /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
     pub(crate) fn device(&self, text: &str) -> Result<String, Failure> {
-        let (Ok(here), None) = (std::env::current_dir(), &self.address.api) else {
+        let (Ok(here), None) = (env::current_dir(), &self.address.api) else {
             return Ok(text.to_owned());
         };
         match DeviceSpec::located(text, &here) {
@@ -305,6 +319,15 @@ fn say_which(socket: &Path) {
         None => format!("the daemon on {}", socket.display()),
     };
     eprintln!("lunway: asking {asked}; also running: {}", listed(&others));
+}
+
+/// The same of a daemon that is asked over TCP: which of this machine's it is, if one of them, its address does not tell.
+fn say_which_address(url: &str) {
+    let running = RunningDaemon::all();
+    if running.len() > 1 {
+        let listed = listed(&running.iter().collect::<Vec<_>>());
+        eprintln!("lunway: asking the daemon at {}; running on this machine: {listed}", terminal::clean(url));
+    }
 }
 
 fn listed(daemons: &[&RunningDaemon]) -> String {
