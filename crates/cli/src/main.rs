@@ -21,6 +21,7 @@
 //! | `sector` | sizes of sectors as people write them |
 //! | `served_file` | the logical unit that a file in use is, for messages |
 //! | `supervisor` | what systemd is told |
+//! | `tail` | the end of a raw file that is no whole sector |
 
 /// The standard library's, but that it does not panic where standard error is a closed pipe: see [`terminal::tell`].
 macro_rules! eprintln {
@@ -53,6 +54,7 @@ mod secret;
 mod sector;
 mod served_file;
 mod supervisor;
+mod tail;
 mod terminal;
 
 use std::process::ExitCode;

@@ -31,6 +31,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Files past the page cache (`O_DIRECT`), as with `?cache=none`.
     pub direct: bool,
+    /// Opens a raw file whose last bytes are no whole sector for writing, too, without them.
+    pub without_tail: bool,
     /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection,
     /// whatever stands here.
     pub iscsi: lunway_initiator::SessionOptions,
@@ -42,7 +44,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         let initiator_ports = InitiatorPorts::Host;
         let iscsi = lunway_initiator::SessionOptions { initiator_ports, ..Default::default() };
-        Self { sector: None, read_only: false, direct: false, iscsi }
+        Self { sector: None, read_only: false, direct: false, without_tail: false, iscsi }
     }
 }
 
@@ -193,6 +195,7 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
                 sector: options.sector,
                 read_only,
                 raw: *format == FileFormat::Raw,
+                without_tail: options.without_tail,
                 direct: options.direct || *cache == FileCache::None,
                 ..lunway_file::FileOptions::default()
             };

@@ -53,6 +53,9 @@ pub struct FileOptions {
     pub read_only: bool,
     /// It is raw data whatever it holds. Without this, a file that begins or ends as a [`Container`] is refused.
     pub raw: bool,
+    /// A regular file whose last bytes are no whole sector is opened for writing, too, and they are left out. Without
+    /// this it is refused: what is served or attached would lack data without a word.
+    pub without_tail: bool,
     /// Engine for the I/O that cannot be done inline.
     pub engine: Engine,
 }
@@ -147,6 +150,20 @@ pub enum OpenError {
     /// Not even one sector.
     #[error("{} has {size} bytes, which is not one sector of {sector} bytes", path.display())]
     TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// Its size, bytes.
+        size: u64,
+        /// The logical sector, bytes.
+        sector: u32,
+    },
+    /// Its last bytes are no whole sector.
+    #[error(
+        "{} has {size} bytes, and the last {} of them are no whole sector of {sector} and would be left out: lengthen it \
+         first, as with `truncate -s %4096`; `readonly:` before its name opens it for reading, without them",
+        path.display(), size % u64::from(*sector)
+    )]
+    Tail {
         /// The file.
         path: PathBuf,
         /// Its size, bytes.
@@ -297,6 +314,10 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     }
     if size < u64::from(sector) {
         return Err(OpenError::TooSmall { path: path.to_owned(), size, sector });
+    }
+    let may_lack_tail = options.read_only || options.without_tail || kind != FileType::RegularFile;
+    if !may_lack_tail && !size.is_multiple_of(sector.into()) {
+        return Err(OpenError::Tail { path: path.to_owned(), size, sector });
     }
     let geometry = geometry(file.as_fd(), &stat, kind, size, sector, options.read_only);
     let ring = match options.engine {

@@ -112,11 +112,13 @@ fn what_is_no_disk_is_refused_with_the_reason() {
     let small = image(100);
     let short = image(512);
     let options = FileOptions::default;
-    let cases: [(&Path, FileOptions, &str); 6] = [
+    let tail = image(5000);
+    let cases: [(&Path, FileOptions, &str); 7] = [
         (dir.path(), options(), "neither a regular file nor a block device"),
         (Path::new("/dev/null"), options(), "neither a regular file nor a block device"),
         (&dir.path().join("missing"), options(), "No such file"),
         (small.path(), options(), "has 100 bytes, which is not one sector of 512 bytes"),
+        (tail.path(), options(), "the last 392 of them are no whole sector of 512"),
         (short.path(), FileOptions { sector: Some(4096), ..options() }, "not one sector of 4096 bytes"),
         (
             short.path(),
@@ -127,6 +129,12 @@ fn what_is_no_disk_is_refused_with_the_reason() {
     for (path, options, part) in cases {
         let error = FileDevice::open(path, &options).err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
+    }
+    for options in
+        [FileOptions { read_only: true, ..options() }, FileOptions { without_tail: true, ..options() }]
+    {
+        let device = FileDevice::open(tail.path(), &options).unwrap();
+        assert_eq!(device.geometry().size, 4608, "{options:?}");
     }
 }
 

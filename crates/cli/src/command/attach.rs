@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::no_shrink::NoShrink;
 use crate::protection::Protection;
+use crate::tail::Tail;
 use crate::{device, sector, supervisor, terminal};
 
 /// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than
@@ -105,6 +106,7 @@ impl Attach {
                     return Err(Failure::failed(anyhow::anyhow!("stopped before {spec} was open")));
                 }
             };
+            Tail::tell(&spec, opened.device.geometry().size);
             tell_of_sizes(&spec, &*opened.device, self.nbd.is_some());
             match (&self.nbd, &self.fuse) {
                 (Some(address), _) => self.serve_nbd(address, &spec, opened, &mut requests).await,

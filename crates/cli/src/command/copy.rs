@@ -28,6 +28,7 @@ use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::new_file::{PrivateFiles, file_mode, of_source};
 use crate::report_file::{file_of, is_same_file};
+use crate::tail::Tail;
 use crate::{interrupt, progress, terminal};
 
 /// Copy one device to another.
@@ -574,16 +575,11 @@ pub(super) fn refuse_users(source: &DeviceSpec) -> Result<(), Failure> {
 
 /// Refuses a file whose end is less than a sector: a device has only whole ones, and the rest would be lost silently.
 pub(super) fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
-    let DeviceSpec::File { path, .. } = source.leaf() else { return Ok(()) };
-    match path.metadata() {
-        Ok(file) if file.is_file() && file.len() > size => Err(Failure::failed(anyhow!(
-            "{} has {} bytes, and the last {} of them are no whole sector and would be left out: lengthen it first, as with \
-             truncate -s %4096",
-            path.display(),
-            file.len(),
-            file.len() - size
+    match Tail::of(source, size) {
+        Some(tail) => Err(Failure::failed(anyhow!(
+            "{tail} and would be left out: lengthen the file first, as with truncate -s %4096"
         ))),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

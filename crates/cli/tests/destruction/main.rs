@@ -17,6 +17,7 @@ mod planted;
 mod raw_disks;
 mod reports;
 mod silent;
+mod tails;
 mod vanishing;
 
 use std::fs;

@@ -131,12 +131,13 @@ impl Maker {
         fallback: Fallback,
     ) -> Result<Lun, StartError> {
         let refused = |why: OpenError| refused(target, lun, why);
-        let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only };
+        let without_tail = fallback == Fallback::Saved;
+        let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only, without_tail };
         if let Some(folder) = self.tracks.clone().filter(|_| !lun.track && !lun.read_only) {
             let (target, lun) = (target.clone(), lun.clone());
             let forget = self.runtime.spawn_blocking(move || Track::forget(&folder, &target, &lun));
             match forget.await.map_err(|error| refused(error.into()))? {
-                Err(why) if fallback == Fallback::Untracked => {
+                Err(why) if fallback != Fallback::Refuse => {
                     tracing::error!("{why}; remove it before you set track again");
                 }
                 forgotten => forgotten.map_err(|why| refused(why.into()))?,
@@ -144,7 +145,7 @@ impl Maker {
         }
         let mut track =
             match (lun.track && !lun.read_only).then(|| Track::of(self.tracks.as_deref(), target, lun)) {
-                Some(Err(_)) if fallback == Fallback::Untracked => Some(Track::nowhere(lun)),
+                Some(Err(_)) if fallback != Fallback::Refuse => Some(Track::nowhere(lun)),
                 track => track.transpose().map_err(|why| refused(why.into()))?,
             };
         if let Some(track) = &mut track {

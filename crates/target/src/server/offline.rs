@@ -245,7 +245,7 @@ impl Offline {
 
 fn begin(maker: &Maker, target: &Arc<TargetConfig>, lun: &LunConfig) -> Opening {
     let (of, target, lun) = (maker.clone(), Arc::clone(target), lun.clone());
-    maker.runtime.spawn(async move { of.make(&target, &lun, Fallback::Untracked).await })
+    maker.runtime.spawn(async move { of.make(&target, &lun, Fallback::Saved).await })
 }
 
 /// A logical unit, or why its device cannot be opened now; what is wrong with more than that is an error.

@@ -16,6 +16,9 @@ pub struct LunOpenOptions {
     pub sector: Option<u32>,
     /// It will only be read.
     pub read_only: bool,
+    /// A file whose last bytes are no whole sector is served without them: it was served so before, and at a start
+    /// nobody is there to lengthen it.
+    pub without_tail: bool,
 }
 
 /// An open device, and how to take leave of it.

@@ -75,7 +75,7 @@ impl Track {
     }
 
     /// Puts the layer around the open device. Where the file cannot be had or written, the disk is served all the same
-    /// if that is [`Fallback::Untracked`]: everything counts as changed.
+    /// if that is not [`Fallback::Refuse`]: everything counts as changed.
     pub(super) async fn around(
         self,
         opened: OpenedDevice,
@@ -132,13 +132,15 @@ impl Track {
     }
 }
 
-/// What becomes of a disk whose track file cannot be had or written.
+/// What becomes of a disk whose track file cannot be had or written, or whose file's last bytes are no whole sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
     /// It is not served: who asks for it is there to mend that.
     Refuse,
     /// It is served, and not tracked: at a start nobody is there, and the data matter more.
     Untracked,
+    /// The same of what a saved configuration names. It is served without its tail, too.
+    Saved,
 }
 
 /// The device with its layer.

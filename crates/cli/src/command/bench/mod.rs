@@ -30,6 +30,7 @@ use self::plan::{Measured, Plan, may_write};
 use self::watch::Watch;
 use self::wire::Wire;
 use crate::failure::Failure;
+use crate::tail::Tail;
 use crate::{device, interrupt, percent, sector};
 
 pub(crate) use self::output::{environment, judge, result_text};
@@ -196,6 +197,7 @@ impl Bench {
             ..OpenOptions::default()
         };
         let opened = device::open(spec, &options).await?;
+        Tail::tell(spec, opened.device.geometry().size);
         let cancel = interrupt::watch();
         let measured = self.measure_on(&opened.device, spec, task, &cancel).await;
         let paths = opened.device.paths();

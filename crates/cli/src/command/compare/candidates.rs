@@ -14,6 +14,7 @@ use lunway_report::Fact;
 use crate::command::bench::plan::looked_for;
 use crate::device;
 use crate::failure::Failure;
+use crate::tail::Tail;
 
 /// A device as it was named.
 #[derive(Clone, Debug)]
@@ -49,7 +50,9 @@ impl Candidate {
     async fn open(&self, writes: bool, direct: bool) -> Result<lunway_device::Opened, Failure> {
         let options =
             OpenOptions { sector: self.sector, direct, read_only: !writes, ..OpenOptions::default() };
-        device::open(&self.spec, &options).await
+        let opened = device::open(&self.spec, &options).await?;
+        Tail::tell(&self.spec, opened.device.geometry().size);
+        Ok(opened)
     }
 }
 

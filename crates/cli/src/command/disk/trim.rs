@@ -56,7 +56,12 @@ pub(super) struct Trim {
 impl Trim {
     pub(super) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
-        let options = OpenOptions { sector: self.sector, read_only: self.estimate, ..OpenOptions::default() };
+        let options = OpenOptions {
+            sector: self.sector,
+            read_only: self.estimate,
+            without_tail: true,
+            ..OpenOptions::default()
+        };
         let runtime = BlockingRuntime::new()?;
         let opened = runtime.wait(device::open(&spec, &options))?;
         let trimmed = self.trim(&spec, &opened, &runtime);

@@ -10,6 +10,7 @@ use lunway_iscsi_paths::Address;
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::tail::Tail;
 use crate::{device, sector, terminal};
 
 /// Show the properties of a device.
@@ -63,6 +64,7 @@ impl Inspect {
             ..lunway_device::OpenOptions::default()
         };
         let opened = device::open(spec, &options).await?;
+        Tail::tell(spec, opened.device.geometry().size);
         let seen = plain::look(&*opened.device).await;
         opened.close_or_log().await;
         let seen = seen?;

@@ -22,6 +22,7 @@ use self::flags::Flags;
 use crate::failure::Failure;
 use crate::interrupt::{Reloads, Requests};
 use crate::protection::Protection;
+use crate::tail::Tail;
 use crate::{device, supervisor, terminal};
 
 /// How long initiators have to log out when the server ends.
@@ -259,9 +260,13 @@ fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevi
         let options = lunway_device::OpenOptions {
             sector: options.sector,
             read_only: options.read_only,
+            without_tail: options.without_tail,
             ..lunway_device::OpenOptions::default()
         };
         let opened = lunway_device::open(name.spec(), &options).await?;
+        if let Some(tail) = Tail::of(name.spec(), opened.device.geometry().size) {
+            tracing::warn!("{tail} and is not served: lengthen the file, as with truncate -s %4096");
+        }
         Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close_or_log())) })
     })
 }

@@ -32,7 +32,7 @@ impl Compact {
                 path.display()
             )));
         }
-        let options = OpenOptions { read_only: self.estimate, ..OpenOptions::default() };
+        let options = OpenOptions { read_only: self.estimate, without_tail: true, ..OpenOptions::default() };
         let runtime = BlockingRuntime::new()?;
         let opened = runtime.wait(device::open(spec, &options))?;
         let text = self.dig(&opened, &runtime);
