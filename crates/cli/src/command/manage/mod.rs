@@ -281,19 +281,31 @@ impl Changing {
         let more = (!query.is_empty()).then(|| query.to_owned());
         let query: Vec<_> = [dry_run, generation, more].into_iter().flatten().collect();
         let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) };
+        let removes = method == Method::DELETE;
         let answer = self.daemon.ask(method, &path, body)?;
-        if self.daemon.json { terminal::print_json(&answer) } else { terminal::print(&changes(&answer)) }
+        if self.daemon.json {
+            terminal::print_json(&answer)
+        } else {
+            terminal::print(&changes(&answer, removes))
+        }
     }
 }
 
-/// What was changed, for a person.
-fn changes(answer: &Value) -> String {
+/// What was changed, for a person. What was to be removed and is not there is no failure, so that scripts can repeat
+/// the command, and has a sentence of its own, as its name may be mistyped.
+fn changes(answer: &Value, removes: bool) -> String {
+    let effects = rows(answer, "effects").iter().filter_map(Value::as_str).map(terminal::clean);
     let mut lines: Vec<_> = rows(answer, "changes").iter().map(|change| text(change, "text")).collect();
-    lines.extend(rows(answer, "effects").iter().filter_map(Value::as_str).map(terminal::clean));
+    let is_same = lines.is_empty();
+    lines.extend(effects);
+    if is_same && removes {
+        lines = vec![format!("nothing to remove: {}", lines.join("; "))];
+    }
     let (dry_run, persisted) = (answer["dry_run"] == true, answer["persisted"] == true);
-    match (lines.is_empty(), dry_run) {
-        (true, _) => lines.push("nothing to change".to_owned()),
-        (false, true) => lines.push("dry run: nothing was changed".to_owned()),
+    match (is_same, dry_run) {
+        (true, _) if lines.is_empty() => lines.push("nothing to change".to_owned()),
+        (true, false) => {}
+        (_, true) => lines.push("dry run: nothing was changed".to_owned()),
         (false, false) if !persisted => {
             lines.push(
                 "not saved: the daemon has no configuration file for this (serve -c or --save); the change is lost when it stops"
@@ -321,7 +333,7 @@ fn say_which(socket: &Path) {
     eprintln!("lunway: asking {asked}; also running: {}", listed(&others));
 }
 
-/// The same of a daemon that is asked over TCP: which of this machine's it is, if one of them, its address does not tell.
+/// The same of a daemon that is asked over TCP. Which of this machine's it is, if any, its address does not tell.
 fn say_which_address(url: &str) {
     let running = RunningDaemon::all();
     if running.len() > 1 {
@@ -438,8 +450,12 @@ mod tests {
     fn it_is_said_whether_a_change_was_made_and_is_kept() {
         let answer = |dry_run: bool, persisted: bool, lines: &[&str]| {
             let lines: Vec<_> = lines.iter().map(|line| json!({ "text": line })).collect();
-            changes(&json!({ "dry_run": dry_run, "persisted": persisted, "changes": lines }))
+            changes(&json!({ "dry_run": dry_run, "persisted": persisted, "changes": lines }), false)
         };
+        let absent =
+            json!({ "dry_run": false, "persisted": false, "changes": [], "effects": ["there is no x"] });
+        assert_eq!(changes(&absent, true), "nothing to remove: there is no x");
+        assert_eq!(changes(&absent, false), "there is no x", "it is no change that could be lost");
         assert_eq!(answer(false, true, &[]), "nothing to change");
         assert_eq!(answer(false, true, &["+ x"]), "+ x");
         assert_eq!(answer(true, false, &["+ x"]), "+ x\ndry run: nothing was changed");
