@@ -71,4 +71,4 @@ pub use run::run;
 pub use run::schedule::{Event, Schedule, ScheduledJob};
 pub use table::{Table, TableRow};
 
-pub use verify::{Fault, FaultKind, Verification};
+pub use verify::{Fault, FaultKind, NO_STAMPS, Verification};

@@ -10,6 +10,9 @@ use crate::load::stamp::{Found, Stamp};
 
 /// Faults kept with their place; more are only counted.
 const FAULTS_KEPT_MAX: usize = 64;
+/// What there is to say where [`Verification::found_no_stamp`] holds.
+pub const NO_STAMPS: &str = "no block that was read is one of bench: --verify of reads checks what an earlier job with \
+                             --verify and the same --seed has written";
 /// Blocks tried beside one that is busy, before waiting for a completion.
 const PROBES_MAX: u64 = 64;
 
@@ -36,6 +39,13 @@ pub struct Verification {
 }
 
 impl Verification {
+    /// Whether all blocks that were read have no stamp at all: they are not damaged, but were never written by a job
+    /// that stamps, or all of them are lost.
+    pub fn found_no_stamp(&self) -> bool {
+        let has_none = |fault: &Fault| matches!(fault.kind, FaultKind::BitRot | FaultKind::Zero);
+        self.checked > 0 && self.faulty == self.checked && self.faults.iter().all(has_none)
+    }
+
     /// With what another worker found in its part.
     pub(crate) fn join(mut self, other: Self) -> Self {
         self.checked += other.checked;
@@ -315,6 +325,21 @@ mod tests {
                 FaultKind::Zero
             ]
         );
+    }
+
+    #[test]
+    fn a_disk_without_stamps_is_told_from_a_damaged_one() {
+        let mut foreign = verifier(Mix::READ);
+        foreign.read(8192, 4096, Some(&[7; 4096]));
+        foreign.read(12288, 4096, Some(&[0; 4096]));
+        let mut damaged = verifier(Mix::READ);
+        let mut stamped = verifier(Mix::WRITE);
+        let offset = stamped.claim(8192, 4096).unwrap();
+        let intact = stamped.stamp(offset, 4096);
+        damaged.read(offset, 4096, Some(&intact));
+        damaged.read(12288, 4096, Some(&[7; 4096]));
+        assert!(foreign.into_found().found_no_stamp() && !damaged.into_found().found_no_stamp());
+        assert!(!Verification::default().found_no_stamp(), "nothing was read");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::measure::outcome::{Direction, End, Outcome};
 use crate::measure::series::Point;
 use crate::score::{REFERENCE_VERSION, Score};
 use crate::table::{Table, too_short};
+use crate::verify::NO_STAMPS;
 
 pub use imported::imported;
 
@@ -132,7 +133,10 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
     if let Some(found) = outcome.verification.as_ref().filter(|found| found.faulty > 0) {
         let first = found.faults.first().map(ToString::to_string).unwrap_or_default();
         let (faulty, checked) = (found.faulty, found.checked);
-        said.push(format!("{name}: {faulty} of {checked} blocks came back wrong; the first: {first}."));
+        said.push(match found.found_no_stamp() {
+            true => format!("{name}: {NO_STAMPS}."),
+            false => format!("{name}: {faulty} of {checked} blocks came back wrong; the first: {first}."),
+        });
     }
     for (direction, figures) in outcome.directions() {
         if let Some(short) = too_short(figures.ios) {

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::Args;
 use lunway_bench::profile::ProfileResult;
 use lunway_bench::score::Score;
-use lunway_bench::{End, Outcome, Table, fio, report};
+use lunway_bench::{End, NO_STAMPS, Outcome, Table, fio, report};
 use lunway_block::BlockDevice;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
@@ -149,8 +149,9 @@ fn findings(outcomes: &[Outcome]) -> String {
         let name = &outcome.job.name;
         if let Some(found) = &outcome.verification {
             text += &format!("\n{name}: {} blocks verified, {} wrong.", found.checked, found.faulty);
-            for fault in found.faults.iter().take(3) {
-                text += &format!("\n  {fault}");
+            match found.found_no_stamp() {
+                true => text += &format!("\n  {NO_STAMPS}"),
+                false => text.extend(found.faults.iter().take(3).map(|fault| format!("\n  {fault}"))),
             }
         }
         for (direction, figures) in outcome.directions() {
@@ -188,6 +189,11 @@ pub(crate) fn environment(device: &dyn BlockDevice) -> Vec<Fact> {
 pub(crate) fn judge(outcomes: &[Outcome]) -> Result<(), Failure> {
     let faulty: u64 = outcomes.iter().filter_map(|outcome| Some(outcome.verification.as_ref()?.faulty)).sum();
     let errors: u64 = outcomes.iter().map(Outcome::errors).sum();
+    let checked = outcomes.iter().filter_map(|outcome| outcome.verification.as_ref());
+    let wrong: Vec<_> = checked.filter(|found| found.faulty > 0).collect();
+    if !wrong.is_empty() && wrong.iter().all(|found| found.found_no_stamp()) {
+        return Err(Failure::failed(anyhow!("{NO_STAMPS}")));
+    }
     if faulty > 0 {
         return Err(Failure::failed(anyhow!("{faulty} blocks did not hold what was written")));
     }
