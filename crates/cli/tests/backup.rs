@@ -75,7 +75,7 @@ impl BackupFixture {
 fn a_folder_without_points_is_an_error_to_those_who_ask_for_its_points() {
     let empty = tempfile::tempdir().unwrap();
     let fixture = empty.path().to_str().unwrap();
-    for words in [&["verify"][..], &["status"], &["prune", "--keep-last", "1"]] {
+    for words in [&["verify"][..], &["status"], &["list"], &["prune", "--keep-last", "1"]] {
         let output = finish(lunway(&[&["backup", words[0], fixture], &words[1..]].concat()), PATIENCE);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr);

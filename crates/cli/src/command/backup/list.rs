@@ -87,6 +87,10 @@ impl List {
         let folder = self.destination.open()?;
         let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder).map_err(failed)?);
         let names: HashSet<String> = folder.names().map_err(Failure::failed)?.into_iter().collect();
+        // The first run may still be under way, or have been stopped.
+        if catalogue.incomplete() == 0 {
+            points(&folder)?;
+        }
         warn(&catalogue);
         let points = catalogue.points().iter().map(|point| &point.manifest);
         if self.json {
