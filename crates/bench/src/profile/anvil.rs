@@ -75,10 +75,8 @@ pub fn anvil(geometry: &Geometry, options: &Options) -> Profile {
     if !options.destroy {
         notes.push(READS_ONLY.into());
     }
-    let mib = region.len as f64 / f64::from(1 << 20);
-    notes.push(format!(
-        "Region: the first {mib:.0} MiB. 32K and 128K are random at depth 1. Data: incompressible."
-    ));
+    let len = HumanSize(region.len);
+    notes.push(format!("Region: the first {len}. 32K and 128K are random at depth 1. Data: incompressible."));
     Profile { preparation: preparation(region, options), rows, notes }
 }
 

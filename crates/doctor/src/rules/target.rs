@@ -45,10 +45,11 @@ pub(super) const RULES: &[Rule] = &[
         title: "CHAP secrets cannot be guessed, and only the daemon can read them",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "a secret of less than 96 bits can be found from one recorded login",
+        why: "every user of the machine can log in with a secret that all can read; one of less than 96 bits can be found from one \
+              recorded login",
         source: "RFC 7143 §9.2.1; the daemon's own warnings weak_secret and readable_secret",
         thumbs: &[],
-        fix: "put 12 to 16 random bytes into the secret's file; chmod 600 FILE; lunway reload",
+        fix: "put 12 to 16 random bytes into the secret's file if it is short; chmod 600 FILE if all can read it; lunway reload",
         undo: "",
         check: |facts| {
             let weak = warned(facts, "weak_secret", Verdict::Bad);

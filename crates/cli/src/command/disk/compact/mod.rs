@@ -290,9 +290,11 @@ impl Compact {
                 "moved_bytes": moved,
             }));
         }
-        let saved = before.bytes.saturating_sub(after.bytes) as f64 / before.bytes.max(1) as f64 * 100.0;
+        let change = before.bytes.abs_diff(after.bytes) as f64 / before.bytes.max(1) as f64 * 100.0;
+        // Smaller blocks need a larger table, and an aligned file may be longer.
+        let than = if after.bytes > before.bytes { "more" } else { "less" };
         terminal::print(&format!(
-            "{} has {} ({} bytes), {saved:.1} % less than before; it takes {} of the host's space, before {}",
+            "{} has {} ({} bytes), {change:.1} % {than} than before; it takes {} of the host's space, before {}",
             path.display(),
             HumanSize(after.bytes),
             after.bytes,
