@@ -11,6 +11,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use daemon::{Daemon, lun};
 use initiator::Initiator;
@@ -125,6 +126,12 @@ fn no_epoch_is_closed_where_the_track_file_is_gone() {
     let track = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "track")).unwrap();
     let saved = folder.path().join("saved");
     fs::rename(&track, &saved).unwrap();
+    // It is told before a backup finds out.
+    let start = Instant::now();
+    while !health(folder.path()).contains("untracked_lun") {
+        assert!(start.elapsed() < PATIENCE, "no warning");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let said = daemon::refused(lun(folder.path(), "epoch", &["close", IQN, "0"]));
     assert!(said.contains(track.to_str().unwrap()) && said.contains("is gone"), "{said}");
     fs::write(&track, "another").unwrap();
@@ -192,6 +199,57 @@ fn what_is_not_tracked_is_refused_in_a_sentence() {
     succeed(lun(folder, "remove", &[IQN, "1"]));
     succeed(lun(folder, "add", &[IQN, "1", "other.img", "--track"]));
     succeed(lun(folder, "epoch", &["close", IQN, "1"]));
+}
+
+/// Lost was: what changed on a disk, as a trial, or a change that was refused, had removed its track file, or begun it
+/// anew for another disk.
+#[test]
+fn what_is_only_tried_or_refused_leaves_every_track_file_as_it_was() {
+    let folder = folder();
+    let folder = folder.path();
+    for (name, size) in [("same.img", SIZE), ("small.img", SIZE / 2)] {
+        fs::File::create(folder.join(name)).unwrap().set_len(size).unwrap();
+    }
+    let daemon = Daemon::start(folder);
+    let epoch = close(folder);
+    write(&mut Initiator::ready(&daemon.address, IQN), 0);
+    let names = || {
+        let files = fs::read_dir(folder.join("state")).unwrap();
+        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    assert!(before.iter().any(|name| name.ends_with("0.track")), "{before:?}");
+    let add = |arguments: &[&str]| lun(folder, "add", &[&[IQN], arguments].concat());
+    let tried = succeed(add(&["0", "same.img", "--replace", "--dry-run"]));
+    assert!(tried.contains("track: true -> false") && tried.contains("dry run"), "{tried}");
+    for device in ["none.img", "other.img", "small.img"] {
+        daemon::refused(add(&["0", device, "--replace"]));
+    }
+    let file = fs::read_to_string(folder.join("lunway.toml")).unwrap();
+    let other = file.replace("disk.img", "same.img").replace("track = true\n", "");
+    fs::write(folder.join("other.toml"), other).unwrap();
+    let mut apply = lunway(&["config", "apply", "other.toml", "--dry-run"]);
+    apply.env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
+    apply.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
+    let tried = succeed(apply);
+    assert!(tried.contains("dry run"), "{tried}");
+    // None is made for what is only tried.
+    succeed(add(&["5", "same.img", "--track", "--dry-run"]));
+    assert_eq!(names(), before);
+    let known = changes(folder, &epoch);
+    assert_eq!(known["ranges"], json!([range(0, GRAIN, "written")]), "{known}");
+
+    // Nor is one begun anew that waits for its disk.
+    succeed(lun(folder, "remove", &[IQN, "0", "--force"]));
+    succeed(add(&["0", "same.img", "--track", "--dry-run"]));
+    succeed(add(&["0", "disk.img", "--track"]));
+    assert_eq!(changes(folder, &epoch)["ranges"], json!([range(0, GRAIN, "written")]));
+    assert_eq!(names(), before);
+    // With a change that is made it goes.
+    succeed(add(&["0", "same.img", "--replace"]));
+    assert!(!names().iter().any(|name| name.contains("0.track")), "{:?}", names());
 }
 
 /// A LUN was offline after a start because the file system of its track file was full.

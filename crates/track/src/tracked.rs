@@ -61,6 +61,8 @@ pub struct Tracking {
     /// The tracked device, which nobody keeps open by asking for its changes.
     inner: Weak<dyn BlockDevice>,
     in_place: Option<InPlace>,
+    /// What that said last.
+    misplaced: Arc<Mutex<Option<String>>>,
 }
 
 /// Looks whether the storage is where the next start looks for it, and says what is wrong if it is not. It is called on
@@ -362,7 +364,12 @@ impl Tracked {
 
     /// Its epochs.
     pub fn tracking(&self) -> Tracking {
-        Tracking { shared: Arc::clone(&self.shared), inner: Arc::downgrade(&self.inner), in_place: None }
+        Tracking {
+            shared: Arc::clone(&self.shared),
+            inner: Arc::downgrade(&self.inner),
+            in_place: None,
+            misplaced: Arc::default(),
+        }
     }
 
     /// Carries out an operation once it may change the disk.
@@ -545,7 +552,18 @@ impl Tracking {
 
     /// Why nothing is tracked, as last known; `None`: it is. Waits for no storage.
     pub fn lost_now(&self) -> Option<String> {
-        self.shared.tracker.lost_now()
+        self.shared.tracker.lost_now().or_else(|| lock(&self.misplaced).clone())
+    }
+
+    /// Looks whether the storage is in its place, for [`lost_now`](Self::lost_now). Waits for the storage.
+    pub fn look_where_kept(&self) {
+        let misplaced = self.in_place.as_ref().and_then(|in_place| in_place().err());
+        *lock(&self.misplaced) = misplaced;
+    }
+
+    /// Whether the device is there still.
+    pub fn is_served(&self) -> bool {
+        self.inner.strong_count() > 0
     }
 
     /// Closes the open epoch, durably, and gives it a name; later changes belong to the next one. Operations under way

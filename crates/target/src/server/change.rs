@@ -356,7 +356,8 @@ impl Changer {
             new = load()?;
         }
         new.check()?;
-        self.maker.own_files.know(&new);
+        // Also those of what is served: this may be refused.
+        self.maker.own_files.know([&*old, &new]);
         new.keep_formats(&old);
         let waiting = match draft.fixed_later {
             true => at_next_start(&old, &mut new)?,
@@ -436,6 +437,8 @@ impl Changer {
             self.keep(persist, &served, &draft.permit)?;
         }
         draft.permit.begin().map_err(|_| ChangeError::GivenUp)?;
+        turn.step("putting track files in their places".to_owned());
+        openings.settle_track_files(&prepared.new);
         let mut transaction = self.transaction();
         if transaction.closed {
             return Err(ChangeError::ShuttingDown);
@@ -453,6 +456,7 @@ impl Changer {
         for effect in &effects {
             tracing::warn!("configuration {generation}: {effect}");
         }
+        self.maker.own_files.know([&served]);
         let aftermath = self.commit(&mut transaction, prepared, openings, (&served, draft.end_snapshots));
         drop(transaction);
         is_served();

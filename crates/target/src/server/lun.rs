@@ -21,7 +21,8 @@ use super::kept_size::{self, KeptSize};
 use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
 use super::own_files::OwnFiles;
 use super::snapshots::LunSnapshots;
-use super::tracking::{Fallback, Track};
+use super::track_file::TrackFile;
+use super::tracking::{Fallback, Track, look_after};
 use super::work::{DeviceWork, Unsettled};
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
@@ -46,6 +47,7 @@ pub(super) struct Lun {
     pub(super) snapshots: Arc<LunSnapshots>,
     /// Change tracking of its disk, where enabled.
     pub(super) tracking: Option<Tracking>,
+    track_file: TrackFile,
     /// The device was opened for reading only.
     opened_read_only: bool,
     pub(super) compactions: Arc<Compactions>,
@@ -133,14 +135,16 @@ impl Maker {
         let refused = |why: OpenError| refused(target, lun, why);
         let without_tail = fallback == Fallback::Saved;
         let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only, without_tail };
+        let mut track_file = TrackFile::Settled;
         if let Some(folder) = self.tracks.clone().filter(|_| !lun.track && !lun.read_only) {
             let (target, lun) = (target.clone(), lun.clone());
-            let forget = self.runtime.spawn_blocking(move || Track::forget(&folder, &target, &lun));
-            match forget.await.map_err(|error| refused(error.into()))? {
+            let unwanted =
+                self.runtime.spawn_blocking(move || Track::unwanted(&folder, &target, &lun, fallback));
+            match unwanted.await.map_err(|error| refused(error.into()))? {
                 Err(why) if fallback != Fallback::Refuse => {
                     tracing::error!("{why}; remove it before you set track again");
                 }
-                forgotten => forgotten.map_err(|why| refused(why.into()))?,
+                unwanted => track_file = unwanted.map_err(|why| refused(why.into()))?,
             }
         }
         let mut track =
@@ -162,7 +166,9 @@ impl Maker {
         }
         let mut tracking = None;
         if let Some(track) = track {
-            (opened, tracking) = track.around(opened, fallback).await.map_err(|why| refused(why.into()))?;
+            let around = track.around(opened, fallback).await.map_err(|why| refused(why.into()))?;
+            self.runtime.spawn(look_after(around.1.clone()));
+            (opened, tracking, track_file) = (around.0, Some(around.1), around.2);
         }
         // Outermost, so that all that is under way is under way there.
         let layer = Arc::new(SnapshotLayer::new(opened.device));
@@ -184,6 +190,7 @@ impl Maker {
             unit,
             snapshots: Arc::new(LunSnapshots::new(layer)),
             tracking,
+            track_file,
             opened_read_only: lun.read_only,
             compactions,
             work,
@@ -279,6 +286,14 @@ impl Lun {
         let names = self.snapshots.whole();
         let (target, lun) = self.key();
         (!names.is_empty()).then_some(ChangeError::HasSnapshots { target, lun, change, names })
+    }
+
+    /// The change that opened it is made: its track file takes its place, or goes. Blocks.
+    pub(super) fn settle_track_file(&self) {
+        if let Err(why) = self.track_file.settle() {
+            let place = (&self.target, self.config.id);
+            tracing::error!(target = %place.0, lun = place.1, "{why}; remove it before you set track again");
+        }
     }
 
     /// It is served from now on: says so, and keeps its size.
@@ -421,9 +436,9 @@ impl Lun {
 
     /// Closes the device.
     pub(super) async fn close(self) {
-        let Self { device, unit, snapshots, work, close, .. } = self;
+        let Self { device, unit, snapshots, work, close, track_file, .. } = self;
         snapshots.end_all("its LUN is not served any more");
-        drop((device, unit, snapshots, work));
+        drop((device, unit, snapshots, work, track_file));
         if let Some(close) = close.into_inner().unwrap_or_else(PoisonError::into_inner) {
             close.await;
         }

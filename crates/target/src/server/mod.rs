@@ -45,6 +45,7 @@ mod reservations;
 mod settings;
 mod snapshots;
 mod stopping;
+mod track_file;
 mod tracking;
 mod turn;
 mod warnings;

@@ -36,9 +36,9 @@ impl OwnFiles {
         Self(Mutex::new(Known { named: named(config), saved: None, state }))
     }
 
-    /// Takes what another configuration names in place of what the one before named.
-    pub(super) fn know(&self, config: &Config) {
-        self.known().named = named(config);
+    /// Takes what configurations name in place of what those before named.
+    pub(super) fn know<'c>(&self, configs: impl IntoIterator<Item = &'c Config>) {
+        self.known().named = configs.into_iter().flat_map(named).collect();
     }
 
     /// Adds the file that the configuration is saved to.
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(files.of_place(&place(&path(file))), None, "{file}");
         }
         // Secrets of another configuration take the place of those before.
-        files.know(&Config::default());
+        files.know([&Config::default()]);
         assert_eq!(files.of_place(&place(&path("secret"))), None);
     }
 }

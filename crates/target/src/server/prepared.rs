@@ -57,6 +57,12 @@ impl Openings {
         self.find(target, config).map(|at| self.luns.swap_remove(at).lun)
     }
 
+    /// What is to be served has its track file, before anybody can write it. Blocks.
+    pub(super) fn settle_track_files(&self, wanted: &[(TargetConfig, LunConfig)]) {
+        let opened = wanted.iter().filter_map(|(target, config)| self.find(target.name.as_str(), config));
+        opened.for_each(|at| self.luns[at].lun.settle_track_file());
+    }
+
     /// Gives back what was not used.
     pub(super) async fn close(&mut self) {
         for opened in self.luns.drain(..) {

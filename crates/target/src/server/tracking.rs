@@ -13,12 +13,16 @@ use lunway_track::{Backing, Identify, InPlace, Storage, Tracked, Tracking, Tunin
 use rustix::fs::{major, minor};
 
 use super::opening::{Closing, OpenedDevice};
+use super::track_file::{StagedTrack, TrackFile, forget};
 use crate::config::{LunConfig, TargetConfig};
 use crate::state::{SET_STATE_DIR, file_name};
 
 /// Maximum wait for the track file of a logical unit that is being removed: closing a device that answers takes less
 /// than a second.
 const LOCK_TIME: Duration = Duration::from_secs(3);
+/// Interval at which to look whether a track file is in its place: as often as at what lies behind a device. It is one
+/// `stat`.
+const LOOK_POLL: Duration = Duration::from_secs(5);
 /// Interval between attempts.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
@@ -53,13 +57,18 @@ impl Track {
         Ok(Self { path, identify: identify(lun), backing: Backing::default() })
     }
 
-    /// Removes the file of a logical unit that is written without being tracked: after a crash nothing else would show
-    /// that the file is not of this state of the disk.
-    pub(super) fn forget(folder: &Path, target: &TargetConfig, lun: &LunConfig) -> Result<(), TrackError> {
+    /// The file in `folder` of a logical unit that is written without being tracked. It is removed at once at a start,
+    /// and of a change with its commit.
+    pub(super) fn unwanted(
+        folder: &Path,
+        target: &TargetConfig,
+        lun: &LunConfig,
+        fallback: Fallback,
+    ) -> Result<TrackFile, TrackError> {
         let path = track_file(folder, target, lun);
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(TrackError::File { path, source }),
-            _ => Ok(()),
+        match fallback {
+            Fallback::Refuse => TrackFile::unwanted(path),
+            Fallback::Untracked | Fallback::Saved => forget(&path).map(|()| TrackFile::Settled),
         }
     }
 
@@ -80,13 +89,13 @@ impl Track {
         self,
         opened: OpenedDevice,
         fallback: Fallback,
-    ) -> Result<(OpenedDevice, Option<Tracking>), TrackError> {
+    ) -> Result<(OpenedDevice, Tracking, TrackFile), TrackError> {
         let Self { path, identify, backing } = self;
         let OpenedDevice { device, close } = opened;
         let (inner, known, of) = (Arc::clone(&device), backing.clone(), Arc::clone(&identify));
-        let error = match Self::tracked(&path, device, backing, identify).await {
-            Ok((layer, inode)) => {
-                return Ok(finished(layer, close, &path, in_place(path.clone(), inode)).await);
+        let error = match Self::tracked(&path, device, backing, identify, fallback).await {
+            Ok((layer, inode, file)) => {
+                return Ok(finished(layer, close, &path, in_place(path.clone(), inode), file).await);
             }
             // It cannot be done for this disk.
             Err(source) if source.kind() == io::ErrorKind::InvalidInput => {
@@ -112,7 +121,7 @@ impl Track {
             Ok(inode) => in_place(file.path.clone(), inode)(),
             Err(error) => Err(format!("the track file {}: {error}", file.path.display())),
         });
-        Ok(finished(layer, close, &path, there).await)
+        Ok(finished(layer, close, &path, there, TrackFile::Settled).await)
     }
 
     async fn tracked(
@@ -120,13 +129,20 @@ impl Track {
         device: Arc<dyn BlockDevice>,
         backing: Backing,
         identify: Identify,
-    ) -> io::Result<(Tracked, (u64, u64))> {
-        let file = path.to_owned();
+        fallback: Fallback,
+    ) -> io::Result<(Tracked, (u64, u64), TrackFile)> {
+        let path = path.to_owned();
         let layer = tokio::task::spawn_blocking(move || {
-            let file = open_locked(&file)?;
+            let (place, file) = match fallback {
+                Fallback::Refuse => {
+                    let (staged, file) = StagedTrack::of(&path)?;
+                    (TrackFile::Staged(Arc::new(staged)), file)
+                }
+                Fallback::Untracked | Fallback::Saved => (TrackFile::Settled, open_locked(&path)?),
+            };
             let inode = file.metadata().map(|file| (file.dev(), file.ino()))?;
             let layer = Tracked::open(device, Box::new(file), &backing, identify, Tuning::default())?;
-            Ok((layer, inode))
+            Ok((layer, inode, place))
         });
         layer.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
@@ -149,23 +165,45 @@ async fn finished(
     close: Option<Closing>,
     path: &Path,
     there: InPlace,
-) -> (OpenedDevice, Option<Tracking>) {
+    file: TrackFile,
+) -> (OpenedDevice, Tracking, TrackFile) {
     let layer = Arc::new(layer);
     let tracking = layer.tracking().kept_where(there);
     if let (_, _, Some(why)) = tracking.epochs().await {
         tracing::warn!(track = %path.display(), "changes are not tracked, everything counts as changed: {why}");
     }
     let device: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
+    let staged = match &file {
+        TrackFile::Staged(staged) => Some(Arc::clone(staged)),
+        TrackFile::Settled | TrackFile::Unwanted(_) => None,
+    };
     let closing = async move {
         if let Err(error) = layer.close().await {
             tracing::error!("closing the device: {error}");
         }
         drop(layer);
+        // A copy that was not needed is removed, which may take its time.
+        let _ = tokio::task::spawn_blocking(move || drop(staged)).await;
         if let Some(close) = close {
             close.await;
         }
     };
-    (OpenedDevice { device, close: Some(Box::pin(closing)) }, Some(tracking))
+    (OpenedDevice { device, close: Some(Box::pin(closing)) }, tracking, file)
+}
+
+/// Looks whether the track file is in its place until the device is closed, so that the [`warnings`](super::lun::Lun)
+/// say that it is gone before the next backup finds out.
+pub(super) async fn look_after(tracking: Tracking) {
+    loop {
+        tokio::time::sleep(LOOK_POLL).await;
+        if !tracking.is_served() {
+            return;
+        }
+        let looks = tracking.clone();
+        if tokio::task::spawn_blocking(move || looks.look_where_kept()).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// A track file that could not be had when its disk was opened, and may be later: each use tries again.
@@ -241,7 +279,7 @@ fn identify(lun: &LunConfig) -> Identify {
 
 /// Two logical units of one number, of which one replaces the other, must not write one file. One that is being closed
 /// is waited for.
-fn locked(file: File) -> io::Result<File> {
+pub(super) fn locked(file: File) -> io::Result<File> {
     let start = Instant::now();
     loop {
         match file.try_lock() {
