@@ -343,9 +343,9 @@ impl TargetConnection {
         self.take_pdus();
     }
 
-    /// Takes PDUs of this cost from here on, and the one that exceeds it, of what has been received and of what will be,
-    /// and then [holds back](Self::holds_back) the others until it is called again. A PDU costs 1, and one with a text
-    /// more, by its length. A connection begins without such a limit.
+    /// Takes PDUs of this cost from here on, and the one that exceeds it, of what has been received and of what will
+    /// be, and then [holds back](Self::holds_back) the others until it is called again. A PDU costs 1, and one with a
+    /// text more, by its length. A connection begins without such a limit.
     pub fn take_up_to(&mut self, cost: usize) {
         self.cost_left = cost;
         self.take_pdus();

@@ -59,9 +59,9 @@ pub(super) fn of_source(source: IpAddr) -> Owner {
 ///
 /// First go the tasks that are ready, such as connections with a command or a ping. Then one connection whose turn was
 /// over goes on at a time, between two looks at the sockets of the core: a turn is a slice of its time as those of long
-/// commands are, see [`TimeSlices`], and owners take turns. So a host that floods 60 sessions delays another by one turn,
-/// not by 60. It costs a queue's push and pop and one more switch of tasks for each turn, of which there are 10,000 per
-/// second at most, and nothing for a command.
+/// commands are, see [`TimeSlices`], and owners take turns. So a host that floods 60 sessions delays another by one
+/// turn, not by 60. It costs a queue's push and pop and one more switch of tasks for each turn, of which there are
+/// 10,000 per second at most, and nothing for a command.
 pub(super) async fn next(owner: &Owner) {
     tokio::task::yield_now().await;
     let mut slices = TimeSlices::new();

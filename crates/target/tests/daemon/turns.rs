@@ -248,8 +248,8 @@ fn a_read_waits_for_a_turn_of_each_session_that_floods_short_requests() {
     );
 }
 
-/// A text of 8 KiB takes as long as 45 pings, and 128 of them were a turn; each of a host's sessions had one. Now a text is
-/// half a turn, and one turn goes first, not one of each session.
+/// A text of 8 KiB takes as long as 45 pings, and 128 of them were a turn; each of a host's sessions had one. Now a
+/// text is half a turn, and one turn goes first, not one of each session.
 #[test]
 fn a_read_waits_for_one_turn_of_all_the_sessions_that_flood_texts() {
     const SESSIONS: u8 = 24;

@@ -15,7 +15,8 @@ const FEW_PART: usize = 8;
 /// Of the registrations, one in so many, the last 32, is for principals that have next to none: without these, four
 /// principals that take all they can get leave none to a fifth.
 const FIRST_PART: usize = 8;
-/// Next to none are one in so many of all at most, 4: a port at four of the target's, which ALL_TG_PT registers at once.
+/// Next to none are one in so many of all at most, 4: a port at four of the target's, which ALL_TG_PT registers at
+/// once.
 const FIRST_FEW_PART: usize = 64;
 
 /// A persistent reservation in force.
@@ -191,8 +192,8 @@ impl Persistent {
         Ok(Vec::new())
     }
 
-    /// All of these, which are ports of one principal, can be registered. An empty principal is everybody alike, and has
-    /// no share.
+    /// All of these, which are ports of one principal, can be registered. An empty principal is everybody alike, and
+    /// has no share.
     fn check_room(&self, nexuses: &[PortPair]) -> Result<(), Refusal> {
         let new = nexuses.iter().filter(|ports| self.key_of(ports).is_none()).count();
         let of_principal = |most: usize| {
@@ -662,8 +663,8 @@ pub(super) mod tests {
         assert_eq!(change(&mut persistent, "7", 1, 2), Ok(vec![]), "a new key needs no room");
     }
 
-    /// One principal took all of them, by ports that it invented, and no other could register, and so none could preempt
-    /// its reservation.
+    /// One principal took all of them, by ports that it invented, and no other could register, and so none could
+    /// preempt its reservation.
     #[test]
     fn a_principal_that_takes_all_registrations_it_can_get_leaves_some_to_others() {
         let of = |principal: &str, name: &str| PortPair { principal: principal.to_owned(), ..ports(name) };
