@@ -14,6 +14,7 @@ use lunway_block::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::attempts::Attempts;
 use crate::gate::{Gate, Phase};
 use crate::writes::{Change, Discarded, Mark, RetainedWrites};
 
@@ -25,10 +26,6 @@ pub const UNFLUSHED_MAX: u64 = 64 << 20;
 /// thread's pool keeps of buffers of one size. Beyond that each buffer would be allocated and cleared anew, which costs
 /// 1 µs for 4 KiB and 2 µs for 64 KiB.
 const FLUSH_FROM: u64 = 8 << 20;
-
-/// Maximum number of times that a flush is restarted because the cache came into doubt while it was in flight: each
-/// time for a session that was lost.
-const FLUSHES_MAX: usize = 64;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 
@@ -49,6 +46,8 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 ///   whose answer comes last is the one that is retained.
 /// - A change **of unknown outcome** is retained: writing it again makes it known. One that did not happen is not.
 /// - A **reservation conflict** drops everything: this host has been fenced, and must not write what it wrote before.
+/// - A cache that is **lost again and again** ends an operation with an error after half a minute: what is retained
+///   stays, and the next operation begins anew.
 /// - While the device below cannot be reached everything stays; what waits for it fails as it does for any other
 ///   operation.
 ///
@@ -304,7 +303,8 @@ impl Shared {
     /// Flushes until a flush is answered in whose time nothing came into doubt.
     async fn flush(self: &Arc<Self>, mut begun: Option<Flush>, background: bool) -> Result<(), BlockError> {
         let heard = self.lock().failure.begin();
-        for _ in 0..FLUSHES_MAX {
+        let mut attempts = Attempts::new();
+        while attempts.may_go_on() {
             let Flush { answer, mark, phase } = match begun.take() {
                 Some(begun) => begun,
                 None => {
@@ -373,13 +373,15 @@ impl Shared {
         mut buf: Buf,
         mut before: Phase,
     ) -> Result<Buf, BlockError> {
-        loop {
+        let mut attempts = Attempts::new();
+        while attempts.may_go_on() {
             if self.judge_read(offset, buf.len() as u64, before).await? {
                 return Ok(buf);
             }
             before = self.gate.phase();
             buf = self.below.read(offset, buf).await?;
         }
+        Err(BlockError::lost())
     }
 }
 

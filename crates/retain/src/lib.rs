@@ -22,6 +22,7 @@
 //! | [`RetainedWrites`] | the changes, by range: pure |
 //! | [`RetainingDevice`] | the device that retains them, and writes them again |
 
+mod attempts;
 mod device;
 mod gate;
 mod recovery;

@@ -6,13 +6,9 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::{BlockError, CacheNews, Durability, Fate};
 
+use crate::attempts::Attempts;
 use crate::device::{RetainState, Shared};
 use crate::writes::{Change, Retained};
-
-/// Maximum number of times that everything is written again in one go because the cache was lost once more meanwhile:
-/// each time for a session that was lost again. After that the waiting callers are told so, and the next one starts
-/// another attempt.
-const ROUNDS_MAX: usize = 64;
 
 /// Number of retained changes in flight at a time: enough for a network, few enough for any target's queue.
 const WRITES_IN_FLIGHT: usize = 16;
@@ -21,6 +17,8 @@ const WRITES_IN_FLIGHT: usize = 16;
 enum Unresolved {
     /// The device cannot be reached; what is retained stays.
     Later(BlockError),
+    /// The cache is lost again and again; what is retained stays.
+    Restless(BlockError),
     /// The data cannot be written again, and is given up.
     Final(BlockError),
 }
@@ -83,7 +81,7 @@ impl Shared {
             let seen = self.lock().news;
             let result = self.decide().await;
             let mut state = self.lock();
-            let again = state.news != seen;
+            let mut again = state.news != seen;
             match result {
                 Ok(lost) => {
                     self.gate.calm(lost);
@@ -97,6 +95,15 @@ impl Shared {
                     if !again {
                         state.postponed = (state.postponed.0 + 1, Some(error));
                     }
+                }
+                Err(Unresolved::Restless(error)) => {
+                    tracing::warn!(
+                        "the storage reports the loss of unflushed writes again and again: {error}"
+                    );
+                    self.gate.doubt();
+                    state.postponed = (state.postponed.0 + 1, Some(error));
+                    // Else nobody who waits would ever hear of it. Whoever comes next begins anew.
+                    again = false;
                 }
                 Err(Unresolved::Final(error)) => {
                     tracing::error!("unflushed writes are lost and could not be written again: {error}");
@@ -157,7 +164,8 @@ impl Shared {
             self.gate.close();
         }
         self.wait_for_changes().await;
-        for _ in 0..ROUNDS_MAX {
+        let mut rounds = Attempts::new();
+        while rounds.may_go_on() {
             let (all, losses) = {
                 let mut state = self.lock();
                 if !state.writes.is_complete() && state.lost == Some(true) {
@@ -187,7 +195,7 @@ impl Shared {
                 Err(error) => return Err(self.stopped_by(error)),
             }
         }
-        Err(Unresolved::Later(BlockError::lost()))
+        Err(Unresolved::Restless(BlockError::lost()))
     }
 
     fn stopped_by(&self, error: BlockError) -> Unresolved {

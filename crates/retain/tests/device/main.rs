@@ -10,7 +10,7 @@ use std::time::Duration;
 use lunway_block::{BlockDevice, BlockError, Buf, CacheNews, Durability, Io, SharedBuf, Zeroing};
 use lunway_retain::RetainingDevice;
 use storage::{Attached, SECTOR, Storage};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 const LIMIT: u64 = 1 << 20;
 
@@ -138,6 +138,33 @@ async fn power_that_goes_while_it_is_written_again_has_it_written_once_more() {
         bed.storage.lose_power(true);
         bed.flush().await.unwrap();
         assert_eq!(bed.on_medium(), [1, 0, 3, 0, 5, 0, 7], "after {after}");
+    }
+}
+
+/// Lost was the end of a measurement: a target that reported a power-on with every second command had its data written
+/// again without an end, and nobody who waited was told.
+#[tokio::test(start_paused = true)]
+async fn power_that_goes_with_each_write_ends_a_flush_with_an_error_and_keeps_the_data() {
+    for time in [Duration::from_millis(1), Duration::from_secs(2)] {
+        let bed = Bed::new(8, LIMIT);
+        for sector in [0, 2] {
+            bed.write(sector, 1).await;
+        }
+        {
+            let mut disk = bed.storage.disk();
+            (disk.time, disk.restless) = (time, true);
+        }
+        bed.storage.lose_power(true);
+        let begun = Instant::now();
+        assert_eq!(bed.flush().await, Err(BlockError::lost()), "{time:?}");
+        assert!(begun.elapsed() < Duration::from_secs(40), "{time:?}: {:?}", begun.elapsed());
+        // Nor does it hold up a read for ever, or a write.
+        let read = bed.device.read(0, Buf::for_overwrite(SECTOR)).into_future();
+        assert!(timeout(Duration::from_secs(60), read).await.is_ok(), "{time:?}");
+        assert!(timeout(Duration::from_secs(60), bed.start(4, 1, 3).into_future()).await.is_ok(), "{time:?}");
+        bed.storage.disk().restless = false;
+        bed.flush().await.unwrap();
+        assert_eq!(bed.on_medium(), [1, 0, 1, 0, 3], "{time:?}");
     }
 }
 

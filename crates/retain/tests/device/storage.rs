@@ -37,6 +37,8 @@ pub(crate) struct Disk {
     pub(crate) time: Duration,
     /// The power goes once, after so many further changes.
     pub(crate) power_goes_after: Option<usize>,
+    /// The power goes with each change.
+    pub(crate) restless: bool,
 }
 
 impl Storage {
@@ -51,6 +53,7 @@ impl Storage {
             written: Vec::new(),
             time: Duration::from_micros(100),
             power_goes_after: None,
+            restless: false,
         };
         Arc::new(Self {
             disk: Mutex::new(disk),
@@ -119,7 +122,7 @@ impl Storage {
                     *left -= 1;
                     false
                 }
-                None => false,
+                None => disk.restless,
             }
         };
         if goes {
