@@ -87,7 +87,8 @@ fn a_device_that_is_missing_costs_its_own_lun_alone_until_it_is_there() {
     assert!(missing.contains("lun 1"), "{missing}");
 
     // A qcow2 header where no format is said: it is refused as at any first time.
-    fs::write(folder.join("container.img"), [&b"QFI\xfb\0\0\0\x03"[..], &[0; 1 << 20]].concat()).unwrap();
+    fs::write(folder.join("container.img"), [&b"QFI\xfb\0\0\0\x03"[..], &[0; (1 << 20) - 8]].concat())
+        .unwrap();
     image(&folder.join("late.img"), 2 << 20, 2 << 20);
     until(|| offline(folder, 1).is_none());
     // Before an initiator can write what looks like another format.

@@ -36,6 +36,7 @@
 //! | `look` | looks at an idle unit, which tells its news only when it is asked something |
 //! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
+//! | `part` | whether other devices are ways to the same disk |
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `fence`, [`Detours`] | proof over other paths that a lost session is dead |
 //! | [`InitiatorPorts`], [`Predecessors`] | ISIDs that are the same on every start; what a killed process has left at the target, ended before the first I/O |
@@ -58,6 +59,7 @@ mod observer;
 mod open_error;
 mod operation;
 mod options;
+mod part;
 mod ports;
 mod predecessors;
 mod recovery;

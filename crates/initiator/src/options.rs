@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunway_iscsi::pdu::Isid;
 
-use crate::session::part::Part;
+use crate::part::Part;
 use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silence};
 
 /// Limits and times of a device. The defaults are those of the field where it has some.

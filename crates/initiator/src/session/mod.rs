@@ -12,7 +12,6 @@
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
 //! | `slots.rs` | commands whose answers are awaited |
 //! | `clock.rs` | detection of late commands: deadlines, counted in ticks |
-//! | `part.rs` | [`Part`]: whether other devices are ways to the same disk |
 //! | `cache.rs` | loss of unflushed writes by a power-on of the target |
 //! | `traffic.rs` | traffic of a session, and the round trip to an idle target |
 
@@ -21,7 +20,6 @@ pub(crate) mod cache;
 pub(crate) mod clock;
 mod doubt;
 mod loss;
-pub(crate) mod part;
 mod proof;
 mod reject;
 mod schedule;
@@ -47,9 +45,9 @@ use crate::SessionOptions;
 use crate::connection::probe::Probe;
 use crate::connection::silence::Watch;
 use crate::observer::SessionEvent;
+use crate::part::Part;
 use crate::session::cache::Cache;
 use crate::session::clock::Clock;
-use crate::session::part::Part;
 use crate::session::proof::Proof;
 use crate::session::slots::{AwaitedCommand, Command, Effect, Outcome, Slots, Stage};
 use crate::session::traffic::{Pings, Traffic};
