@@ -141,9 +141,13 @@ fn what_is_no_disk_is_refused_with_the_reason() {
 #[test]
 fn geometry_follows_the_file_and_the_options() {
     let file = image(10_000);
-    let geometry = open(file.path()).geometry();
+    // Its end is no whole sector: the file is opened for writing only where that was said.
+    let refused = FileDevice::open(file.path(), &FileOptions::default());
+    assert!(matches!(refused, Err(OpenError::Tail { size: 10_000, sector: 512, .. })));
+    let options = FileOptions { without_tail: true, ..FileOptions::default() };
+    let geometry = FileDevice::open(file.path(), &options).unwrap().geometry();
     assert_eq!((geometry.size, geometry.logical_sector, geometry.read_only), (9728, 512, false));
-    let options = FileOptions { sector: Some(4096), ..FileOptions::default() };
+    let options = FileOptions { sector: Some(4096), read_only: true, ..FileOptions::default() };
     let geometry = FileDevice::open(file.path(), &options).unwrap().geometry();
     assert_eq!((geometry.size, geometry.logical_sector, geometry.physical_sector), (8192, 4096, 4096));
     assert_eq!(fs::metadata(file.path()).unwrap().len(), 10_000, "opening changes nothing");

@@ -561,11 +561,6 @@ impl Tracking {
         *lock(&self.misplaced) = misplaced;
     }
 
-    /// Whether the device is there still.
-    pub fn is_served(&self) -> bool {
-        self.inner.strong_count() > 0
-    }
-
     /// Closes the open epoch, durably, and gives it a name; later changes belong to the next one. Operations under way
     /// end first, those that come wait, for 5 seconds at most. Then, while everything goes on, the device is flushed:
     /// what is read after the name is known and is taken back by a power cut would be in no later epoch.

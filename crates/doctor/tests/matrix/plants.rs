@@ -331,7 +331,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("lane-mss", |facts| probe(facts).mss = known(1448)),
     ("lane-drops", |facts| probe(facts).port_lost = known(1)),
     ("lane-alike", |facts| probe(facts).round_trip_p10_us = known(900.0)),
-    ("lane-slowest", |facts| probe(facts).round_trip_p99_us = known(40_000.0)),
+    ("lane-slowest", |facts| probe(facts).round_trip_p99_us = known(200_000.0)),
     ("lane-owner", |facts| {
         value(&mut probe(facts).portal_owners).push("02:00:00:00:00:09".into());
     }),

@@ -32,7 +32,8 @@ async fn a_lun_that_is_exchanged_in_live_sessions_is_written_to_over_no_lane() {
         config.targets[0].luns[0].device = "another".parse().unwrap();
         Ok(())
     };
-    server.change(edit, ChangeOptions::default()).await.unwrap();
+    let force = ChangeOptions { force: true, ..ChangeOptions::default() };
+    server.change(edit, force).await.unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     while device.lanes().iter().any(|lane| lane.state != LaneState::Closed) {
         assert!(Instant::now() < until, "{:?}", device.lanes());

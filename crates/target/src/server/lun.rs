@@ -12,7 +12,7 @@ use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, State
 use lunway_snapshot::SnapshotLayer;
 use lunway_track::Tracking;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::compaction::{CLOSE_TIME, Compactions};
 use super::daemon_identity::DaemonIdentity;
@@ -48,6 +48,8 @@ pub(super) struct Lun {
     /// Change tracking of its disk, where enabled.
     pub(super) tracking: Option<Tracking>,
     track_file: TrackFile,
+    /// Looks whether that is in its place.
+    track_looks: JoinSet<()>,
     /// The device was opened for reading only.
     opened_read_only: bool,
     pub(super) compactions: Arc<Compactions>,
@@ -165,9 +167,10 @@ impl Maker {
             return Err(refused(why.into()));
         }
         let mut tracking = None;
+        let mut track_looks = JoinSet::new();
         if let Some(track) = track {
             let around = track.around(opened, fallback).await.map_err(|why| refused(why.into()))?;
-            self.runtime.spawn(look_after(around.1.clone()));
+            track_looks.spawn_on(look_after(around.1.clone()), &self.runtime);
             (opened, tracking, track_file) = (around.0, Some(around.1), around.2);
         }
         // Outermost, so that all that is under way is under way there.
@@ -191,6 +194,7 @@ impl Maker {
             snapshots: Arc::new(LunSnapshots::new(layer)),
             tracking,
             track_file,
+            track_looks,
             opened_read_only: lun.read_only,
             compactions,
             work,
@@ -436,9 +440,10 @@ impl Lun {
 
     /// Closes the device.
     pub(super) async fn close(self) {
-        let Self { device, unit, snapshots, work, close, track_file, .. } = self;
+        let Self { device, unit, snapshots, work, close, track_file, track_looks, .. } = self;
         snapshots.end_all("its LUN is not served any more");
-        drop((device, unit, snapshots, work, track_file));
+        // Nothing may keep the track file open.
+        drop((device, unit, snapshots, work, track_file, track_looks));
         if let Some(close) = close.into_inner().unwrap_or_else(PoisonError::into_inner) {
             close.await;
         }

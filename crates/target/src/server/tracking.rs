@@ -191,14 +191,11 @@ async fn finished(
     (OpenedDevice { device, close: Some(Box::pin(closing)) }, tracking, file)
 }
 
-/// Looks whether the track file is in its place until the device is closed, so that the [`warnings`](super::lun::Lun)
-/// say that it is gone before the next backup finds out.
+/// Looks whether the track file is in its place, so that the [`warnings`](super::lun::Lun) say that it is gone before
+/// the next backup finds out. Keeps the file open.
 pub(super) async fn look_after(tracking: Tracking) {
     loop {
         tokio::time::sleep(LOOK_POLL).await;
-        if !tracking.is_served() {
-            return;
-        }
         let looks = tracking.clone();
         if tokio::task::spawn_blocking(move || looks.look_where_kept()).await.is_err() {
             return;
