@@ -93,7 +93,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 ///
 /// All of this is done by one thread, because it waits for the disk; those who serve never do. What is to be saved
 /// waits in a queue, in which sessions take turns. The directory is locked: two processes that keep the same state
-/// would undo each other's. A directory whose path leads elsewhere is [lost](Self::lost): then nothing is loaded or
+/// would undo each other's. A directory whose path leads elsewhere is lost: then nothing is loaded or
 /// saved, as the next start would not find it.
 pub struct FileStore {
     queue: Arc<Queue>,
