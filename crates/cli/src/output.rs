@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use lunway_block::spec::DeviceSpec;
+use lunway_occupancy::is_same_file;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::report_file::{ReportFile, is_same_file};
+use crate::report_file::ReportFile;
 use crate::terminal;
 
 /// Results on their way out: text for people, files, JSON for a program that reads standard output.

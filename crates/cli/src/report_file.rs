@@ -2,14 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use lunway_block::small_file;
 use lunway_block::spec::{DeviceSpec, ImageFormat};
 use lunway_image::{Format, Image};
-use lunway_occupancy::share_bytes;
+use lunway_occupancy::{is_same_file, share_bytes};
 use lunway_report::{FILE_MAX, Saved};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, VhdxOpenOptions};
@@ -234,15 +234,6 @@ fn vhdx_chain(path: &Path) -> Option<Vec<PathBuf>> {
     let guids = || random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO));
     let chain = Chain::open_files(path, &folder, &VhdxOpenOptions::read_only(), guids);
     chain.ok().map(|chain| chain.paths().to_vec())
-}
-
-/// Returns `true` if both names lead to the same file, through any links.
-pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
-    match (fs::metadata(one), fs::metadata(other)) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        // One that is not there yet is known by its name.
-        _ => std::path::absolute(one).ok() == std::path::absolute(other).ok(),
-    }
 }
 
 #[cfg(test)]

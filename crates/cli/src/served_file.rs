@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_console::{Client, Endpoint, Method, RunningDaemon};
-use lunway_occupancy::backing_files;
+use lunway_occupancy::{backing_files, is_same_file};
 use serde_json::Value;
 
-use crate::report_file::{file_of, is_same_file};
+use crate::report_file::file_of;
 use crate::{device, terminal};
 
 /// How long all daemons together may take to say what they serve: an error waits for it.

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunway_block::{Permit, small_file};
+use lunway_occupancy::is_same_file;
 use lunway_target::{Config, ConfigError, FileDiffers, IscsiName, LunConfig, Overrides, TargetConfig};
 
 use crate::document;
@@ -269,14 +269,6 @@ fn put_back(path: &Path, new: &str, old: Option<&str>) -> io::Result<()> {
 /// Whether a file has what a configuration has: TOML, or nothing yet.
 fn may_be_configuration(file: &Path) -> bool {
     read(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
-}
-
-/// Whether both names lead to one file, or would.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    match (fs::metadata(one), fs::metadata(other)) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        _ => std::path::absolute(one).ok() == std::path::absolute(other).ok(),
-    }
 }
 
 fn find<'c>(config: &'c Config, name: &IscsiName) -> Option<&'c TargetConfig> {

@@ -5,6 +5,7 @@
 //!
 //! | file | room of |
 //! |---|---|
+//! | `file_id.rs` | which file a name or an open file is |
 //! | `stack.rs` | what a block device lies on, and loop devices that lie on it |
 //!
 //! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or
@@ -12,6 +13,7 @@
 //! first.
 #![expect(unsafe_code, reason = "fcntl(2) takes the lock that it is asked about by address")]
 
+mod file_id;
 mod stack;
 
 use std::fmt;
@@ -21,6 +23,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+pub use file_id::{FileId, is_same_file};
 use stack::Device;
 
 /// Other user of a file.
@@ -312,9 +315,8 @@ fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<
 /// Whether the kernel swaps to a regular file.
 fn is_swap(metadata: &fs::Metadata) -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    swapped_files(&swaps).any(|path| {
-        fs::metadata(path).is_ok_and(|swap| (swap.dev(), swap.ino()) == (metadata.dev(), metadata.ino()))
-    })
+    let own = FileId::of(metadata);
+    swapped_files(&swaps).any(|path| fs::metadata(path).is_ok_and(|swap| FileId::of(&swap) == own))
 }
 
 /// The files of a `/proc/swaps` (proc_swaps(5)): in names, blanks are octal numbers behind a backslash.
@@ -349,7 +351,7 @@ fn loop_device(file: &File, counts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let own = file.metadata().ok()?;
     let is_it = |backing: &Path| {
-        let same_file = |other: fs::Metadata| (other.dev(), other.ino()) == (own.dev(), own.ino());
+        let same_file = |other: fs::Metadata| FileId::of(&other) == FileId::of(&own);
         backing == path || own.nlink() > 1 && fs::metadata(backing).is_ok_and(same_file)
     };
     let found = stack::loop_devices().find(|folder| {

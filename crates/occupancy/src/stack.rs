@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, makedev, minor};
 
-use crate::{OtherUser, has_record_lock, lock_holder};
+use crate::{FileId, OtherUser, has_record_lock, lock_holder};
 
 /// Longest stack that is followed: partitions on RAID on partitions are four.
 const DEPTH_MAX: usize = 16;
@@ -110,11 +110,11 @@ struct Piece {
     bytes: Range<u64>,
 }
 
-/// A device, or a file by its file system and inode.
+/// A device, or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Base {
     Device(Device),
-    File(u64, u64),
+    File(FileId),
 }
 
 /// Whether two files or devices are made of the same bytes, in full or in part: one is the other by whatever name, or
@@ -136,7 +136,7 @@ fn pieces(path: &Path) -> Vec<Piece> {
     while found.len() < DEPTH_MAX {
         let Ok(metadata) = fs::metadata(&at) else { break };
         let Some(device) = Device::of(&metadata) else {
-            found.push(Piece { of: Base::File(metadata.dev(), metadata.ino()), bytes });
+            found.push(Piece { of: Base::File(FileId::of(&metadata)), bytes });
             break;
         };
         found.push(Piece { of: Base::Device(device), bytes: bytes.clone() });
@@ -231,7 +231,7 @@ fn twin(device: Device, backing: &fs::Metadata, writes: bool) -> Option<PathBuf>
     let bytes = attached_bytes(&device.folder());
     let is_same = |folder: &PathBuf| {
         let other = backing_file(folder).and_then(|path| fs::metadata(path).ok());
-        let is_same_file = |other: fs::Metadata| (other.dev(), other.ino()) == (backing.dev(), backing.ino());
+        let is_same_file = |other: fs::Metadata| FileId::of(&other) == FileId::of(backing);
         let theirs = attached_bytes(folder);
         Device::named_in(&folder.join("dev")) != Some(device)
             && other.is_some_and(is_same_file)

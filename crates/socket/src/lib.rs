@@ -1,11 +1,12 @@
 //! Unix sockets that only their user may connect to: [`UnixSocket`]. The daemon's API listens on one, and so does NBD.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use lunway_occupancy::FileId;
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
@@ -45,7 +46,7 @@ pub struct UnixSocket {
 #[derive(Debug)]
 pub struct SocketName {
     path: PathBuf,
-    inode: (u64, u64),
+    id: FileId,
 }
 
 impl UnixSocket {
@@ -69,7 +70,7 @@ impl UnixSocket {
         fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         let found = fs::symlink_metadata(path)?;
-        let name = SocketName { path: path.to_owned(), inode: inode(&found) };
+        let name = SocketName { path: path.to_owned(), id: FileId::of(&found) };
         if found.permissions().mode() & 0o077 != 0 {
             return Err(io::Error::other("its mode cannot be set"));
         }
@@ -97,7 +98,7 @@ impl SocketName {
 
 impl Drop for SocketName {
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| inode(&found) == self.inode) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -111,10 +112,6 @@ fn new() -> io::Result<std::os::fd::OwnedFd> {
 /// Returns `true` if nobody listens on a socket any more. A socket too busy to answer now has a listener.
 fn is_left_behind(path: &Path) -> io::Result<bool> {
     Ok(connect(new()?, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
-}
-
-fn inode(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use lunway_file::NamedFile;
+use lunway_occupancy::FileId;
 use lunway_vhdx::Chain;
 
 use crate::backing::Backing;
@@ -44,7 +45,7 @@ fn check_one(file: &File, path: &Path) -> Result<(), String> {
     let failed = |error: io::Error| format!("{name} cannot be looked at: {error}");
     let open = file.metadata().map_err(failed)?;
     let found = match fs::metadata(path) {
-        Ok(found) if id(&found) == id(&open) => return Ok(()),
+        Ok(found) if FileId::of(&found) == FileId::of(&open) => return Ok(()),
         Ok(_) => "leads to another file than the one that is served",
         Err(error) if error.kind() == io::ErrorKind::NotFound => "is gone, which the file that is served had",
         Err(error) => return Err(failed(error)),
@@ -65,10 +66,5 @@ fn check_one(file: &File, path: &Path) -> Result<(), String> {
 
 /// Returns `true` if both are one file. `false` also where one of them cannot be asked.
 pub(crate) fn is_same(one: &File, other: &File) -> bool {
-    matches!((one.metadata(), other.metadata()), (Ok(one), Ok(other)) if id(&one) == id(&other))
-}
-
-/// Identity of a file that is open, or just found beside one that is: its file system and inode.
-fn id(file: &fs::Metadata) -> (u64, u64) {
-    (file.dev(), file.ino())
+    matches!((one.metadata(), other.metadata()), (Ok(one), Ok(other)) if FileId::of(&one) == FileId::of(&other))
 }

@@ -17,8 +17,9 @@
 //! children of the base are lost by any merge: [`children`] finds those in its folder and above.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use lunway_occupancy::FileId;
 
 use crate::chain::Chain;
 use crate::disk::{Disk, SegmentSource};
@@ -157,10 +158,7 @@ pub fn merge_files(
 
 /// Removes a file that is open and locked, unless another one has its name by now.
 fn remove(path: &Path, file: &File) -> Result<(), EditError> {
-    use std::os::unix::fs::MetadataExt;
-
-    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let is_it = || Ok(identity(fs::symlink_metadata(path)?) == identity(file.metadata()?));
+    let is_it = || Ok(FileId::of(&fs::symlink_metadata(path)?) == FileId::of(&file.metadata()?));
     let removed = is_it().and_then(|it| match it {
         true => fs::remove_file(path),
         false => Err(std::io::Error::other("another file has that name now")),
@@ -243,14 +241,13 @@ fn merge_one(
 
 /// Returns `true` if the locator of a file leads to a parent that is not `parent`: the one that `parent` is a copy of.
 ///
-/// That other one may be `parent` itself, whose inode is `own`, by another name (a hard link).
-fn has_another_parent(path: &Path, locator: &Locator, parent: &Path, own: (u64, u64)) -> bool {
+/// That other one may be `parent` itself, which is `own`, by another name (a hard link).
+fn has_another_parent(path: &Path, locator: &Locator, parent: &Path, own: FileId) -> bool {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let Ok(folder) = folder.canonicalize() else { return false };
     let found = locator.find(&folder, &folder).ok();
-    let is_it = |found: &Path| {
-        found == parent || found.metadata().is_ok_and(|found| (found.dev(), found.ino()) == own)
-    };
+    let is_it =
+        |found: &Path| found == parent || found.metadata().is_ok_and(|found| FileId::of(&found) == own);
     found.filter(|found| !is_it(found)).is_some_and(|found| {
         let opened = File::open(found).ok().and_then(|file| open::read(&file).ok());
         opened.is_some_and(|opened| locator.matches(opened.headers.current.data_write))
@@ -277,7 +274,7 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let looking = || OpenError::access("looking for the file");
     let parent = parent.canonicalize().map_err(looking())?;
     let file = open_unlocked(&parent, false)?;
-    let own = file.metadata().map(|own| (own.dev(), own.ino())).map_err(looking())?;
+    let own = file.metadata().map(|own| FileId::of(&own)).map_err(looking())?;
     let data_write = open::read(&file)?.headers.current.data_write;
     let mut found = Vec::new();
     for (above, folder) in parent.ancestors().skip(1).enumerate() {

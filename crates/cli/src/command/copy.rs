@@ -17,7 +17,7 @@ use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
 use lunway_copy::{Before, Compared, Copied, Foreign, Skipped, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
 use lunway_image::vhd::Writer;
-use lunway_occupancy::{lock_holder, share_bytes, user_of};
+use lunway_occupancy::{FileId, is_same_file, lock_holder, share_bytes, user_of};
 use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
@@ -27,7 +27,7 @@ use crate::awaited::{Awaited, waits_for};
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::new_file::{PrivateFiles, file_mode, of_source};
-use crate::report_file::{file_of, is_same_file};
+use crate::report_file::file_of;
 use crate::tail::Tail;
 use crate::{interrupt, progress, terminal};
 
@@ -133,7 +133,7 @@ impl Destination {
     /// The unfinished file, if its name leads to another one by now.
     fn is_exchanged(&self) -> Option<PathBuf> {
         let unfinished = partial(self.complete.as_ref()?);
-        let now = fs::symlink_metadata(&unfinished).ok().map(|file| (file.dev(), file.ino()));
+        let now = fs::symlink_metadata(&unfinished).ok().map(|file| FileId::of(&file));
         (now != self.file).then_some(unfinished)
     }
 
@@ -590,9 +590,6 @@ pub(super) fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Device and inode of a file.
-type FileId = (u64, u64);
-
 /// The file of an interrupted copy.
 struct Leftover {
     id: FileId,
@@ -629,7 +626,7 @@ fn leftover(path: &Path, replaced: Option<&Replaced>) -> Result<Option<Leftover>
     if !is_known && file.uid() != rustix::process::geteuid().as_raw() && new_owner(path) != Some(file.uid()) {
         return refused(format!("belongs to another user (UID {})", file.uid()));
     }
-    Ok(Some(Leftover { id: (file.dev(), file.ino()), len: file.len() }))
+    Ok(Some(Leftover { id: FileId::of(&file), len: file.len() }))
 }
 
 /// The owner that a new file in the folder of `path` has: on a share another one than this process.

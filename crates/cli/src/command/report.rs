@@ -9,13 +9,13 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_bench::{fio, report};
 use lunway_block::small_file;
+use lunway_occupancy::is_same_file;
 use lunway_report::{
     Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, readable, utc,
 };
 
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::report_file::is_same_file;
 use crate::{percent, terminal};
 
 /// Show a saved report, or the changes between two

@@ -4,10 +4,11 @@
 use std::fs::{self, File, OpenOptions as FileOptions, TryLockError};
 use std::io::{self, Read, Seek};
 use std::net::IpAddr;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use lunway_iscsi::pdu::Isid;
+use lunway_occupancy::FileId;
 use sha2::{Digest, Sha256};
 
 use crate::initiator_ports::private_directory;
@@ -124,7 +125,7 @@ impl UnitPorts {
             // Its last owner may have removed it between our opening and our lock.
             let ours = file.metadata()?;
             match fs::symlink_metadata(&path) {
-                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => return Ok(Some(file)),
+                Ok(there) if FileId::of(&there) == FileId::of(&ours) => return Ok(Some(file)),
                 _ => {}
             }
         }

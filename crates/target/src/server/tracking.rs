@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
+use lunway_occupancy::FileId;
 use lunway_track::{Backing, Identify, InPlace, Storage, Tracked, Tracking, Tuning};
 use rustix::fs::{major, minor};
 
@@ -94,8 +95,8 @@ impl Track {
         let OpenedDevice { device, close } = opened;
         let (inner, known, of) = (Arc::clone(&device), backing.clone(), Arc::clone(&identify));
         let error = match Self::tracked(&path, device, backing, identify, fallback).await {
-            Ok((layer, inode, file)) => {
-                return Ok(finished(layer, close, &path, in_place(path.clone(), inode), file).await);
+            Ok((layer, id, file)) => {
+                return Ok(finished(layer, close, &path, in_place(path.clone(), id), file).await);
             }
             // It cannot be done for this disk.
             Err(source) if source.kind() == io::ErrorKind::InvalidInput => {
@@ -117,8 +118,8 @@ impl Track {
         });
         let layer = layer.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         let layer = layer.map_err(|source| TrackError::File { path: path.clone(), source })?;
-        let there: InPlace = Arc::new(move || match file.inode() {
-            Ok(inode) => in_place(file.path.clone(), inode)(),
+        let there: InPlace = Arc::new(move || match file.id() {
+            Ok(id) => in_place(file.path.clone(), id)(),
             Err(error) => Err(format!("the track file {}: {error}", file.path.display())),
         });
         Ok(finished(layer, close, &path, there, TrackFile::Settled).await)
@@ -130,7 +131,7 @@ impl Track {
         backing: Backing,
         identify: Identify,
         fallback: Fallback,
-    ) -> io::Result<(Tracked, (u64, u64), TrackFile)> {
+    ) -> io::Result<(Tracked, FileId, TrackFile)> {
         let path = path.to_owned();
         let layer = tokio::task::spawn_blocking(move || {
             let (place, file) = match fallback {
@@ -140,9 +141,9 @@ impl Track {
                 }
                 Fallback::Untracked | Fallback::Saved => (TrackFile::Settled, open_locked(&path)?),
             };
-            let inode = file.metadata().map(|file| (file.dev(), file.ino()))?;
+            let id = FileId::of(&file.metadata()?);
             let layer = Tracked::open(device, Box::new(file), &backing, identify, Tuning::default())?;
-            Ok((layer, inode, place))
+            Ok((layer, id, place))
         });
         layer.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
@@ -225,9 +226,8 @@ impl LateFile {
         }
     }
 
-    /// Device and inode.
-    fn inode(&self) -> io::Result<(u64, u64)> {
-        self.on(|file| file.metadata().map(|file| (file.dev(), file.ino())))
+    fn id(&self) -> io::Result<FileId> {
+        self.on(|file| file.metadata().map(|file| FileId::of(&file)))
     }
 }
 
@@ -292,9 +292,9 @@ pub(super) fn locked(file: File) -> io::Result<File> {
 }
 
 /// Whether the path of an open track file still leads to it.
-fn in_place(path: PathBuf, inode: (u64, u64)) -> InPlace {
+fn in_place(path: PathBuf, id: FileId) -> InPlace {
     Arc::new(move || match path.metadata() {
-        Ok(file) if (file.dev(), file.ino()) == inode => Ok(()),
+        Ok(file) if FileId::of(&file) == id => Ok(()),
         Ok(_) => Err(format!(
             "the track file {} was replaced: remove the logical unit and add it again, or restart the daemon",
             path.display()

@@ -2,10 +2,11 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use lunway_block::small_file;
+use lunway_occupancy::FileId;
 use rustix::fs::{FlockOperation, flock};
 
 use super::file;
@@ -54,14 +55,13 @@ pub(crate) struct LostDirectory {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     path: PathBuf,
-    /// Device and inode. No other directory gets the number as long as this one is open.
-    identity: (u64, u64),
+    /// No other directory gets it as long as this one is open.
+    id: FileId,
 }
 
 impl Place {
     fn of(path: &Path, directory: &File) -> io::Result<Self> {
-        let found = directory.metadata()?;
-        Ok(Self { path: path.to_owned(), identity: (found.dev(), found.ino()) })
+        Ok(Self { path: path.to_owned(), id: FileId::of(&directory.metadata()?) })
     }
 
     /// The path as it was given.
@@ -72,7 +72,7 @@ impl Place {
     /// Whether the path still leads to the directory. Waits for the file system.
     pub(crate) fn check(&self) -> Result<(), LostDirectory> {
         let why = match fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == self.identity => return Ok(()),
+            Ok(found) if FileId::of(&found) == self.id => return Ok(()),
             Ok(_) => "another one is in its place".to_owned(),
             Err(error) => error.to_string(),
         };

@@ -11,6 +11,7 @@ use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::{DeviceSpec, FileFormat};
 use lunway_image::Format;
 use lunway_image::vhd::{Layout, Writer};
+use lunway_occupancy::is_same_file;
 use lunway_vhdx::{
     CHAIN_FILES_MAX, Chain, CreateOptions, Disk, DiskKind, Locator, OpenError, VhdxOpenOptions, create,
     open_unlocked, relative_path,
@@ -24,7 +25,7 @@ use super::{folder, guids, kind_name};
 use crate::command::copy::{Copy, How, refuse_same};
 use crate::failure::Failure;
 use crate::new_file::{PrivateFiles, as_file, own};
-use crate::report_file::{file_of, is_same_file};
+use crate::report_file::file_of;
 use crate::{device, progress, sector, terminal};
 
 /// How a new VHDX or VHD file is laid out.

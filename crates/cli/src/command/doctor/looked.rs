@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use lunway_block::small_file;
 use lunway_doctor::{Diagnosis, Facts, Machine, compare_looks, diagnose, gather, merge};
+use lunway_occupancy::is_same_file;
 
 use super::answers::{self, Answers};
 use super::{Doctor, lanes, looks, recorded, serving};
 use crate::failure::Failure;
-use crate::report_file::is_same_file;
 
 /// Longest file of facts, bytes: those of a machine with a thousand disks have some megabytes.
 const FACTS_MAX: u64 = 32 << 20;
