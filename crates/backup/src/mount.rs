@@ -17,7 +17,7 @@ const NAME: &str = "mount-";
 const THROWAWAY: &str = ".vhdx.throwaway";
 
 /// A point that is mounted: a prune waits for its end. It ends when this is dropped.
-pub struct Mount<'a> {
+pub struct PointMount<'a> {
     folder: &'a dyn Folder,
     name: String,
     _lock: Option<Lock>,
@@ -32,7 +32,7 @@ fn id(name: &str) -> Option<&str> {
     is_id.then_some(id)
 }
 
-impl<'a> Mount<'a> {
+impl<'a> PointMount<'a> {
     /// Says that points of a folder are about to be read, before they are looked up.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-impl Drop for Mount<'_> {
+impl Drop for PointMount<'_> {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(beats) = self.beats.take() {
@@ -114,7 +114,7 @@ mod tests {
         let folder = HostFolder::open(place.path()).unwrap();
         let look = || refuse_mounts(&folder, &holder(9), &|| false);
         look().unwrap();
-        let mut mount = Mount::begin(&folder, &holder(1)).unwrap();
+        let mut mount = PointMount::begin(&folder, &holder(1)).unwrap();
         folder.create(&mount.throwaway()).unwrap();
         let said = look().unwrap_err().to_string();
         assert!(said.contains("process 7 on h, which has mounted a point"), "{said}");
@@ -122,7 +122,7 @@ mod tests {
         mount._lock = None;
         look().unwrap();
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());
-        let mount = Mount::begin(&folder, &holder(2)).unwrap();
+        let mount = PointMount::begin(&folder, &holder(2)).unwrap();
         folder.create(&mount.throwaway()).unwrap();
         drop(mount);
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());

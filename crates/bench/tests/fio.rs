@@ -37,7 +37,7 @@ use lunway_block::decorate::Delay;
 use lunway_block::{BlockDevice, Buf, Io};
 use lunway_file::{FileDevice, FileOptions};
 use lunway_memory::RamDisk;
-use lunway_nbd::{Address, Export, Server};
+use lunway_nbd::{Export, NbdAddress, NbdServer};
 use lunway_stats::paired;
 use serde_json::Value;
 
@@ -237,11 +237,11 @@ impl Timed {
         let ram = Arc::new(RamDisk::new(SIZE, 512).unwrap());
         let device: Arc<dyn BlockDevice> = Arc::new(Delay::new(ram, time));
         let export = Export { name: String::new(), description: String::new(), device: device.clone() };
-        let (address, (bound, is_bound)) = (Address::Unix(path.clone()), mpsc::channel());
+        let (address, (bound, is_bound)) = (NbdAddress::Unix(path.clone()), mpsc::channel());
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let server = Server::bind(&address, export).await.unwrap();
+                let server = NbdServer::bind(&address, export).await.unwrap();
                 bound.send(()).unwrap();
                 server.serve(std::future::pending()).await.unwrap();
             });

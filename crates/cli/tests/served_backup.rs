@@ -450,7 +450,7 @@ fn first_number(made: &Value) -> u64 {
     let socket = made["socket"].as_str().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = lunway_nbd::Client::connect(Path::new(socket)).await.unwrap();
+        let client = lunway_nbd::NbdClient::connect(Path::new(socket)).await.unwrap();
         let read = client.read(0, Buf::for_overwrite(PIECE as usize)).await.unwrap();
         let number = u64::from_le_bytes(read[..8].try_into().unwrap());
         assert!(read[..] == piece(number));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use lunway_nbd::{Address, Export, Server as NbdServer};
+use lunway_nbd::{Export, NbdAddress, NbdServer};
 use lunway_target::{Server, SnapshotHandle};
 use tokio::sync::{oneshot, watch};
 
@@ -63,7 +63,7 @@ impl Exports {
         let export =
             Export { name: name.to_owned(), description: "a snapshot of a logical unit".to_owned(), device };
         let serving = Serving {
-            address: Address::Unix(socket.clone()),
+            address: NbdAddress::Unix(socket.clone()),
             name: name.to_owned(),
             snapshot,
             exports: Arc::downgrade(self),
@@ -81,7 +81,7 @@ impl Exports {
 
 /// State that the thread of one snapshot needs.
 struct Serving {
-    address: Address,
+    address: NbdAddress,
     name: String,
     snapshot: SnapshotHandle,
     exports: Weak<Exports>,

@@ -254,7 +254,7 @@ async fn an_idle_session_knows_how_long_the_target_takes_to_answer() {
 #[tokio::test]
 async fn the_state_of_its_port_is_known_and_followed() {
     use lunway_initiator::SessionEvent::{Access, PowerOn, Up};
-    use lunway_target::AccessState as Configured;
+    use lunway_target::PortalGroupState;
     let (server, address) = serve("").await;
     let recorder = Recorder::default();
     let options = SessionOptions { observer: Some(recorder.observer()), ..SessionOptions::fail_fast() };
@@ -263,9 +263,9 @@ async fn the_state_of_its_port_is_known_and_followed() {
     assert_eq!(device.access(), Some(AccessState::ActiveOptimized));
     assert_eq!(recorder.events(), [Access(AccessState::ActiveOptimized), PowerOn, Up { epoch: 1 }]);
     for (configured, told, works) in [
-        (Configured::ActiveNonOptimized, AccessState::ActiveNonOptimized, true),
-        (Configured::Standby, AccessState::Standby, false),
-        (Configured::ActiveOptimized, AccessState::ActiveOptimized, true),
+        (PortalGroupState::ActiveNonOptimized, AccessState::ActiveNonOptimized, true),
+        (PortalGroupState::Standby, AccessState::Standby, false),
+        (PortalGroupState::ActiveOptimized, AccessState::ActiveOptimized, true),
     ] {
         let group = TargetPortalGroup { tag: 1, state: configured, preferred: false };
         let edit = |config: &mut Config| {
@@ -291,14 +291,14 @@ async fn the_state_of_its_port_is_known_and_followed() {
 
 #[tokio::test]
 async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk() {
-    use lunway_target::AccessState as Configured;
+    use lunway_target::PortalGroupState;
     let (server, address) = serve("").await;
     let recorder = Recorder::default();
     let options = SessionOptions { observer: Some(recorder.observer()), ..SessionOptions::fail_fast() };
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     let device = IscsiDevice::open(url, options).await.unwrap();
     let geometry = device.geometry();
-    let group = TargetPortalGroup { tag: 1, state: Configured::Standby, preferred: false };
+    let group = TargetPortalGroup { tag: 1, state: PortalGroupState::Standby, preferred: false };
     let edit = |config: &mut Config| {
         config.targets[0].portal_groups = vec![group.clone()];
         Ok(())
@@ -312,7 +312,7 @@ async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk
 
 #[tokio::test]
 async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when_it_is_active() {
-    use lunway_target::AccessState as Configured;
+    use lunway_target::PortalGroupState;
     let (server, address) = serve("").await;
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     let other = IscsiDevice::open(url.clone(), SessionOptions::fail_fast()).await.unwrap();
@@ -324,7 +324,7 @@ async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when
         };
         server.change(edit, ChangeOptions::default()).await.unwrap();
     };
-    turn(Configured::Standby).await;
+    turn(PortalGroupState::Standby).await;
     let refused = IscsiDevice::open(url.clone(), SessionOptions::fail_fast()).await.unwrap_err();
     assert!(matches!(refused, OpenError::Inactive { .. }), "{refused}");
     let recorder = Recorder::default();
@@ -336,7 +336,7 @@ async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when
     let device = IscsiDevice::open(url, options).await.unwrap();
     assert_eq!((device.geometry(), device.access()), (other.geometry(), Some(AccessState::Standby)));
     assert!(device.identity().same_disk(other.identity()));
-    turn(Configured::ActiveOptimized).await;
+    turn(PortalGroupState::ActiveOptimized).await;
     // Nothing is sent that could bring the news.
     let is_active = |event: &SessionEvent| *event == SessionEvent::Access(AccessState::ActiveOptimized);
     recorder.when("the state", is_active).await;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lunway_machine::{Link, Machine, MachineAddress, Route};
+use lunway_machine::{KernelRoute, Link, Machine, MachineAddress};
 use lunway_multipath::plan::{self, LocalPort};
 
 /// The addresses of this machine with their cards, and its kernel's routes: as they are in the network
@@ -25,7 +25,7 @@ impl Local {
 
     /// The kernel's route to an address.
     pub(crate) fn route(&self, from: Option<IpAddr>, to: IpAddr) -> Option<plan::Route> {
-        let route = Route::lookup(from, to).ok()?;
+        let route = KernelRoute::lookup(from, to).ok()?;
         let link = route.index.and_then(|index| self.links.iter().find(|link| link.index == index));
         Some(plan::Route {
             interface: link.map(|link| link.name.clone()),

@@ -1,7 +1,7 @@
 //! Files of experiments: what they may say, and what is said of those that are wrong.
 
 use lunway_lab::Action;
-use lunway_lab::experiment::{Experiment, Incident, Measure, Moment, SHIPPED};
+use lunway_lab::experiment::{Experiment, Incident, Moment, RunWork, SHIPPED};
 
 /// A file with one of everything; the tests change it.
 const FILE: &str = r#"
@@ -110,16 +110,16 @@ fn a_file_holds_paths_over_switches_plans_policies_and_events() {
     assert_eq!(many.paths[1].to_string(), "lane2 > port2");
     assert_eq!(many.policies, ["adaptive", "round-robin"]);
     assert!(many.plan.is_some());
-    let Measure::Storage(storage) = &many.measure else { panic!("storage") };
+    let RunWork::Storage(storage) = &many.measure else { panic!("storage") };
     assert_eq!(storage.lun, 2);
     // In order of time, whatever the order in the file.
     assert!(
         matches!(&storage.events[0].incident, Incident::Cable(Action::Slow(slow)) if slow.cable == "lane2")
     );
     assert_eq!(storage.events[1].incident, Incident::Cable(Action::Pull("lane1".into())));
-    let Measure::Wire(wire) = &wire.measure else { panic!("wire") };
+    let RunWork::Wire(wire) = &wire.measure else { panic!("wire") };
     assert_eq!(wire.windows.iter().map(|window| window.bytes).collect::<Vec<_>>(), [Some(65536), None]);
-    assert!(matches!(&sectors.measure, Measure::Compare(comparing) if comparing.arms[1].lun == 2));
+    assert!(matches!(&sectors.measure, RunWork::Compare(comparing) if comparing.arms[1].lun == 2));
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! | [`Machine`] | the addresses now, and when they change |
 //! | [`machine_id`], [`host_name`] | what tells this machine from others |
 //! | [`Link`] | an interface: carrier, MTU, what it stands on, speed |
-//! | [`Route`] | the way that the kernel takes to an address |
+//! | [`KernelRoute`] | the way that the kernel takes to an address |
 //! | `netlink` | the kernel's routing socket, which says all this |
 //!
 //! A network namespace belongs to a thread: everything here is asked on the thread that calls, and news come from the
@@ -26,4 +26,4 @@ pub use address::MachineAddress;
 pub use identity::{host_name, machine_id};
 pub use link::Link;
 pub use machine::Machine;
-pub use route::Route;
+pub use route::KernelRoute;

@@ -11,7 +11,7 @@ use crate::netlink;
 
 /// The kernel's route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct KernelRoute {
     /// The number of the interface by which packets leave; `None`: not known.
     pub index: Option<u32>,
     /// The local address that they carry.
@@ -20,7 +20,7 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
 }
 
-impl Route {
+impl KernelRoute {
     /// Asks the kernel, which sends nothing for it: how would a packet get to `to`, with `from` as its source if there
     /// is one? In the network namespace of the calling thread.
     pub fn lookup(from: Option<IpAddr>, to: IpAddr) -> io::Result<Self> {
@@ -90,19 +90,19 @@ mod tests {
     #[test]
     fn the_way_to_this_machine_is_its_loopback() {
         let (here, there) = (IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3]));
-        let route = match Route::lookup(None, here) {
+        let route = match KernelRoute::lookup(None, here) {
             Ok(route) => route,
             Err(error) => return lunway_foreign::not_run(&format!("netlink: {error}")),
         };
         let lo = crate::Link::all().unwrap().into_iter().find(|link| link.loopback).unwrap();
         assert_eq!((route.index, route.gateway), (Some(lo.index), None));
         assert!(route.from.is_some_and(|from| from.is_loopback()), "{route:?}");
-        assert_eq!(Route::lookup(Some(there), here).unwrap().from, Some(there));
+        assert_eq!(KernelRoute::lookup(Some(there), here).unwrap().from, Some(there));
     }
 
     #[test]
     fn a_connected_socket_knows_its_own_address() {
-        let route = Route::by_connecting(None, Ipv4Addr::LOCALHOST.into()).unwrap();
+        let route = KernelRoute::by_connecting(None, Ipv4Addr::LOCALHOST.into()).unwrap();
         assert_eq!(route.from, Some(Ipv4Addr::LOCALHOST.into()));
     }
 }

@@ -47,13 +47,13 @@ pub struct ConnectError {
 /// Reads and block status over 16 connections. Writes are [`BlockError::ReadOnly`]. An answer that the protocol does
 /// not have, and a connection that broke, is [`BlockError::Gone`]. Needs a tokio runtime as long as it is used.
 #[derive(Debug)]
-pub struct Client {
+pub struct NbdClient {
     connections: Arc<[Mutex<Option<UnixStream>>; CONNECTIONS]>,
     next: AtomicUsize,
     geometry: Geometry,
 }
 
-impl Client {
+impl NbdClient {
     /// Connects to the default export on a socket.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ fn extents(bytes: &[u8], offset: u64, end: u64, list: &mut Vec<Extent>) -> u64 {
     at
 }
 
-impl BlockDevice for Client {
+impl BlockDevice for NbdClient {
     fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -1,7 +1,7 @@
 //! Any block device for every program that speaks NBD.
 //!
 //! ```text
-//!   qemu, libnbd, nbd-client, fio ──▶ Server ──▶ handshake ──▶ transmission ──▶ BlockDevice
+//!   qemu, libnbd, nbd-client, fio ──▶ NbdServer ──▶ handshake ──▶ transmission ──▶ BlockDevice
 //! ```
 //!
 //! Spoken is the fixed newstyle protocol of `doc/proto.md` of the NBD project: structured replies, block status in the
@@ -17,9 +17,9 @@
 //! | `export.rs` | [`Export`]: a device, its name, and what is said of it |
 //! | `negotiation.rs` | the handshake |
 //! | `transmission.rs` | the hot path: requests in, replies out |
-//! | `server.rs` | [`Server`]: listening, connections, the end |
+//! | `server.rs` | [`NbdServer`]: listening, connections, the end |
 //! | `stream.rs` | a connection of either kind |
-//! | `client.rs` | [`Client`]: an export of another process as a device that is read |
+//! | `client.rs` | [`NbdClient`]: an export of another process as a device that is read |
 
 mod client;
 mod export;
@@ -29,6 +29,6 @@ mod stream;
 mod transmission;
 mod wire;
 
-pub use client::{Client, ConnectError};
+pub use client::{ConnectError, NbdClient};
 pub use export::Export;
-pub use server::{Address, AddressError, BindError, Limits, PORT, Server};
+pub use server::{NbdAddress, NbdAddressError, NbdBindError, NbdLimits, NbdServer, PORT};

@@ -35,23 +35,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listening address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum NbdAddress {
     /// A Unix socket, which only the user who made it may open.
     Unix(PathBuf),
     /// TCP. NBD has no authentication: whoever reaches the port has the disk.
     Tcp(SocketAddr),
 }
 
-/// Why a text is no [`Address`].
+/// Why a text is no [`NbdAddress`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("“{0}” is not an address: write unix:PATH, or tcp:ADDRESS[:PORT]")]
-pub struct AddressError(String);
+pub struct NbdAddressError(String);
 
-impl FromStr for Address {
-    type Err = AddressError;
+impl FromStr for NbdAddress {
+    type Err = NbdAddressError;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        let wrong = || AddressError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, NbdAddressError> {
+        let wrong = || NbdAddressError(text.to_owned());
         match text.split_once(':') {
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
             Some(("tcp", address)) => {
@@ -64,7 +64,7 @@ impl FromStr for Address {
     }
 }
 
-impl Address {
+impl NbdAddress {
     /// Returns the URI of an export here: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`.
     pub fn uri(&self, export: &str) -> String {
         let name = escape(export.as_bytes());
@@ -93,7 +93,7 @@ fn escape(bytes: &[u8]) -> String {
 
 /// Why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub enum NbdBindError {
     /// The path or the port is taken, or may not be had.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -110,7 +110,7 @@ pub enum BindError {
     NoSocket(PathBuf),
 }
 
-impl From<lunway_socket::BindError> for BindError {
+impl From<lunway_socket::BindError> for NbdBindError {
     fn from(error: lunway_socket::BindError) -> Self {
         match error {
             lunway_socket::BindError::Taken(path) => Self::Taken(path),
@@ -124,7 +124,7 @@ impl From<lunway_socket::BindError> for BindError {
 
 /// Limits on the connections of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct NbdLimits {
     /// Connections at the same time. Clients that use several take four or eight each.
     pub connections: usize,
     /// Of these, from one address over TCP: no host alone keeps the others out.
@@ -140,7 +140,7 @@ pub struct Limits {
     pub memory: MemoryLimits,
 }
 
-impl Default for Limits {
+impl Default for NbdLimits {
     fn default() -> Self {
         Self {
             connections: 64,
@@ -155,7 +155,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl NbdLimits {
     /// Has the kernel end the connection when its peer is silent. TCP_USER_TIMEOUT counts from the first byte or probe
     /// without an acknowledgement, and probes begin after half of the time without traffic.
     fn watch(&self, stream: &TcpStream) -> io::Result<()> {
@@ -240,33 +240,33 @@ impl Drop for Counted {
 /// [`bind`](Self::bind), tell people the [`address`](Self::address), [`serve`](Self::serve). All of it runs on the
 /// caller's runtime; a `current_thread` one that carries the device too saves a change of threads for each request, and
 /// has [time slices](lunway_block::TimeSlices) handed out: a short request waits for no long one of another client.
-pub struct Server {
+pub struct NbdServer {
     listener: Listener,
     export: Export,
-    limits: Limits,
+    limits: NbdLimits,
     connections: watch::Sender<usize>,
 }
 
-impl Server {
+impl NbdServer {
     /// Listens; nobody is answered yet. A socket that a dead process has left behind is taken over.
-    pub async fn bind(address: &Address, export: Export) -> Result<Self, BindError> {
+    pub async fn bind(address: &NbdAddress, export: Export) -> Result<Self, NbdBindError> {
         let listener = match address {
-            Address::Unix(path) => {
-                let failed = |source| BindError::Listen { address: path.display().to_string(), source };
+            NbdAddress::Unix(path) => {
+                let failed = |source| NbdBindError::Listen { address: path.display().to_string(), source };
                 let (listener, name) = UnixSocket::bind(path)?.into_parts();
                 Listener::Unix(UnixListener::from_std(listener).map_err(failed)?, name)
             }
-            Address::Tcp(address) => {
-                let failed = |source| BindError::Listen { address: address.to_string(), source };
+            NbdAddress::Tcp(address) => {
+                let failed = |source| NbdBindError::Listen { address: address.to_string(), source };
                 Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
             }
         };
-        Ok(Self { listener, export, limits: Limits::default(), connections: watch::Sender::new(0) })
+        Ok(Self { listener, export, limits: NbdLimits::default(), connections: watch::Sender::new(0) })
     }
 
     /// With other limits than the default ones.
     #[must_use]
-    pub fn with_limits(self, limits: Limits) -> Self {
+    pub fn with_limits(self, limits: NbdLimits) -> Self {
         Self { limits, ..self }
     }
 
@@ -276,10 +276,10 @@ impl Server {
     }
 
     /// Returns the listening address, with the port that the system chose if any was requested.
-    pub fn address(&self) -> io::Result<Address> {
+    pub fn address(&self) -> io::Result<NbdAddress> {
         match &self.listener {
-            Listener::Unix(_, name) => Ok(Address::Unix(name.path().to_owned())),
-            Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Listener::Unix(_, name) => Ok(NbdAddress::Unix(name.path().to_owned())),
+            Listener::Tcp(listener) => listener.local_addr().map(NbdAddress::Tcp),
         }
     }
 
@@ -363,7 +363,7 @@ impl Server {
 async fn converse(
     mut stream: Stream,
     export: Export,
-    limits: Limits,
+    limits: NbdLimits,
     owner: Owner,
     lease: MemoryLease,
     mut stopping: watch::Receiver<bool>,
@@ -412,13 +412,13 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_named_as_other_programs_do() {
-        let uri = |text: &str, export: &str| text.parse::<Address>().map(|address| address.uri(export));
+        let uri = |text: &str, export: &str| text.parse::<NbdAddress>().map(|address| address.uri(export));
         assert_eq!(uri("unix:/run/a b.sock", "").unwrap(), "nbd+unix:///?socket=/run/a%20b.sock");
         assert_eq!(uri("tcp:127.0.0.1", "disk").unwrap(), "nbd://127.0.0.1:10809/disk");
         assert_eq!(uri("tcp:[::1]:7", "ü").unwrap(), "nbd://[::1]:7/%C3%BC");
         assert_eq!(uri("tcp:::1", "").unwrap(), "nbd://[::1]:10809/");
         for wrong in ["", "unix:", "tcp:", "tcp:host", "/run/x", "tcp:127.0.0.1:99999"] {
-            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+            assert!(wrong.parse::<NbdAddress>().is_err(), "{wrong}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind};
 use lunway_memory::RamDisk;
-use lunway_nbd::{Address, Client, Export, Server};
+use lunway_nbd::{Export, NbdAddress, NbdClient, NbdServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
@@ -25,12 +25,12 @@ async fn an_export_is_read_by_many_requests_at_a_time_and_its_holes_are_seen() {
     }
     let device: Arc<dyn BlockDevice> = disk;
     let export = Export { name: "x".to_owned(), description: String::new(), device };
-    let server = Server::bind(&Address::Unix(socket.clone()), export).await.unwrap();
+    let server = NbdServer::bind(&NbdAddress::Unix(socket.clone()), export).await.unwrap();
     let mut connections = server.connections();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }));
 
-    let client = Client::connect(&socket).await.unwrap();
+    let client = NbdClient::connect(&socket).await.unwrap();
     connections.wait_for(|count| *count > 0).await.unwrap();
     assert_eq!((client.geometry().size, client.geometry().read_only), (SIZE, true));
     let reads: Vec<_> =
@@ -54,11 +54,11 @@ async fn an_export_is_read_by_many_requests_at_a_time_and_its_holes_are_seen() {
     connections.wait_for(|count| *count == 0).await.unwrap();
     drop(stop);
     serving.await.unwrap().unwrap();
-    assert!(Client::connect(&socket).await.is_err());
+    assert!(NbdClient::connect(&socket).await.is_err());
 }
 
 /// What a server sends, byte for byte, until the client goes.
-async fn answers(bytes: Vec<u8>) -> Result<Client, String> {
+async fn answers(bytes: Vec<u8>) -> Result<NbdClient, String> {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nbd.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -72,7 +72,7 @@ async fn answers(bytes: Vec<u8>) -> Result<Client, String> {
             });
         }
     });
-    let connected = tokio::time::timeout(Duration::from_secs(20), Client::connect(&socket)).await.unwrap();
+    let connected = tokio::time::timeout(Duration::from_secs(20), NbdClient::connect(&socket)).await.unwrap();
     connected.map_err(|error| error.to_string())
 }
 

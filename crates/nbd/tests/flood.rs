@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_memory::RamDisk;
-use lunway_nbd::{Address, Export, Server};
+use lunway_nbd::{Export, NbdAddress, NbdServer};
 
 const READ: u16 = 0;
 const FLUSH: u16 = 3;
@@ -47,8 +47,8 @@ fn serve() -> (SocketAddr, PathBuf) {
             }
             let device: Arc<dyn BlockDevice> = Arc::new(ram);
             let export = Export { name: "disk".into(), description: String::new(), device };
-            let server = Server::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap();
-            let Address::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };
+            let server = NbdServer::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap();
+            let NbdAddress::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };
             let thread = Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap());
             tell.send((address, thread)).unwrap();
             server.serve(std::future::pending()).await.unwrap();

@@ -15,7 +15,7 @@ use fails_one_flush::FailsOneFlush;
 use lunway_block::decorate::Delay;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, Layer, SharedBuf, Zeroing};
 use lunway_memory::RamDisk;
-use lunway_nbd::{Address, Export, Limits, Server};
+use lunway_nbd::{Export, NbdAddress, NbdLimits, NbdServer};
 use socket2::{SockFilter, SockRef};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
@@ -47,7 +47,7 @@ impl Served {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nbd");
         let export = Export { name: "disk".into(), description: String::new(), device: device.clone() };
-        let server = Server::bind(&Address::Unix(path.clone()), export).await.unwrap();
+        let server = NbdServer::bind(&NbdAddress::Unix(path.clone()), export).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async {
             let stopped = async {
@@ -280,7 +280,7 @@ impl Layer for Panicking {
 
 #[tokio::test]
 async fn connections_that_end_by_a_panic_make_room() {
-    let limits = Limits { connections_per_source: 2, ..Limits::default() };
+    let limits = NbdLimits { connections_per_source: 2, ..NbdLimits::default() };
     let server = on_tcp_with(Arc::new(Panicking(RamDisk::new(64 << 20, 512).unwrap())), limits).await;
     for _ in 0..2 {
         let mut stream = from_host(2, server).await.unwrap();
@@ -389,19 +389,19 @@ async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
 async fn a_socket_is_taken_over_from_the_dead_and_left_to_the_living() {
     let served = Served::ram().await;
     let export = || Export { name: String::new(), description: String::new(), device: served.device.clone() };
-    let address = Address::Unix(served.path.clone());
-    let error = Server::bind(&address, export()).await.err().unwrap().to_string();
+    let address = NbdAddress::Unix(served.path.clone());
+    let error = NbdServer::bind(&address, export()).await.err().unwrap().to_string();
     assert!(error.contains("another program listens"), "{error}");
     served.still_serves().await;
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("dead");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    Server::bind(&Address::Unix(path), export()).await.unwrap();
+    NbdServer::bind(&NbdAddress::Unix(path), export()).await.unwrap();
 
     let file = folder.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    let error = Server::bind(&Address::Unix(file.clone()), export()).await.err().unwrap().to_string();
+    let error = NbdServer::bind(&NbdAddress::Unix(file.clone()), export()).await.err().unwrap().to_string();
     assert!(error.contains("is not a socket"), "{error}");
     assert_eq!(std::fs::read(file).unwrap(), b"precious");
 }
@@ -418,14 +418,15 @@ async fn a_socket_is_its_users_alone_and_a_name_that_somebody_else_took_is_left_
 }
 
 /// A server on TCP, which ends with the test.
-async fn on_tcp(limits: Limits) -> std::net::SocketAddr {
+async fn on_tcp(limits: NbdLimits) -> std::net::SocketAddr {
     on_tcp_with(Arc::new(RamDisk::new(64 << 20, 512).unwrap()), limits).await
 }
 
-async fn on_tcp_with(device: Arc<dyn BlockDevice>, limits: Limits) -> std::net::SocketAddr {
+async fn on_tcp_with(device: Arc<dyn BlockDevice>, limits: NbdLimits) -> std::net::SocketAddr {
     let export = Export { name: "disk".into(), description: String::new(), device };
-    let server = Server::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap().with_limits(limits);
-    let Address::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };
+    let server =
+        NbdServer::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap().with_limits(limits);
+    let NbdAddress::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };
     tokio::spawn(async { server.serve(std::future::pending()).await.unwrap() });
     address
 }
@@ -453,7 +454,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn clients_that_died_without_a_word_make_room_whether_they_were_idle_or_owed_an_acknowledgement() {
-    let limits = Limits { silence: Duration::from_secs(2), ..Limits::default() };
+    let limits = NbdLimits { silence: Duration::from_secs(2), ..NbdLimits::default() };
     let server = on_tcp(limits).await;
     let mut dead = Vec::new();
     for number in 0..limits.connections {
@@ -470,7 +471,7 @@ async fn clients_that_died_without_a_word_make_room_whether_they_were_idle_or_ow
 
 #[tokio::test]
 async fn one_host_cannot_take_all_connections() {
-    let limits = Limits::default();
+    let limits = NbdLimits::default();
     let server = on_tcp(limits).await;
     let mut taken = Vec::new();
     for _ in 0..limits.connections_per_source {
@@ -487,7 +488,7 @@ async fn one_host_cannot_take_all_connections() {
 
 #[tokio::test]
 async fn clients_that_do_not_finish_the_handshake_make_room() {
-    let limits = Limits { handshake: Duration::from_millis(500), ..Limits::default() };
+    let limits = NbdLimits { handshake: Duration::from_millis(500), ..NbdLimits::default() };
     let server = on_tcp(limits).await;
     let mut idle = Vec::new();
     for number in 0..limits.connections {

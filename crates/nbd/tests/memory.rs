@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Io, Layer};
 use lunway_memory::RamDisk;
-use lunway_nbd::{Address, Export, Limits, Server};
+use lunway_nbd::{Export, NbdAddress, NbdLimits, NbdServer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -52,19 +52,19 @@ impl Layer for Stalled {
 
 /// A server on such a disk.
 struct Served {
-    address: Address,
+    address: NbdAddress,
     begun: Arc<AtomicUsize>,
     let_go: watch::Sender<bool>,
 }
 
 impl Served {
-    async fn start(address: &Address) -> Self {
+    async fn start(address: &NbdAddress) -> Self {
         let (begun, (let_go, go_on)) = (Arc::<AtomicUsize>::default(), watch::channel(false));
         let inner = RamDisk::new(LONG.into(), 512).unwrap();
         let device = Arc::new(Stalled { inner, begun: Arc::clone(&begun), go_on });
         let export = Export { name: "disk".into(), description: String::new(), device };
-        let limits = Limits { connections: CONNECTIONS + 1, ..Limits::default() };
-        let server = Server::bind(address, export).await.unwrap().with_limits(limits);
+        let limits = NbdLimits { connections: CONNECTIONS + 1, ..NbdLimits::default() };
+        let server = NbdServer::bind(address, export).await.unwrap().with_limits(limits);
         let address = server.address().unwrap();
         tokio::spawn(server.serve(std::future::pending()));
         Self { address, begun, let_go }
@@ -77,7 +77,7 @@ impl Served {
     }
 
     async fn connect_from(&self, host: u8) -> TcpStream {
-        let Address::Tcp(server) = self.address else { panic!("it listens on TCP") };
+        let NbdAddress::Tcp(server) = self.address else { panic!("it listens on TCP") };
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, host)), 0)).unwrap();
         let mut stream = socket.connect(server).await.unwrap();
@@ -112,7 +112,7 @@ async fn answered(stream: &mut (impl AsyncRead + Unpin), length: u32) {
 async fn long_reads_of_one_process_wait_for_memory_and_are_all_answered_in_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nbd");
-    let served = Served::start(&Address::Unix(path.clone())).await;
+    let served = Served::start(&NbdAddress::Unix(path.clone())).await;
     let mut streams = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut stream = UnixStream::connect(&path).await.unwrap();

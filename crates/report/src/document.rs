@@ -20,7 +20,7 @@ pub struct Document {
     /// Time of creation.
     pub created: SystemTime,
     /// Results, each in a sentence.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<Conclusion>,
     /// The few figures to see first.
     pub tiles: Vec<Tile>,
     /// Why a reader should be careful, each a sentence.
@@ -59,7 +59,7 @@ impl Document {
 
 /// Result, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Conclusion {
     /// The sentence.
     pub text: String,
     /// Tone of the sentence.

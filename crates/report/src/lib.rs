@@ -30,7 +30,7 @@ mod strips;
 
 pub use difference::{Change, ChangeVerdict, Difference, Why, runs_needed};
 pub use document::{
-    Better, Block, Card, Cell, Column, Document, Fact, Grid, Mark, Measure, Row, Section, Tile, Verdict,
+    Better, Block, Card, Cell, Column, Conclusion, Document, Fact, Grid, Mark, Measure, Row, Section, Tile,
     VerdictTone,
 };
 pub use environment::environment;

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::chart::escape;
-use crate::document::{Block, Card, Cell, Document, Fact, Grid, Measure, Section, Tile, Verdict};
+use crate::document::{Block, Card, Cell, Conclusion, Document, Fact, Grid, Measure, Section, Tile};
 use crate::figure::{glued, utc};
 
 /// Version of the shape of [`data`].
@@ -51,7 +51,7 @@ pub fn html(document: &Document) -> String {
 /// The document's data, as pages embed it: what a later comparison needs, and the producer's own results.
 pub fn data(document: &Document) -> Value {
     let pair = |fact: &Fact| json!([fact.name, fact.value]);
-    let verdict = |verdict: &Verdict| json!({ "text": verdict.text, "tone": verdict.tone.name() });
+    let verdict = |verdict: &Conclusion| json!({ "text": verdict.text, "tone": verdict.tone.name() });
     let measure = |measure: &Measure| {
         json!({
             "name": measure.name,
@@ -79,12 +79,12 @@ fn created(document: &Document) -> u64 {
     document.created.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
-fn verdicts(page: &mut String, verdicts: &[Verdict]) {
+fn verdicts(page: &mut String, verdicts: &[Conclusion]) {
     if verdicts.is_empty() {
         return;
     }
     page.push_str("<ul class=\"verdicts\">\n");
-    for Verdict { text, tone } in verdicts {
+    for Conclusion { text, tone } in verdicts {
         let _ = writeln!(
             page,
             "<li><span class=\"mark {}\"></span><span>{}</span></li>",
@@ -239,7 +239,7 @@ mod tests {
     /// A document with `text` wherever text can be.
     fn full(text: &str) -> Document {
         let mut document = Document::new("bench", text, text);
-        document.verdicts = vec![Verdict { text: text.into(), tone: VerdictTone::Good }];
+        document.verdicts = vec![Conclusion { text: text.into(), tone: VerdictTone::Good }];
         document.tiles =
             vec![Tile { what: text.into(), value: text.into(), unit: text.into(), of: text.into() }];
         document.warnings = vec![text.into()];

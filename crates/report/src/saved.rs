@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::document::{Better, Document, Fact, Measure, Verdict, VerdictTone};
+use crate::document::{Better, Conclusion, Document, Fact, Measure, VerdictTone};
 use crate::foreign::{MEASURES_MAX, SAMPLES_MAX, clean, samples};
 use crate::shapes;
 
@@ -31,7 +31,7 @@ pub struct Saved {
     /// Time of creation, if given.
     pub created: Option<SystemTime>,
     /// Results of the measurement.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<Conclusion>,
     /// Why to be careful.
     pub warnings: Vec<String>,
     /// Facts about the place.
@@ -185,10 +185,10 @@ fn kind(value: &Value) -> &'static str {
     KINDS.into_iter().find(|&kind| value.as_str() == Some(kind)).unwrap_or("report")
 }
 
-fn verdict(value: &Value) -> Option<Verdict> {
+fn verdict(value: &Value) -> Option<Conclusion> {
     use VerdictTone::{Bad, Even, Good, Unknown};
     let tone = [Good, Bad, Even].into_iter().find(|tone| value["tone"].as_str() == Some(tone.name()));
-    Some(Verdict { text: clean(value["text"].as_str()?, TEXT_MAX), tone: tone.unwrap_or(Unknown) })
+    Some(Conclusion { text: clean(value["text"].as_str()?, TEXT_MAX), tone: tone.unwrap_or(Unknown) })
 }
 
 fn fact(value: &Value) -> Option<Fact> {
@@ -235,7 +235,7 @@ mod tests {
 
     fn document() -> Document {
         let mut document = Document::new("lab", "T <b>", "s");
-        document.verdicts = vec![Verdict { text: "good".into(), tone: VerdictTone::Good }];
+        document.verdicts = vec![Conclusion { text: "good".into(), tone: VerdictTone::Good }];
         document.warnings = vec!["careful".into()];
         document.environment = vec![Fact::new("Kernel", "6.1")];
         document.notes = vec!["note".into()];

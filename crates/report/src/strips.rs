@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::chart::{Event, Line};
+use crate::chart::{ChartLine, Event};
 
 /// Eighths of a character cell, from the bottom.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -31,7 +31,7 @@ pub struct Strips<'a> {
     /// Spacing of the values of every line.
     pub interval: Duration,
     /// The lines.
-    pub lines: &'a [Line<'a>],
+    pub lines: &'a [ChartLine<'a>],
     /// Events during the measurement, in order of time.
     pub events: &'a [Event<'a>],
     /// Characters for the whole time. More values than this share a character, fewer take several.
@@ -115,8 +115,8 @@ fn height(line: &[f64], values: usize, column: usize, columns: usize, most: f64)
 mod tests {
     use super::*;
 
-    fn line<'a>(label: &'a str, values: &'a [f64]) -> Line<'a> {
-        Line { label, tone: None, values }
+    fn line<'a>(label: &'a str, values: &'a [f64]) -> ChartLine<'a> {
+        ChartLine { label, tone: None, values }
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn many_values_share_a_character_and_none_make_no_panic() {
         let many: Vec<f64> = (0..1000).map(f64::from).chain([f64::NAN]).collect();
-        let strips = |lines: &[Line<'_>], width| {
+        let strips = |lines: &[ChartLine<'_>], width| {
             Strips { unit: "", interval: Duration::from_millis(10), lines, events: &[], width }.to_string()
         };
         let text = strips(&[line("a", &many)], 40);

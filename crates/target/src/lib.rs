@@ -60,9 +60,9 @@ mod warning;
 mod worker;
 
 pub use config::{
-    AccessRule, AccessState, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config, ConfigError,
-    DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
-    PortalGroupConfig, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
+    AccessRule, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config, ConfigError, DeviceName,
+    DigestUse, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides, PortalGroupConfig,
+    PortalGroupState, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MemoryReading, MetricsSnapshot, OperationMetrics,

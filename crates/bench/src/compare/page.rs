@@ -2,8 +2,7 @@
 
 use lunway_report::chart::{Estimate, forest};
 use lunway_report::{
-    Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, Verdict as Sentence,
-    VerdictTone,
+    Block, Card, Cell, Column, Conclusion, Document, Grid, Mark, Measure, Row, Section, Tile, VerdictTone,
 };
 
 use serde_json::Value;
@@ -26,7 +25,7 @@ impl Comparison {
     /// A page with the table, the intervals as a forest plot, and every run in its data.
     pub fn document(&self, title: &str, subject: &str) -> Document {
         let mut document = Document::new("compare", title, subject);
-        document.verdicts = vec![Sentence { text: self.sentence(), tone: self.tone() }];
+        document.verdicts = vec![Conclusion { text: self.sentence(), tone: self.tone() }];
         document.tiles = self.tiles();
         if !self.complete {
             document.warnings.push("Interrupted: results of the pairs measured so far.".into());

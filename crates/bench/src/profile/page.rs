@@ -4,7 +4,7 @@ use lunway_report::chart::{
     Bar, Curve, Rounds, Tone, bars, percentile_curves, steady as steady_chart, zones as zones_chart,
 };
 use lunway_report::{
-    Better, Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, Verdict,
+    Better, Block, Card, Cell, Column, Conclusion, Document, Grid, Mark, Measure, Row, Section, Tile,
     VerdictTone, figure, readable,
 };
 
@@ -81,8 +81,8 @@ impl ProfileResult {
         }
     }
 
-    fn verdicts(&self) -> Option<Verdict> {
-        let verdict = |text, tone| Some(Verdict { text, tone });
+    fn verdicts(&self) -> Option<Conclusion> {
+        let verdict = |text, tone| Some(Conclusion { text, tone });
         match &self.details {
             Details::H2bench(found) => {
                 let integrity = found.integrity.as_ref()?;

@@ -5,7 +5,7 @@ mod imported;
 use std::time::Duration;
 
 use lunway_report::chart::{
-    Bar, Curve, Line as TimeLine, SERIES_MAX, Timeline, Tone, bars, over_time, percentile_curves,
+    Bar, ChartLine, Curve, SERIES_MAX, TimelineChart, Tone, bars, over_time, percentile_curves,
 };
 use lunway_report::{
     Better, Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, figure,
@@ -276,9 +276,9 @@ fn timeline(outcome: &Outcome) -> Option<Block> {
     let reads = values(|point| (point.read_ios, point.read_bytes));
     let writes = values(|point| (point.write_ios, point.write_bytes));
     let line = |label, tone, values, figures: &Direction| {
-        (figures.ios > 0).then_some(TimeLine { label, tone: Some(tone), values })
+        (figures.ios > 0).then_some(ChartLine { label, tone: Some(tone), values })
     };
-    let lines: Vec<TimeLine<'_>> = [
+    let lines: Vec<ChartLine<'_>> = [
         line("read", Tone::Read, &reads, &outcome.read),
         line("write", Tone::Write, &writes, &outcome.write),
     ]
@@ -286,7 +286,7 @@ fn timeline(outcome: &Outcome) -> Option<Block> {
     .flatten()
     .collect();
     let unit = if large { "MB/s" } else { "IOPS" };
-    let chart = Timeline {
+    let chart = TimelineChart {
         unit,
         interval: series.interval(),
         lines: &lines,

@@ -14,7 +14,7 @@ use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError};
 use lunway_device::{OpenOptions, Opened};
 use lunway_fuse::Mounted;
-use lunway_nbd::{Address, Export, Server};
+use lunway_nbd::{Export, NbdAddress, NbdServer};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -52,7 +52,7 @@ pub(crate) struct Attach {
     device: String,
     /// Serve it over NBD on a Unix socket, or on TCP (default port 10809; port 0 lets the system choose)
     #[arg(long, value_name = "unix:PATH|tcp:ADDRESS[:PORT]")]
-    nbd: Option<Address>,
+    nbd: Option<NbdAddress>,
     /// Mount a file system with the device as a file on this empty directory
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
@@ -80,7 +80,7 @@ impl Attach {
     /// A file that another command attaches.
     pub(super) fn of_file(
         device: String,
-        nbd: Option<Address>,
+        nbd: Option<NbdAddress>,
         fuse: Option<PathBuf>,
         read_only: bool,
         json: bool,
@@ -118,7 +118,7 @@ impl Attach {
 
     async fn serve_nbd(
         &self,
-        address: &Address,
+        address: &NbdAddress,
         spec: &DeviceSpec,
         opened: Opened,
         requests: &mut Requests,
@@ -130,16 +130,16 @@ impl Attach {
             description: format!("{spec}, by lunway"),
             device: self.for_clients(&opened),
         };
-        let server = Server::bind(address, export).await.map_err(Failure::failed)?;
+        let server = NbdServer::bind(address, export).await.map_err(Failure::failed)?;
         let mut bound = server.address().context("where does it listen?")?;
         match &mut bound {
             // Whoever uses the URI may have another working folder.
-            Address::Unix(path) => *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone()),
-            Address::Tcp(at) if !at.ip().is_loopback() => tracing::warn!(
+            NbdAddress::Unix(path) => *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone()),
+            NbdAddress::Tcp(at) if !at.ip().is_loopback() => tracing::warn!(
                 "NBD has no authentication: every host that reaches {at} may read{} {spec}; use tcp:127.0.0.1, or unix:PATH",
                 if self.read_only { "" } else { " and write" }
             ),
-            Address::Tcp(_) => {}
+            NbdAddress::Tcp(_) => {}
         }
         let uri = bound.uri(&name);
         self.announce("nbd", &uri, "", spec, &opened)?;

@@ -8,7 +8,9 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_bench::Cancel;
 use lunway_block::duration::parse_duration;
-use lunway_lab::experiment::{self, Experiment, ExperimentError, Options, Progress, Results, Row, SHIPPED};
+use lunway_lab::experiment::{
+    self, Experiment, ExperimentError, Options, Progress, ResultRow, Results, SHIPPED,
+};
 use lunway_lab::{Network, Rate, Sandbox, SandboxError, Side};
 use serde_json::json;
 
@@ -195,7 +197,7 @@ fn measure(experiment: &Experiment, options: &Options, cancel: &Cancel) -> Resul
 
 /// Results are shown whatever they are; whether they are good is the exit code.
 fn judge(results: &Results) -> Result<(), Failure> {
-    let wrong: u64 = results.rows.iter().filter_map(Row::wrong_blocks).sum();
+    let wrong: u64 = results.rows.iter().filter_map(ResultRow::wrong_blocks).sum();
     if wrong > 0 {
         return Err(Failure::failed(anyhow!("{wrong} blocks did not hold what was written")));
     }

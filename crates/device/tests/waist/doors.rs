@@ -12,13 +12,13 @@ use lunway_file::{FileDevice, FileOptions};
 use lunway_fuse::Mounted;
 use lunway_initiator::{IscsiDevice, IscsiUrl};
 use lunway_iscsi_paths::{Address, IscsiMultipath};
-use lunway_nbd::{Address as NbdAddress, Client, Export, Server as NbdServer};
+use lunway_nbd::{Export, NbdAddress, NbdClient, NbdServer};
 use lunway_target::{Config, OpenDevice, Server};
 use tokio::sync::oneshot;
 
 use super::backs::{VHDX_ROOM, format_blank};
 use super::conforms;
-use super::nbd_client::NbdClient;
+use super::nbd_client::TestClient;
 
 const NAME: &str = "iqn.2026-11.com.example:disk";
 
@@ -97,7 +97,7 @@ async fn an_nbd_server_and_a_client_conform() {
                 // Also when the other end is dropped.
                 let _ = stopped.await;
             }));
-            let device = Arc::new(NbdClient::connect(&path).await.unwrap());
+            let device = Arc::new(TestClient::connect(&path).await.unwrap());
             let close: Close = Box::new(move || {
                 Box::pin(async move {
                     drop(stop);
@@ -121,7 +121,7 @@ async fn an_nbd_client_that_only_reads_conforms() {
             let server = NbdServer::bind(&NbdAddress::Unix(path.clone()), export).await.unwrap();
             // It ends with the runtime of the test.
             tokio::spawn(server.serve(std::future::pending()));
-            let device = Arc::new(Client::connect(&path).await.unwrap());
+            let device = Arc::new(NbdClient::connect(&path).await.unwrap());
             Instance { keep: Box::new(folder), ..Instance::plain(device) }
         })
     }))

@@ -28,7 +28,7 @@ const NO_HOLE: u16 = 1 << 1;
 const EPERM: u32 = 1;
 const EINVAL: u32 = 22;
 
-pub(crate) struct NbdClient {
+pub(crate) struct TestClient {
     connections: Arc<[Mutex<UnixStream>; CONNECTIONS]>,
     next: AtomicUsize,
     size: Arc<AtomicU64>,
@@ -92,7 +92,7 @@ async fn shake_hands(path: &Path) -> io::Result<(UnixStream, u64)> {
     Ok((stream, size.ok_or_else(|| io::Error::other("no size"))?))
 }
 
-impl NbdClient {
+impl TestClient {
     pub(crate) async fn connect(path: &Path) -> io::Result<Self> {
         let mut streams = Vec::new();
         let mut last = 0;
@@ -189,7 +189,7 @@ async fn exchange(
     }
 }
 
-impl BlockDevice for NbdClient {
+impl BlockDevice for TestClient {
     fn geometry(&self) -> Geometry {
         // A trim promises nothing of what is read afterwards.
         Geometry {

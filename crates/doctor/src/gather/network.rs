@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use lunway_machine::{Link, Route as KernelRoute};
+use lunway_machine::{KernelRoute, Link};
 use serde_json::Value;
 
 use super::ethtool::{Card, Ethtool};

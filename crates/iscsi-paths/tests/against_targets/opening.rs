@@ -14,7 +14,7 @@ use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl, OpenError};
 use lunway_memory::RamDisk;
 use lunway_multipath::plan::PlanKind;
 use lunway_multipath::{AluaState, LaneState, LaneStatus};
-use lunway_target::{AccessState, ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
+use lunway_target::{ChangeOptions, Config, OpenDevice, PortalGroupState, Server, TargetPortalGroup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -322,7 +322,7 @@ async fn a_lane_to_a_standby_port_is_open_from_the_first_and_used_when_the_stora
     let group = |tag, state| TargetPortalGroup { tag, state, preferred: false };
     let edit = |config: &mut Config| {
         config.targets[0].portal_groups =
-            vec![group(1, AccessState::Standby), group(2, AccessState::ActiveOptimized)];
+            vec![group(1, PortalGroupState::Standby), group(2, PortalGroupState::ActiveOptimized)];
         Ok(())
     };
     server.change(edit, ChangeOptions::default()).await.unwrap();

@@ -23,10 +23,12 @@ pub use plan::error::{ExperimentError, Problem};
 pub use plan::expression::{Condition, Expression, ExpressionError, Others};
 pub use plan::figures::{Figure, Template, Verdict};
 pub use plan::run::{
-    Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
+    Arm, Comparing, Event, Incident, Moment, Plan, Run, RunPath, RunWork, Storage, Window, Wire,
 };
 pub use plan::shipped::{SHIPPED, Shipped};
-pub use result::results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
+pub use result::results::{
+    Compared, Happened, Link, ResultCell, ResultRow, Results, Sample, SampledTimeline,
+};
 
 use crate::topology::Topology;
 

@@ -6,7 +6,7 @@ use super::{BROAD, both};
 
 /// A matrix.
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
+pub struct HeatMap<'a> {
     /// Title of the rows: "window".
     pub row_title: &'a str,
     /// Title of the columns: "MTU".
@@ -34,11 +34,11 @@ const HEADING: f64 = 17.0;
 
 /// A heat map of `matrix`, its value in each cell, on a scale from 0 that stands below it. Columns that do not fit
 /// beside each other go on in another band below.
-pub fn heat(matrix: &Matrix<'_>) -> String {
+pub fn heat(matrix: &HeatMap<'_>) -> String {
     both(|width| draw(matrix, width))
 }
 
-fn draw(matrix: &Matrix<'_>, width: f64) -> Svg {
+fn draw(matrix: &HeatMap<'_>, width: f64) -> Svg {
     let names = matrix.rows.iter().map(|name| width_of(name)).fold(width_of(matrix.row_title), f64::max);
     let left = names.min(width * 0.3) + 10.0;
     let heads = matrix.columns.iter().map(|name| width_of(name) + 6.0).fold(CELL_MIN, f64::max);
@@ -120,7 +120,7 @@ mod tests {
         let columns: Vec<String> = (0..12).map(|n| format!("MTU {n}000")).collect();
         let rows = ["64K".to_owned(), "auto".to_owned()];
         let values = vec![(0..12).map(|n| f64::from(n) + 100.0).collect(), vec![f64::NAN; 3]];
-        let matrix = Matrix {
+        let matrix = HeatMap {
             row_title: "window",
             column_title: "MTU",
             unit: "MB/s",

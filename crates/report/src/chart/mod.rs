@@ -30,11 +30,11 @@ pub use axis::{linear_ticks, log_ticks, short, short_ns, signed_ticks};
 pub use bars::{Bar, bars};
 pub use curves::{Curve, percentile_curves};
 pub use forest::{Estimate, forest};
-pub use heat::{Matrix, heat};
+pub use heat::{HeatMap, heat};
 pub use steady::{Rounds, steady};
 pub use strip::{Strip, strip};
 pub use svg::escape;
-pub use time::{Event, Line, Timeline, over_time};
+pub use time::{ChartLine, Event, TimelineChart, over_time};
 pub use topology::{Cable, CableState, End, Host, Port, Side, Switch, Topology, topology};
 pub use zones::{Zones, zones};
 

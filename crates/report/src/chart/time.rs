@@ -10,13 +10,13 @@ use super::{BROAD, COLUMN, SERIES_MAX, Tone, both};
 
 /// Values over time.
 #[derive(Clone, Copy, Debug)]
-pub struct Timeline<'a> {
+pub struct TimelineChart<'a> {
     /// Unit of the values.
     pub unit: &'a str,
     /// Spacing of the values of every line.
     pub interval: Duration,
     /// Up to [`SERIES_MAX`]; more are left out.
-    pub lines: &'a [Line<'a>],
+    pub lines: &'a [ChartLine<'a>],
     /// So much at the beginning did not count.
     pub warm_up: Duration,
     /// Events during the measurement.
@@ -27,9 +27,9 @@ pub struct Timeline<'a> {
     pub wide: bool,
 }
 
-/// A line of a [`Timeline`].
+/// A line of a [`TimelineChart`].
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
+pub struct ChartLine<'a> {
     /// A path, or a direction.
     pub label: &'a str,
     /// Its colour, where it is a direction.
@@ -56,15 +56,15 @@ const LABEL_ROW_HEIGHT: f64 = 15.0;
 const LABEL_ROWS_MAX: usize = 8;
 
 /// A chart of `timeline`, on an axis that starts at 0.
-pub fn over_time(timeline: &Timeline<'_>) -> String {
+pub fn over_time(timeline: &TimelineChart<'_>) -> String {
     if timeline.wide { both(|width| draw(timeline, width)) } else { draw(timeline, COLUMN).finish("") }
 }
 
-fn class(index: usize, line: &Line<'_>) -> String {
+fn class(index: usize, line: &ChartLine<'_>) -> String {
     line.tone.map_or_else(|| format!("s{index}"), |tone| tone.class().to_owned())
 }
 
-fn draw(timeline: &Timeline<'_>, width: f64) -> Svg {
+fn draw(timeline: &TimelineChart<'_>, width: f64) -> Svg {
     let right = width - 14.0;
     let lines = &timeline.lines[..timeline.lines.len().min(SERIES_MAX)];
     let interval = timeline.interval.as_secs_f64();
@@ -184,15 +184,15 @@ fn label_positions(events: &[Event<'_>], x: &impl Fn(f64) -> f64, right: f64) ->
 mod tests {
     use super::*;
 
-    fn timeline<'a>(lines: &'a [Line<'a>], events: &'a [Event<'a>], wide: bool) -> Timeline<'a> {
+    fn timeline<'a>(lines: &'a [ChartLine<'a>], events: &'a [Event<'a>], wide: bool) -> TimelineChart<'a> {
         let interval = Duration::from_millis(100);
-        Timeline { unit: "MB/s", interval, lines, warm_up: Duration::ZERO, events, level: None, wide }
+        TimelineChart { unit: "MB/s", interval, lines, warm_up: Duration::ZERO, events, level: None, wide }
     }
 
     #[test]
     fn one_value_and_none_draw_without_numbers_that_are_not() {
         for values in [&[][..], &[0.0], &[5.0, 7.0], &[f64::NAN, 1.0, f64::INFINITY]] {
-            let lines = [Line { label: "a", tone: Some(Tone::Read), values }];
+            let lines = [ChartLine { label: "a", tone: Some(Tone::Read), values }];
             for wide in [false, true] {
                 let svg = over_time(&timeline(&lines, &[], wide));
                 assert!(svg.ends_with("</svg>") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_week_of_seconds_is_drawn_in_a_few_kilobytes() {
         let values: Vec<f64> = (0..604_800).map(|n| f64::from(n % 97)).collect();
-        let lines = [Line { label: "a", tone: None, values: &values }];
+        let lines = [ChartLine { label: "a", tone: None, values: &values }];
         assert!(over_time(&timeline(&lines, &[], true)).len() < 40_000);
     }
 }

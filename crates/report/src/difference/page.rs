@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chart::{Estimate, forest};
 use crate::document::{
-    Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Verdict, VerdictTone,
+    Block, Card, Cell, Column, Conclusion, Document, Grid, Mark, Measure, Row, Section, VerdictTone,
 };
 use crate::figure::figure;
 
@@ -12,7 +12,7 @@ use super::{ChangeVerdict, Difference};
 
 impl Difference {
     /// Returns the results in sentences.
-    pub fn verdicts(&self) -> Vec<Verdict> {
+    pub fn verdicts(&self) -> Vec<Conclusion> {
         let margin = format!("±{} %", self.margin_percent);
         let mut verdicts = Vec::new();
         for (verdict, tone) in [("faster", VerdictTone::Good), ("slower", VerdictTone::Bad)] {
@@ -23,14 +23,16 @@ impl Difference {
                 .map(|row| format!("{}, {} ({} %)", row.name, row.readable().1, signed(row.percent)))
                 .collect();
             if !rows.is_empty() {
-                verdicts
-                    .push(Verdict { text: format!("The new one is {verdict} in {}.", listed(&rows)), tone });
+                verdicts.push(Conclusion {
+                    text: format!("The new one is {verdict} in {}.", listed(&rows)),
+                    tone,
+                });
             }
         }
         let rows = |count: usize| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
         match self.count(ChangeVerdict::Same.name()) {
             0 => {}
-            count => verdicts.push(Verdict {
+            count => verdicts.push(Conclusion {
                 text: format!("No meaningful difference in {}: within {margin}.", rows(count)),
                 tone: VerdictTone::Even,
             }),
@@ -42,11 +44,11 @@ impl Difference {
         for reason in reasons {
             let count = untold.iter().filter(|other| **other == reason).count();
             let text = format!("Cannot tell in {}: {reason}.", rows(count));
-            verdicts.push(Verdict { text, tone: VerdictTone::Unknown });
+            verdicts.push(Conclusion { text, tone: VerdictTone::Unknown });
         }
         if self.rows.is_empty() {
             let text = "The two have no measure in common: nothing can be compared.".into();
-            verdicts.push(Verdict { text, tone: VerdictTone::Unknown });
+            verdicts.push(Conclusion { text, tone: VerdictTone::Unknown });
         }
         verdicts
     }

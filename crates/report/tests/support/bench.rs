@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use lunway_report::chart::{
-    Bar, Curve, Line, Rounds, Timeline, Tone, Zones, bars, over_time, percentile_curves, steady, zones,
+    Bar, ChartLine, Curve, Rounds, TimelineChart, Tone, Zones, bars, over_time, percentile_curves, steady,
+    zones,
 };
 use lunway_report::{
-    Better, Block, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, Verdict, VerdictTone,
+    Better, Block, Cell, Column, Conclusion, Document, Grid, Mark, Measure, Row, Section, Tile, VerdictTone,
     figure,
 };
 use serde_json::json;
@@ -37,11 +38,11 @@ pub(super) fn document() -> Document {
     let mut document =
         Document::new("bench", "lunway bench", "iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0");
     document.verdicts = vec![
-        Verdict {
+        Conclusion {
             text: "Sequential reads reach 93 % of what TCP carries between these machines: the network is the limit.".into(),
             tone: VerdictTone::Good,
         },
-        Verdict { text: "Writes of 4K at depth 16 wait 1.9 ms, four times as long as reads.".into(), tone: VerdictTone::Bad },
+        Conclusion { text: "Writes of 4K at depth 16 wait 1.9 ms, four times as long as reads.".into(), tone: VerdictTone::Bad },
     ];
     let tile = |what: &str, value: &str, unit: &str, of: &str| Tile {
         what: what.into(),
@@ -135,8 +136,8 @@ fn time() -> Section {
     for &(name, iops, bytes) in &ROWS[..4] {
         let (unit, value) = if bytes > 1e5 { ("MB/s", iops * bytes / 1e6) } else { ("IOPS", iops) };
         let values: Vec<f64> = (0..50).map(|_| noise.about(value, 9.0)).collect();
-        let line = Line { label: name, tone: Some(tone(name)), values: &values };
-        let timeline = Timeline {
+        let line = ChartLine { label: name, tone: Some(tone(name)), values: &values };
+        let timeline = TimelineChart {
             unit,
             interval: Duration::from_millis(100),
             lines: &[line],
@@ -150,11 +151,11 @@ fn time() -> Section {
     let (read, write): (Vec<f64>, Vec<f64>) =
         (0..50).map(|_| (noise.about(900.0, 9.0), noise.about(390.0, 20.0))).unzip();
     let lines = [
-        Line { label: "read", tone: Some(Tone::Read), values: &read },
-        Line { label: "write", tone: Some(Tone::Write), values: &write },
+        ChartLine { label: "read", tone: Some(Tone::Read), values: &read },
+        ChartLine { label: "write", tone: Some(Tone::Write), values: &write },
     ];
     let interval = Duration::from_millis(100);
-    let timeline = Timeline {
+    let timeline = TimelineChart {
         unit: "IOPS",
         interval,
         lines: &lines,

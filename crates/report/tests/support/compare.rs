@@ -1,8 +1,8 @@
 //! 512-byte against 4K sectors.
 
-use lunway_report::chart::{Estimate, Line, Timeline, forest, over_time};
+use lunway_report::chart::{ChartLine, Estimate, TimelineChart, forest, over_time};
 use lunway_report::{
-    Better, Block, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, Verdict, VerdictTone,
+    Better, Block, Cell, Column, Conclusion, Document, Grid, Mark, Measure, Row, Section, Tile, VerdictTone,
     figure,
 };
 use serde_json::json;
@@ -39,7 +39,7 @@ pub(super) fn document() -> Document {
         "512-byte against 4K sectors",
         "A: file:disk.img,sector=512 · B: file:disk.img,sector=4096",
     );
-    let said = |text: &str, tone| Verdict { text: text.into(), tone };
+    let said = |text: &str, tone| Conclusion { text: text.into(), tone };
     document.verdicts = vec![
         said("4K sectors are faster in read 4K (+5.4 %, 95 % interval 4.5 to 6.3).", VerdictTone::Good),
         said("4K sectors are slower in write 4K QD16 (−4.6 %, −5.8 to −3.4).", VerdictTone::Bad),
@@ -128,10 +128,12 @@ fn pairs() -> Section {
     let mut noise = Noise(3);
     let (a, b): (Vec<f64>, Vec<f64>) =
         (0..40).map(|_| (noise.about(3001.0, 2.0), noise.about(3164.0, 2.0))).unzip();
-    let lines =
-        [Line { label: "A: 512", tone: None, values: &a }, Line { label: "B: 4K", tone: None, values: &b }];
+    let lines = [
+        ChartLine { label: "A: 512", tone: None, values: &a },
+        ChartLine { label: "B: 4K", tone: None, values: &b },
+    ];
     let interval = std::time::Duration::from_secs(2);
-    let timeline = Timeline {
+    let timeline = TimelineChart {
         unit: "IOPS",
         interval,
         lines: &lines,

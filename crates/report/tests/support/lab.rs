@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use lunway_report::chart::{
-    Cable, CableState, End, Event, Host, Line, Port, Side, Switch, Timeline, Topology, over_time, topology,
+    Cable, CableState, ChartLine, End, Event, Host, Port, Side, Switch, TimelineChart, Topology, over_time,
+    topology,
 };
 use lunway_report::{
-    Better, Block, Column, Document, Grid, Measure, Row, Section, Tile, Verdict, VerdictTone,
+    Better, Block, Column, Conclusion, Document, Grid, Measure, Row, Section, Tile, VerdictTone,
 };
 use serde_json::json;
 
@@ -58,7 +59,7 @@ const ROWS: [[&str; 10]; 7] = [
 
 pub(super) fn document() -> Document {
     let mut document = Document::new("lab", "Two cards, one of them pulled", "experiment cable-pull");
-    let said = |text: &str, tone| Verdict { text: text.into(), tone };
+    let said = |text: &str, tone| Conclusion { text: text.into(), tone };
     document.verdicts = vec![
         said("Two 1:1 paths read 32 % and write 70 % more than one.", VerdictTone::Good),
         said("A full mesh loses 90 % of reads and 96 % of writes.", VerdictTone::Bad),
@@ -123,8 +124,8 @@ fn time() -> Section {
     };
     let (one, two) = (lane(true), lane(false));
     let lines = [
-        Line { label: "lane1 (10.0.1.1)", tone: None, values: &one },
-        Line { label: "lane2 (10.0.2.1)", tone: None, values: &two },
+        ChartLine { label: "lane1 (10.0.1.1)", tone: None, values: &one },
+        ChartLine { label: "lane2 (10.0.2.1)", tone: None, values: &two },
     ];
     let at = Duration::from_millis;
     let events = [
@@ -135,7 +136,7 @@ fn time() -> Section {
         Event { at: at(12_400), label: "lane1 back" },
         Event { at: at(19_800), label: "end" },
     ];
-    let timeline = Timeline {
+    let timeline = TimelineChart {
         unit: "MB/s",
         interval: at(100),
         lines: &lines,
@@ -149,9 +150,9 @@ fn time() -> Section {
     let mesh: Vec<Vec<f64>> =
         (0..8).map(|path| (0..60).map(|_| noise.about(f64::from(path + 1), 30.0)).collect()).collect();
     let names: Vec<String> = (0..8).map(|path| format!("10.0.{path}.1")).collect();
-    let lines: Vec<Line<'_>> =
-        mesh.iter().zip(&names).map(|(values, label)| Line { label, tone: None, values }).collect();
-    let timeline = Timeline {
+    let lines: Vec<ChartLine<'_>> =
+        mesh.iter().zip(&names).map(|(values, label)| ChartLine { label, tone: None, values }).collect();
+    let timeline = TimelineChart {
         unit: "MB/s",
         interval: at(1000),
         lines: &lines,

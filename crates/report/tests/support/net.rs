@@ -1,8 +1,8 @@
 //! Window against MTU against delay.
 
-use lunway_report::chart::{Bar, Matrix, Tone, bars, heat};
+use lunway_report::chart::{Bar, HeatMap, Tone, bars, heat};
 use lunway_report::{
-    Better, Block, Column, Document, Grid, Measure, Row, Section, Tile, Verdict, VerdictTone, figure,
+    Better, Block, Column, Conclusion, Document, Grid, Measure, Row, Section, Tile, VerdictTone, figure,
 };
 use serde_json::json;
 
@@ -26,16 +26,16 @@ fn mb_s(window: usize, milliseconds: f64) -> f64 {
 pub(super) fn document() -> Document {
     let mut document = Document::new("net", "What the wire can do", "192.0.2.10:3262 from 192.0.2.20");
     document.verdicts = vec![
-        Verdict {
+        Conclusion {
             text: "TCP carries 112.3 MB/s, 90 % of a gigabit: the rest is framing.".into(),
             tone: VerdictTone::Good,
         },
-        Verdict {
+        Conclusion {
             text: "Windows under 512K throttle as soon as there is a delay of 1 ms: 64K carries 32.5 MB/s."
                 .into(),
             tone: VerdictTone::Bad,
         },
-        Verdict { text: "MTU 9000 makes no meaningful difference.".into(), tone: VerdictTone::Even },
+        Conclusion { text: "MTU 9000 makes no meaningful difference.".into(), tone: VerdictTone::Even },
     ];
     let tile = |what: &str, value: &str, unit: &str, of: &str| Tile {
         what: what.into(),
@@ -52,7 +52,7 @@ pub(super) fn document() -> Document {
     let columns: Vec<String> = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
     let values: Vec<Vec<f64>> =
         (0..WINDOWS.len()).map(|window| COLUMNS.iter().map(|&(_, ms)| mb_s(window, ms)).collect()).collect();
-    let matrix = Matrix {
+    let matrix = HeatMap {
         row_title: "window",
         column_title: "MTU, delay",
         unit: "MB/s",

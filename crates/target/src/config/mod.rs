@@ -32,7 +32,8 @@ pub use discovery::Discovery;
 pub use limits::{Limits, RenamedKey};
 pub use overrides::Overrides;
 pub use target::{
-    AccessRule, AccessState, ChapUser, CompactPolicy, LunConfig, Redirect, TargetConfig, TargetPortalGroup,
+    AccessRule, ChapUser, CompactPolicy, LunConfig, PortalGroupState, Redirect, TargetConfig,
+    TargetPortalGroup,
 };
 
 /// The tag of the portal group that [`Config::listen`] describes.
@@ -116,10 +117,10 @@ pub struct Config {
     pub machine_id: Option<String>,
     /// Use of CRC32C digests over headers in sessions.
     #[serde(default)]
-    pub header_digest: Digest,
+    pub header_digest: DigestUse,
     /// Use of CRC32C digests over data in sessions.
     #[serde(default)]
-    pub data_digest: Digest,
+    pub data_digest: DigestUse,
     /// The highest ErrorRecoveryLevel that is negotiated (RFC 7143 §13.20): 0 or 1. Some initiators offer a level that
     /// they do not handle well.
     #[serde(default)]
@@ -187,7 +188,8 @@ pub struct IsnsConfig {
 /// Use of a digest in sessions (RFC 7143 §13.1). The initiator offers, so there is nothing to prefer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Digest {
+#[schemars(rename = "Digest")]
+pub enum DigestUse {
     /// Off. Initiators that require it are refused.
     Never,
     /// On for initiators that ask for it. It costs one pass over the data.
@@ -197,12 +199,12 @@ pub enum Digest {
     Require,
 }
 
-impl From<Digest> for DigestPolicy {
-    fn from(digest: Digest) -> Self {
+impl From<DigestUse> for DigestPolicy {
+    fn from(digest: DigestUse) -> Self {
         match digest {
-            Digest::Never => Self::Never,
-            Digest::Allow => Self::Allow,
-            Digest::Require => Self::Require,
+            DigestUse::Never => Self::Never,
+            DigestUse::Allow => Self::Allow,
+            DigestUse::Require => Self::Require,
         }
     }
 }
@@ -338,8 +340,8 @@ impl Default for Config {
             state_dir: None,
             machine_id: None,
             error_recovery_level: 0,
-            header_digest: Digest::default(),
-            data_digest: Digest::default(),
+            header_digest: DigestUse::default(),
+            data_digest: DigestUse::default(),
             limits: Limits::default(),
             api: None,
             discovery: Discovery::default(),
@@ -567,7 +569,7 @@ mod tests {
         assert_eq!(config.listen, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
         assert_eq!((config.cores, config.limits.sessions, config.limits.poll), (Some(2), 7, Duration::ZERO));
         assert_eq!(config.limits.command_window, Limits::default().command_window);
-        assert_eq!((config.header_digest, config.data_digest), (Digest::Require, Digest::Allow));
+        assert_eq!((config.header_digest, config.data_digest), (DigestUse::Require, DigestUse::Allow));
         let target = &config.targets[0];
         assert_eq!(
             (target.chap[0].user.as_str(), target.mutual_chap.as_ref().unwrap().user.as_str()),

@@ -118,7 +118,7 @@ pub struct TargetPortalGroup {
     pub tag: u16,
     /// The access state that is reported for the group.
     #[serde(default)]
-    pub state: AccessState,
+    pub state: PortalGroupState,
     /// Reports the group as preferred.
     #[serde(default, skip_serializing_if = "is_no")]
     #[schemars(extend("default" = false))]
@@ -128,7 +128,9 @@ pub struct TargetPortalGroup {
 /// Target port asymmetric access states (SPC-4 §5.15.2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum AccessState {
+// The name in the schema is the one that clients of the management interface know.
+#[schemars(rename = "AccessState")]
+pub enum PortalGroupState {
     /// The path to use.
     #[default]
     ActiveOptimized,

@@ -8,10 +8,12 @@ use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm};
 use lunway_iscsi::login::ChapAuth;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::target::TargetConnectionConfig;
-use lunway_scsi::{AccessState as ScsiAccessState, LogicalUnitOptions, PortGroup};
+use lunway_scsi::{AccessState, LogicalUnitOptions, PortGroup};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::config::{AccessState, ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, TargetConfig};
+use crate::config::{
+    ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, PortalGroupState, TargetConfig,
+};
 use crate::portal::PortalGroup;
 use crate::shared::{Serving, Target};
 
@@ -227,20 +229,20 @@ fn beyond(limits: &Limits, machine: usize) -> Option<usize> {
 
 /// The portal groups of a target as target port groups: one port each, of the same number (SPC-4 §5.15.2.1).
 pub(super) fn port_groups(config: &Config, target: &TargetConfig) -> Vec<PortGroup> {
-    let group = |tag: u16, state: AccessState, preferred: bool| PortGroup {
+    let group = |tag: u16, state: PortalGroupState, preferred: bool| PortGroup {
         tag,
         state: match state {
-            AccessState::ActiveOptimized => ScsiAccessState::ActiveOptimized,
-            AccessState::ActiveNonOptimized => ScsiAccessState::ActiveNonOptimized,
-            AccessState::Standby => ScsiAccessState::Standby,
-            AccessState::Unavailable => ScsiAccessState::Unavailable,
+            PortalGroupState::ActiveOptimized => AccessState::ActiveOptimized,
+            PortalGroupState::ActiveNonOptimized => AccessState::ActiveNonOptimized,
+            PortalGroupState::Standby => AccessState::Standby,
+            PortalGroupState::Unavailable => AccessState::Unavailable,
         },
         preferred,
         ports: vec![tag],
     };
     if target.portal_groups.is_empty() {
         let all = config.portal_group_tags().into_iter();
-        return all.map(|tag| group(tag, AccessState::ActiveOptimized, false)).collect();
+        return all.map(|tag| group(tag, PortalGroupState::ActiveOptimized, false)).collect();
     }
     target.portal_groups.iter().map(|of| group(of.tag, of.state, of.preferred)).collect()
 }

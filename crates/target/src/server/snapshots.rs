@@ -25,7 +25,7 @@ use super::lun::Lun;
 use super::opening::LunOpenOptions;
 use crate::config::DeviceName;
 use crate::metrics::Metrics;
-use crate::state::{Place, SET_STATE_DIR};
+use crate::state::{OpenDirectory, SET_STATE_DIR};
 
 /// Maximum time that changes are held: as long as the end of an epoch of change tracking waits. Initiators give an
 /// operation up after 30 s, Windows after 60.
@@ -224,7 +224,12 @@ impl Server {
     }
 
     /// Opens a file for what is copied, and takes its name away: it is gone with the process.
-    async fn open_area(&self, place: &Place, name: &str, bytes: u64) -> Result<Arc<dyn BlockDevice>, String> {
+    async fn open_area(
+        &self,
+        place: &OpenDirectory,
+        name: &str,
+        bytes: u64,
+    ) -> Result<Arc<dyn BlockDevice>, String> {
         let path = place.path().join(format!("{PREFIX}{name}{}", ENDS[0]));
         let failed = |error: &dyn std::fmt::Display| format!("the area {}: {error}", path.display());
         let (file, place) = (path.clone(), place.clone());

@@ -51,15 +51,15 @@ pub(crate) struct LostDirectory {
     why: String,
 }
 
-/// Where the state directory was when it was opened.
+/// Identity of the open state directory, with the path by which it was opened.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct OpenDirectory {
     path: PathBuf,
     /// No other directory gets it as long as this one is open.
     id: FileId,
 }
 
-impl Place {
+impl OpenDirectory {
     fn of(path: &Path, directory: &File) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), id: FileId::of(&directory.metadata()?) })
     }
@@ -107,7 +107,7 @@ pub(super) fn sweep(directory: &mut dyn Directory) -> io::Result<()> {
 
 /// The real thing.
 pub(super) struct FileSystem {
-    place: Place,
+    place: OpenDirectory,
     directory: File,
     unfinished: Option<File>,
     /// Locked as long as it is open.
@@ -133,10 +133,10 @@ impl FileSystem {
         // For people, and for the message of the next one; that it is not written does no harm.
         let _ = lock.set_len(0).and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()));
         let directory = File::open(path)?;
-        Ok(Ok(Self { place: Place::of(path, &directory)?, directory, unfinished: None, _lock: lock }))
+        Ok(Ok(Self { place: OpenDirectory::of(path, &directory)?, directory, unfinished: None, _lock: lock }))
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &OpenDirectory {
         &self.place
     }
 

@@ -26,7 +26,7 @@ use crate::log_limit::LogLimit;
 use directory::{Directory, FileSystem, remove, replace, sweep};
 use queue::{Queue, Request, Thing};
 
-pub(crate) use directory::Place;
+pub(crate) use directory::OpenDirectory;
 pub(crate) use file::name as file_name;
 
 /// Whether a file of the state directory is the daemon's own by its name: a kept item, a track file, what a snapshot
@@ -98,7 +98,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 pub struct FileStore {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    place: Place,
+    place: OpenDirectory,
     lost: Arc<Lost>,
 }
 
@@ -162,7 +162,7 @@ impl FileStore {
     }
 
     /// The directory.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &OpenDirectory {
         &self.place
     }
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::Context;
 use clap::Args;
-use lunway_backup::{BackupError, Folder, Mount as PointMount};
-use lunway_nbd::Address;
+use lunway_backup::{BackupError, Folder, PointMount};
+use lunway_nbd::NbdAddress;
 use lunway_vhdx::{CreateOptions, Disk, VhdxOpenOptions, create, relative_path};
 
 use super::{Destination, catalogue, failed, guids, holder};
@@ -34,7 +34,7 @@ pub(super) struct Mount {
     point: String,
     /// Serve it over NBD on a Unix socket, or on TCP
     #[arg(long, value_name = "unix:PATH|tcp:ADDRESS[:PORT]")]
-    nbd: Address,
+    nbd: NbdAddress,
     /// Accept writes, and discard them at the end
     #[arg(long)]
     writable: bool,

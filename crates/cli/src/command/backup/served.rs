@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level};
 use lunway_console::{Method, path_part};
-use lunway_nbd::Client;
+use lunway_nbd::NbdClient;
 use lunway_track::EpochId;
 use lunway_vhdx_device::random_guids;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ pub(super) struct Frozen<'a> {
     folder: &'a dyn Folder,
     /// The snapshot.
     pub(super) name: String,
-    pub(super) client: Client,
+    pub(super) client: NbdClient,
     /// The epoch that ended with it.
     pub(super) epoch: Option<String>,
     pub(super) held_ms: u64,
@@ -75,7 +75,7 @@ impl<'a> Frozen<'a> {
         let made = snapshot::make(daemon, freezing, orders)?;
         let snapshot = &made["snapshots"][0]["snapshot"];
         let socket = made["snapshots"][0]["socket"].as_str().unwrap_or_default();
-        let client = runtime.wait(Client::connect(Path::new(socket))).context("reading the snapshot")?;
+        let client = runtime.wait(NbdClient::connect(Path::new(socket))).context("reading the snapshot")?;
         let frozen = Self {
             daemon,
             lun,

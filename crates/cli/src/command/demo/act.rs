@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lunway_report::chart::{self, Event, Line};
+use lunway_report::chart::{self, ChartLine, Event};
 use lunway_report::{Block, Card, Section, Strips};
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ impl Act {
 
     /// The act as a part of the page.
     pub(super) fn section(&self) -> Section {
-        let svg = chart::over_time(&chart::Timeline {
+        let svg = chart::over_time(&chart::TimelineChart {
             unit: "MB/s",
             interval: self.interval,
             lines: &self.chart_lines(),
@@ -120,8 +120,8 @@ impl Act {
         }
     }
 
-    fn chart_lines(&self) -> Vec<Line<'_>> {
-        self.lines.iter().map(|(label, values)| Line { label, tone: None, values }).collect()
+    fn chart_lines(&self) -> Vec<ChartLine<'_>> {
+        self.lines.iter().map(|(label, values)| ChartLine { label, tone: None, values }).collect()
     }
 
     fn chart_events(&self) -> Vec<Event<'_>> {

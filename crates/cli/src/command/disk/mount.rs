@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use lunway_nbd::Address;
+use lunway_nbd::NbdAddress;
 use lunway_vhdx::merge::children;
 
 use super::named::{Named, vhdx};
@@ -36,7 +36,7 @@ pub(super) struct Mount {
     fuse: Option<PathBuf>,
     /// Serve it over NBD on a Unix socket, or on TCP
     #[arg(long, value_name = "unix:PATH|tcp:ADDRESS[:PORT]")]
-    nbd: Option<Address>,
+    nbd: Option<NbdAddress>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,

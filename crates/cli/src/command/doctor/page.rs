@@ -2,8 +2,7 @@
 
 use lunway_doctor::{Diagnosis, RULES, Verdict};
 use lunway_report::{
-    Block, Cell, Column, Document, Fact, Grid, Mark, Row, Section, Tile, Verdict as Sentence, VerdictTone,
-    environment,
+    Block, Cell, Column, Conclusion, Document, Fact, Grid, Mark, Row, Section, Tile, VerdictTone, environment,
 };
 
 use super::verdicts::Verdicts;
@@ -21,7 +20,7 @@ fn tone(verdict: Verdict) -> VerdictTone {
 /// `elsewhere`: where the facts come from, if it is not this machine.
 pub(super) fn document(verdicts: &Verdicts, elsewhere: Option<String>) -> Document {
     let mut document = Document::new("doctor", "Checks of the set-up", &verdicts.subject);
-    document.verdicts = vec![Sentence { text: verdicts.sentence(), tone: tone(verdicts.worst()) }];
+    document.verdicts = vec![Conclusion { text: verdicts.sentence(), tone: tone(verdicts.worst()) }];
     document.tiles = Verdict::ALL
         .into_iter()
         .rev()

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lunway_net::{Cell, Direction, Mtu, RemarkTone, RoundTrips, Throughput, Window};
 use lunway_report::chart::{
-    Bar, Curve, Line, Matrix as HeatMatrix, Timeline, Tone, bars, heat, over_time, percentile_curves,
+    Bar, ChartLine, Curve, HeatMap, TimelineChart, Tone, bars, heat, over_time, percentile_curves,
 };
 use lunway_report::{
-    Better, Block, Card, Column, Document, Fact, Grid, Measure, Row, Section, Tile, Verdict, VerdictTone,
+    Better, Block, Card, Column, Conclusion, Document, Fact, Grid, Measure, Row, Section, Tile, VerdictTone,
     environment, figure,
 };
 
@@ -28,7 +28,7 @@ pub(super) fn document(measured: &Measured) -> Document {
     document.verdicts = matrix
         .remarks(measured.link)
         .into_iter()
-        .map(|remark| Verdict {
+        .map(|remark| Conclusion {
             text: remark.text,
             tone: match remark.tone {
                 RemarkTone::Good => VerdictTone::Good,
@@ -138,7 +138,7 @@ fn heat_map(cells: &[&Cell]) -> String {
     };
     let values: Vec<Vec<f64>> =
         windows.iter().map(|&window| columns.iter().map(|&column| value(window, column)).collect()).collect();
-    heat(&HeatMatrix {
+    heat(&HeatMap {
         row_title: "Window",
         column_title: "MTU × streams",
         unit: "Mb/s",
@@ -163,11 +163,11 @@ fn time(measured: &Measured) -> Option<Block> {
         .collect();
     let lines: Vec<_> = best
         .iter()
-        .map(|(label, tone, _, values)| Line { label, tone: Some(*tone), values: values.as_slice() })
+        .map(|(label, tone, _, values)| ChartLine { label, tone: Some(*tone), values: values.as_slice() })
         .collect();
     let level =
         measured.link.zip(best.first()).map(|(link, (_, _, cell, _))| (cell.theory(link) / 1e6, "theory"));
-    let svg = over_time(&Timeline {
+    let svg = over_time(&TimelineChart {
         unit: "Mb/s",
         interval: STEP,
         lines: &lines,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::experiment::plan::run::{Measure, Run};
-use crate::experiment::{Comparing, Experiment, Path};
+use crate::experiment::plan::run::{Run, RunWork};
+use crate::experiment::{Comparing, Experiment, RunPath};
 
 /// Time to calibrate one direction of a cable.
 pub(crate) const CALIBRATING: Duration = Duration::from_millis(2000);
@@ -22,15 +22,15 @@ pub(crate) fn filling(size: u64) -> Duration {
 
 impl Run {
     pub(crate) fn needs_target(&self) -> bool {
-        !matches!(self.measure, Measure::Wire(_))
+        !matches!(self.measure, RunWork::Wire(_))
     }
 
     /// The units that it uses, and how much of each.
     pub(crate) fn units(&self) -> Vec<(u16, u64)> {
         match &self.measure {
-            Measure::Storage(storage) => vec![(storage.lun, storage.size)],
-            Measure::Wire(_) => Vec::new(),
-            Measure::Compare(comparing) => {
+            RunWork::Storage(storage) => vec![(storage.lun, storage.size)],
+            RunWork::Wire(_) => Vec::new(),
+            RunWork::Compare(comparing) => {
                 comparing.arms.iter().map(|arm| (arm.lun, comparing.size)).collect()
             }
         }
@@ -40,16 +40,16 @@ impl Run {
     pub(crate) fn cost(&self, repeat: u32, calibrating: Duration) -> Duration {
         let filling: Duration = self.units().into_iter().map(|(_, size)| filling(size)).sum();
         match &self.measure {
-            Measure::Storage(storage) => {
+            RunWork::Storage(storage) => {
                 let accesses = (storage.accesses.len() * self.policies.len()) as u32;
                 filling + (storage.time + storage.ramp) * accesses * repeat
             }
-            Measure::Wire(wire) => {
+            RunWork::Wire(wire) => {
                 let networks = (wire.mtus.len() * wire.delays.len()) as u32;
                 let cells = networks * (wire.windows.len() * wire.directions.len()) as u32;
                 (BUILDING + calibrating) * networks + wire.time * cells * repeat
             }
-            Measure::Compare(comparing) => {
+            RunWork::Compare(comparing) => {
                 filling + comparing.time * 3 * (comparing.pairs + 1) * Comparing::rows().len() as u32
             }
         }
@@ -63,7 +63,7 @@ impl Experiment {
         let runs: Duration = self.runs.iter().map(|run| run.cost(self.repeat, calibrating)).sum();
         let targets = self.runs.iter().any(Run::needs_target);
         let probe = |run: &Run| match &run.measure {
-            Measure::Storage(storage) => {
+            RunWork::Storage(storage) => {
                 (storage.time.min(PROBE) + storage.ramp) * storage.accesses.len() as u32
             }
             _ => Duration::ZERO,
@@ -77,7 +77,7 @@ impl Experiment {
     pub(crate) fn tried(&self) -> Vec<&Run> {
         let cables = |run: &Run| {
             let side =
-                |cable: fn(&Path) -> &String| run.paths.iter().map(cable).collect::<BTreeSet<_>>().len();
+                |cable: fn(&RunPath) -> &String| run.paths.iter().map(cable).collect::<BTreeSet<_>>().len();
             side(|path| &path.leaves).min(side(|path| &path.enters))
         };
         let widest = self.runs.iter().filter(|run| run.team.is_none() && run.needs_target());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::experiment::Experiment;
 use crate::experiment::measure::run_error::RunError;
-use crate::experiment::plan::run::{Measure, Moment};
+use crate::experiment::plan::run::{Moment, RunWork};
 use crate::rate::Rate;
 
 /// Options for running an experiment.
@@ -48,7 +48,7 @@ impl Experiment {
     }
 }
 
-impl Measure {
+impl RunWork {
     /// Takes that long, instead of what its file says; what happens meanwhile moves in proportion.
     fn take(&mut self, time: Duration) {
         match self {

@@ -1,7 +1,7 @@
 //! Running an experiment.
 
 use std::ops::ControlFlow;
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Duration;
 
 use lunway_bench::Cancel;
@@ -19,8 +19,8 @@ use crate::experiment::measure::tally::capacity;
 use crate::experiment::measure::target::Target;
 use crate::experiment::measure::team::Team;
 use crate::experiment::measure::wire::{Answering, shaped};
-use crate::experiment::plan::run::{Measure, Run, Storage, Wire, rows};
-use crate::experiment::result::results::{Cell, Link, Results, Row};
+use crate::experiment::plan::run::{Run, RunWork, Storage, Wire, rows};
+use crate::experiment::result::results::{Link, ResultCell, ResultRow, Results};
 use crate::network::{Calibration, Network};
 use crate::topology::Topology;
 
@@ -70,7 +70,7 @@ struct Runner<'a> {
     results: Results,
     /// Rates may be lowered where the processor does not carry them.
     may_slow_down: bool,
-    program: &'a FilePath,
+    program: &'a Path,
     cancel: &'a Cancel,
 }
 
@@ -80,7 +80,7 @@ impl Runner<'_> {
             self.with_targets(experiment)?;
         }
         for run in &experiment.runs {
-            if let Measure::Wire(wire) = &run.measure {
+            if let RunWork::Wire(wire) = &run.measure {
                 self.matrix(experiment, run, wire)?;
             }
         }
@@ -202,7 +202,7 @@ impl Runner<'_> {
             return Ok(true);
         }
         for run in experiment.tried() {
-            let Measure::Storage(storage) = &run.measure else { continue };
+            let RunWork::Storage(storage) = &run.measure else { continue };
             let probe = Storage { time: storage.time.min(PROBE), events: Vec::new(), ..storage.clone() };
             let capacity = capacity(run, links);
             for &access in &storage.accesses {
@@ -226,11 +226,11 @@ impl Runner<'_> {
     ) -> Result<(), RunError> {
         let mut steps = Vec::new();
         for run in &experiment.runs {
-            let Measure::Storage(storage) = &run.measure else { continue };
+            let RunWork::Storage(storage) = &run.measure else { continue };
             for policy in &run.policies {
                 for &access in &storage.accesses {
                     for rw in rows(access) {
-                        self.results.rows.push(Row::new(run, policy, rw));
+                        self.results.rows.push(ResultRow::new(run, policy, rw));
                     }
                     steps.push((run, storage, policy, access));
                 }
@@ -276,7 +276,7 @@ impl Runner<'_> {
         links: &[Link],
     ) -> Result<(), RunError> {
         for run in &experiment.runs {
-            let Measure::Compare(comparing) = &run.measure else { continue };
+            let RunWork::Compare(comparing) = &run.measure else { continue };
             if self.cancel.is_cancelled() {
                 return Ok(());
             }
@@ -305,7 +305,7 @@ impl Runner<'_> {
                             self.pace.begin(doing, wire.time);
                             let measured =
                                 answering.measure(wire, window, access, self.cancel, &mut self.pace)?;
-                            let cell = Cell::new(run, window, (mtu, delay), access, &measured, &links);
+                            let cell = ResultCell::new(run, window, (mtu, delay), access, &measured, &links);
                             self.add(cell, repeat);
                         }
                     }
@@ -316,7 +316,7 @@ impl Runner<'_> {
     }
 
     /// A cell, or one more measurement of it.
-    fn add(&mut self, cell: Cell, repeat: u32) {
+    fn add(&mut self, cell: ResultCell, repeat: u32) {
         match self.results.cells.iter_mut().find(|other| repeat > 0 && other.is_same(&cell)) {
             Some(other) => other.merge(cell),
             None => self.results.cells.push(cell),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::experiment::measure::silence::Watched;
 use crate::experiment::measure::target::{IQN, PORT, Target};
 use crate::experiment::measure::team::Team;
 use crate::experiment::plan::run::{NO_POLICY, Run, Storage, rows};
-use crate::experiment::result::results::{Sample, Timeline};
+use crate::experiment::result::results::{Sample, SampledTimeline};
 use crate::network::Network;
 use crate::rate::Rate;
 
@@ -42,7 +42,7 @@ pub(crate) struct ServedNetwork<'a> {
     pub(crate) network: &'a Network,
     pub(crate) teams: &'a [Team],
     pub(crate) targets: &'a [Target],
-    pub(crate) program: &'a FilePath,
+    pub(crate) program: &'a Path,
     pub(crate) cancel: &'a Cancel,
 }
 
@@ -198,7 +198,7 @@ impl ServedNetwork<'_> {
             lanes_lost: seen.lost,
             verified: outcome.verification.as_ref().map(|found| (found.checked, found.faulty)),
             partial: outcome.end == End::Cancelled,
-            timeline: Timeline { interval: SAMPLING, paths: seen.lines, events },
+            timeline: SampledTimeline { interval: SAMPLING, paths: seen.lines, events },
             ..Sample::default()
         };
         let sample = |figures: &Direction, is_read: bool| {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use lunway_bench::RwMode;
 
 use crate::experiment::measure::storage::FILLS_LINK;
-use crate::experiment::measure::wire::Measured;
+use crate::experiment::measure::wire::WireFigures;
 use crate::experiment::plan::run::{Run, Window};
-use crate::experiment::result::results::{Cell, Link, Row, median};
+use crate::experiment::result::results::{Link, ResultCell, ResultRow, median};
 
 /// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and
 /// does not send the last of them at once.
@@ -29,7 +29,7 @@ pub(crate) fn capacity(run: &Run, links: &[Link]) -> f64 {
     leaves.min(enters)
 }
 
-impl Row {
+impl ResultRow {
     pub(crate) fn new(run: &Run, policy: &str, rw: &'static str) -> Self {
         Self {
             test: run.test.clone(),
@@ -47,13 +47,13 @@ impl Row {
     }
 }
 
-impl Cell {
+impl ResultCell {
     pub(crate) fn new(
         run: &Run,
         window: &Window,
         (mtu, delay): (u32, Duration),
         access: RwMode,
-        measured: &Measured,
+        measured: &WireFigures,
         links: &[Link],
     ) -> Self {
         let throughput = &measured.throughput;

@@ -38,7 +38,7 @@ pub(crate) struct Answering<'a> {
 }
 
 /// Raw measurement of a cell.
-pub(crate) struct Measured {
+pub(crate) struct WireFigures {
     pub(crate) throughput: Throughput,
     pub(crate) cpu: CpuUse,
 }
@@ -65,7 +65,7 @@ impl<'a> Answering<'a> {
         access: RwMode,
         cancel: &Cancel,
         pace: &mut Pace<'_>,
-    ) -> Result<Measured, RunError> {
+    ) -> Result<WireFigures, RunError> {
         let run = self.run;
         let host = self.network.host(&run.from)?;
         let from = host.address(self.network.topology().card(&run.paths[0].leaves, &run.from))?;
@@ -89,7 +89,7 @@ impl<'a> Answering<'a> {
         let failed = |source: NetError| RunError::Net { test: run.test.clone(), source };
         let measured = measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let throughput = measured.map_err(RunError::Start)?.map_err(failed)?;
-        Ok(Measured { throughput, cpu })
+        Ok(WireFigures { throughput, cpu })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The form of an experiment's file.
 
 use std::io;
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Duration;
 
 use lunway_bench::RwMode;
@@ -237,7 +237,7 @@ impl Experiment {
         if let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == name_or_file) {
             return shipped.experiment();
         }
-        let path = FilePath::new(name_or_file);
+        let path = Path::new(name_or_file);
         if path.extension().is_none_or(|extension| extension != "toml") && !path.is_file() {
             let shipped: Vec<_> = SHIPPED.iter().map(|shipped| shipped.name).collect();
             return Err(ExperimentError::Unknown {

@@ -27,7 +27,7 @@ pub struct Run {
     /// The host whose target serves, or that answers on the wire.
     pub target: String,
     /// The ways from one to the other.
-    pub paths: Vec<Path>,
+    pub paths: Vec<RunPath>,
     /// Rule that makes paths of what `paths` names; `None`: they are named one by one.
     pub plan: Option<Plan>,
     /// Policies, each of which is measured; `-` where there is nothing to choose.
@@ -38,7 +38,7 @@ pub struct Run {
     /// The others are compared with this one.
     pub is_control: bool,
     /// The measurement.
-    pub measure: Measure,
+    pub measure: RunWork,
 }
 
 /// A way from a host to a storage: the cable that leaves the one, and the cable that enters the other. They are the
@@ -47,7 +47,7 @@ pub struct Run {
 /// Written as `lane1`, or `lane1 > port2`; behind it, for the policies that know them, `reserve`, `weight=N` and
 /// `throughput=N`, as in `lane2 > port2, reserve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct RunPath {
     /// The cable at the host.
     pub leaves: String,
     /// The cable at the storage.
@@ -60,7 +60,7 @@ pub struct Path {
     pub throughput: Option<u32>,
 }
 
-impl Path {
+impl RunPath {
     /// Reads a path. Whether there are such cables the check says.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for RunPath {
     /// The way, as a table or a chart calls it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.leaves == self.enters {
@@ -142,7 +142,7 @@ impl fmt::Display for Plan {
 
 /// Work done over the paths of a [`Run`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Measure {
+pub enum RunWork {
     /// I/O on a logical unit.
     Storage(Storage),
     /// Bare TCP, as a matrix of windows, MTUs and delays.

@@ -6,7 +6,7 @@ use lunway_block::duration::ExactDuration;
 
 use crate::experiment::Experiment;
 use crate::experiment::plan::expression::Others;
-use crate::experiment::plan::run::{Comparing, Measure, NO_POLICY, Run, Window, rows};
+use crate::experiment::plan::run::{Comparing, NO_POLICY, Run, RunWork, Window, rows};
 
 /// Values of each row of I/O.
 pub(crate) const ROW: [&str; 15] = [
@@ -71,7 +71,7 @@ impl Run {
     fn values(&self) -> Vec<String> {
         let mut values = Vec::new();
         match &self.measure {
-            Measure::Storage(storage) => {
+            RunWork::Storage(storage) => {
                 for policy in &self.policies {
                     for rw in storage.accesses.iter().flat_map(|&access| rows(access)) {
                         values.extend(ROW.iter().map(|column| self.row_value(policy, rw, column)));
@@ -80,7 +80,7 @@ impl Run {
                     }
                 }
             }
-            Measure::Wire(wire) => {
+            RunWork::Wire(wire) => {
                 for cell in wire.cells() {
                     for direction in &wire.directions {
                         let rw = direction.name();
@@ -88,7 +88,7 @@ impl Run {
                     }
                 }
             }
-            Measure::Compare(_) => {
+            RunWork::Compare(_) => {
                 for row in Comparing::rows() {
                     values.extend(COMPARED.iter().map(|column| self.compared_value(&row.name, column)));
                 }
@@ -129,7 +129,7 @@ impl Experiment {
     /// The same column of the same rows, under the other policies.
     pub(crate) fn others(&self, name: &str) -> Option<Others> {
         for run in &self.runs {
-            let Measure::Storage(storage) = &run.measure else { continue };
+            let RunWork::Storage(storage) = &run.measure else { continue };
             for rw in storage.accesses.iter().flat_map(|&access| rows(access)) {
                 for column in ROW {
                     let of = |policy: &String| run.row_value(policy, rw, column);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lunway_bench::compare;
-use lunway_report::{Verdict, VerdictTone};
+use lunway_report::{Conclusion, VerdictTone};
 
 use crate::experiment::Experiment;
 use crate::experiment::plan::expression::NoValue;
@@ -48,8 +48,8 @@ impl Results {
         self.verdicts = self.experiment.verdicts.iter().map(|verdict| self.say(verdict, &value)).collect();
     }
 
-    fn say(&self, verdict: &crate::experiment::Verdict, value: &dyn Fn(&str) -> Option<f64>) -> Verdict {
-        let said = || -> Result<Verdict, NoValue> {
+    fn say(&self, verdict: &crate::experiment::Verdict, value: &dyn Fn(&str) -> Option<f64>) -> Conclusion {
+        let said = || -> Result<Conclusion, NoValue> {
             let mut good = true;
             for condition in &verdict.when {
                 good &= condition.holds(value)?;
@@ -58,16 +58,16 @@ impl Results {
                 true => (&verdict.good, VerdictTone::Good),
                 false => (&verdict.bad, VerdictTone::Bad),
             };
-            Ok(Verdict { text: template.fill(value)?, tone })
+            Ok(Conclusion { text: template.fill(value)?, tone })
         };
-        said().unwrap_or_else(|missing| Verdict {
+        said().unwrap_or_else(|missing| Conclusion {
             text: self.cannot_tell(&missing),
             tone: VerdictTone::Unknown,
         })
     }
 
     fn cannot_tell(&self, missing: &NoValue) -> String {
-        let limited = self.rows.iter().any(crate::experiment::result::results::Row::limited)
+        let limited = self.rows.iter().any(crate::experiment::result::results::ResultRow::limited)
             || self.cells.iter().any(|cell| cell.limited);
         match (self.interrupted, limited) {
             (true, _) => format!("Cannot tell: it was interrupted before {missing}."),

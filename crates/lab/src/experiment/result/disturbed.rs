@@ -1,9 +1,9 @@
 //! Events during the measurement of rows and their effect, as shown on a terminal.
 
-use lunway_report::chart::{Event, Line};
+use lunway_report::chart::{ChartLine, Event};
 use lunway_report::{Strips, figure};
 
-use crate::experiment::result::results::{Results, Row, Sample};
+use crate::experiment::result::results::{ResultRow, Results, Sample};
 use crate::experiment::result::text::table;
 
 /// Characters that a measurement takes on a terminal, whatever its time.
@@ -24,7 +24,7 @@ impl Results {
                 parts.push(strips(row, sample));
             }
         }
-        let told: Vec<&Row> =
+        let told: Vec<&ResultRow> =
             self.rows.iter().filter(|row| row.samples.iter().any(Sample::is_disturbed)).collect();
         if !told.is_empty() {
             parts.push(waits(&told));
@@ -40,7 +40,7 @@ impl Sample {
     }
 }
 
-impl Row {
+impl ResultRow {
     /// The two rows of a mixed access were one measurement, told with the first.
     pub(crate) fn timeline_is_of_other_row(&self) -> bool {
         self.rw.ends_with("-write")
@@ -56,9 +56,9 @@ impl Row {
     }
 }
 
-fn strips(row: &Row, sample: &Sample) -> String {
-    let lines: Vec<Line<'_>> =
-        sample.timeline.paths.iter().map(|(label, values)| Line { label, tone: None, values }).collect();
+fn strips(row: &ResultRow, sample: &Sample) -> String {
+    let lines: Vec<ChartLine<'_>> =
+        sample.timeline.paths.iter().map(|(label, values)| ChartLine { label, tone: None, values }).collect();
     let events: Vec<Event<'_>> =
         sample.timeline.events.iter().map(|event| Event { at: event.at, label: &event.what }).collect();
     let drawn = Strips {
@@ -71,7 +71,7 @@ fn strips(row: &Row, sample: &Sample) -> String {
     format!("{}, repeat {}\n{drawn}", row.measurement(), sample.repeat + 1)
 }
 
-fn waits(rows: &[&Row]) -> String {
+fn waits(rows: &[&ResultRow]) -> String {
     let lines = rows.iter().map(|row| {
         let optional = |value: Option<f64>| value.map_or("–".to_owned(), figure);
         let after = row.median(|sample| sample.mb_s_after.unwrap_or(f64::NAN));

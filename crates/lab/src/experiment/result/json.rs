@@ -3,7 +3,7 @@
 use lunway_bench::compare::Contrast;
 use serde_json::{Value, json};
 
-use crate::experiment::result::results::{Cell, Compared, Link, Results, Row, Sample};
+use crate::experiment::result::results::{Compared, Link, ResultCell, ResultRow, Results, Sample};
 
 impl Results {
     /// The results as JSON. What scripts hold on to: `experiment`, `links`, `rows`, `figures`; everything else may
@@ -46,7 +46,7 @@ fn link(link: &Link) -> Value {
     })
 }
 
-fn row(row: &Row) -> Value {
+fn row(row: &ResultRow) -> Value {
     json!({
         "test": row.test,
         "topology": row.topology,
@@ -74,7 +74,7 @@ fn row(row: &Row) -> Value {
 }
 
 /// A cell in the columns of a row. Bare TCP has no I/Os; the time that it takes is the round trip.
-fn cell_row(cell: &Cell) -> Value {
+fn cell_row(cell: &ResultCell) -> Value {
     json!({
         "test": format!("{} {}", cell.test, cell.name()),
         "topology": cell.topology,
@@ -90,7 +90,7 @@ fn cell_row(cell: &Cell) -> Value {
     })
 }
 
-fn cell(cell: &Cell) -> Value {
+fn cell(cell: &ResultCell) -> Value {
     json!({
         "test": cell.test,
         "window_bytes": cell.window.bytes,

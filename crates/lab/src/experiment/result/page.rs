@@ -1,14 +1,14 @@
 //! Results for a browser.
 
 use lunway_block::duration::ExactDuration;
-use lunway_report::chart::{self, CableState, Event, Line, Timeline as TimelineChart};
+use lunway_report::chart::{self, CableState, ChartLine, Event, TimelineChart};
 use lunway_report::{
-    Better, Block, Card, Cell as GridCell, Column, Document, Fact, Grid, Mark, Measure, Row as GridRow,
-    Section, Tile, VerdictTone, environment, figure,
+    Better, Block, Card, Cell, Column, Document, Fact, Grid, Mark, Measure, Row, Section, Tile, VerdictTone,
+    environment, figure,
 };
 
-use crate::experiment::plan::run::{Incident, Measure as Measured};
-use crate::experiment::result::results::{Cell, Compared, Results, Row, Sample};
+use crate::experiment::plan::run::{Incident, RunWork};
+use crate::experiment::result::results::{Compared, ResultCell, ResultRow, Results, Sample};
 use crate::experiment::result::text::{Matrix, headline};
 use crate::topology::{End, Topology};
 
@@ -121,9 +121,13 @@ impl Results {
         if section.blocks.is_empty() { None } else { Some(section) }
     }
 
-    fn timeline(&self, row: &Row, sample: &Sample) -> Card {
-        let lines: Vec<Line<'_>> =
-            sample.timeline.paths.iter().map(|(label, values)| Line { label, tone: None, values }).collect();
+    fn timeline(&self, row: &ResultRow, sample: &Sample) -> Card {
+        let lines: Vec<ChartLine<'_>> = sample
+            .timeline
+            .paths
+            .iter()
+            .map(|(label, values)| ChartLine { label, tone: None, values })
+            .collect();
         let events: Vec<Event<'_>> =
             sample.timeline.events.iter().map(|event| Event { at: event.at, label: &event.what }).collect();
         let svg = chart::over_time(&TimelineChart {
@@ -145,9 +149,9 @@ impl Results {
     }
 
     /// Returns the throughput that each path of a row carries alone, if it is the same for all.
-    fn level(&self, row: &Row) -> Option<(f64, &'static str)> {
+    fn level(&self, row: &ResultRow) -> Option<(f64, &'static str)> {
         let run = self.experiment.runs.iter().find(|run| run.test == row.test)?;
-        let of = |path: &crate::experiment::Path| self.links.iter().find(|link| link.name == path.leaves);
+        let of = |path: &crate::experiment::RunPath| self.links.iter().find(|link| link.name == path.leaves);
         let first = of(run.paths.first()?)?;
         let same = run.paths.iter().all(|path| of(path).is_some_and(|link| link.rate == first.rate));
         same.then_some((first.calibrated_mb_s, "calibrated link"))
@@ -179,8 +183,8 @@ impl Results {
             .links
             .iter()
             .map(|link| {
-                GridRow::new([
-                    GridCell::from(link.name.clone()),
+                Row::new([
+                    Cell::from(link.name.clone()),
                     link.rate.map_or("–".to_owned(), |rate| rate.to_string()).into(),
                     link.mtu.to_string().into(),
                     ExactDuration(link.delay).to_string().into(),
@@ -197,7 +201,7 @@ impl Results {
     /// Cables that something happened to.
     fn disturbed(&self) -> Vec<&str> {
         let storages = self.experiment.runs.iter().filter_map(|run| match &run.measure {
-            Measured::Storage(storage) => Some(storage),
+            RunWork::Storage(storage) => Some(storage),
             _ => None,
         });
         let incidents = storages.flat_map(|storage| &storage.events).map(|event| &event.incident);
@@ -246,17 +250,17 @@ impl Results {
     }
 }
 
-fn grid_row(row: &Row) -> GridRow {
+fn grid_row(row: &ResultRow) -> Row {
     let mark = if row.rw.contains("write") { Mark::Write } else { Mark::Read };
     let test = match row.counts() {
-        true => GridCell::from(row.test.clone()),
-        false => GridCell::marked(row.test.clone(), Mark::Verdict(VerdictTone::Unknown)),
+        true => Cell::from(row.test.clone()),
+        false => Cell::marked(row.test.clone(), Mark::Verdict(VerdictTone::Unknown)),
     };
-    GridRow::new([
+    Row::new([
         test,
         row.topology.clone().into(),
         row.policy.clone().into(),
-        GridCell::marked(row.rw, mark),
+        Cell::marked(row.rw, mark),
         figure(row.median(|sample| sample.response_ms)).into(),
         figure(row.median(|sample| sample.mb)).into(),
         figure(row.median(|sample| sample.iops)).into(),
@@ -291,14 +295,14 @@ fn matrix_section(matrix: &Matrix<'_>) -> Section {
         .windows
         .iter()
         .map(|window| {
-            let cell = |mtu: &u32| matrix.cell(window, *mtu).map_or(f64::NAN, Cell::mb_s);
+            let cell = |mtu: &u32| matrix.cell(window, *mtu).map_or(f64::NAN, ResultCell::mb_s);
             matrix.mtus.iter().map(cell).collect()
         })
         .collect();
     section.blocks.push(Block::Chart(Card {
         title: "TCP window × MTU".to_owned(),
         detail: "MB/s".to_owned(),
-        svg: chart::heat(&chart::Matrix {
+        svg: chart::heat(&chart::HeatMap {
             row_title: "window",
             column_title: "MTU",
             unit: "MB/s",

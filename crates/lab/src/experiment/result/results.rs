@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunway_bench::compare::Comparison;
-use lunway_report::Verdict;
+use lunway_report::Conclusion;
 
 use crate::cpu::CpuUse;
 use crate::experiment::Experiment;
@@ -22,15 +22,15 @@ pub struct Results {
     /// each.
     pub links: Vec<Link>,
     /// I/O, a row for each run, policy and direction.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ResultRow>,
     /// Bare TCP.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ResultCell>,
     /// Logical units against each other.
     pub comparisons: Vec<Compared>,
     /// Headline numbers, those that could be had.
     pub figures: Vec<(String, f64)>,
     /// Verdicts: one for each `[[verdict]]` of the experiment.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<Conclusion>,
     /// Notes that a reader must know.
     pub notes: Vec<String>,
     /// Congestion control algorithm of TCP.
@@ -58,7 +58,7 @@ pub struct Link {
 
 /// I/O of one direction of one run, with one policy.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct ResultRow {
     /// The run.
     pub test: String,
     /// Name of the topology, for people.
@@ -76,7 +76,7 @@ pub struct Row {
     pub deviance_pct: Option<f64>,
 }
 
-/// One measurement of a [`Row`].
+/// One measurement of a [`ResultRow`].
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Index of the repeat, from 0.
@@ -116,7 +116,7 @@ pub struct Sample {
     /// It was cut short.
     pub partial: bool,
     /// Throughput over time.
-    pub timeline: Timeline,
+    pub timeline: SampledTimeline,
 }
 
 impl Sample {
@@ -128,7 +128,7 @@ impl Sample {
 
 /// Throughput over time, path by path, and what happened meanwhile.
 #[derive(Clone, Debug, Default)]
-pub struct Timeline {
+pub struct SampledTimeline {
     /// Spacing of the values.
     pub interval: Duration,
     /// For each path its name and MB/s.
@@ -150,7 +150,7 @@ pub struct Happened {
 
 /// One cell of a matrix: bare TCP with one window over one MTU and delay.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct ResultCell {
     /// The run.
     pub test: String,
     /// Name of the topology, for people.
@@ -179,7 +179,7 @@ pub struct Cell {
     pub partial: bool,
 }
 
-impl Cell {
+impl ResultCell {
     /// It was done to its end, and the processor did not limit it.
     pub fn counts(&self) -> bool {
         !self.limited && !self.partial
@@ -211,7 +211,7 @@ pub struct Compared {
     pub limited: Vec<bool>,
 }
 
-impl Row {
+impl ResultRow {
     /// The samples that count.
     pub fn counting(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter().filter(|sample| sample.counts())
@@ -261,7 +261,7 @@ impl Row {
     }
 
     /// MB/s against the control of the same repeat, as the median of the repeats in which both count.
-    pub(crate) fn deviance_from(&self, control: &Row) -> Option<f64> {
+    pub(crate) fn deviance_from(&self, control: &ResultRow) -> Option<f64> {
         let pairs = self.counting().filter_map(|sample| {
             let beside = control.counting().find(|beside| beside.repeat == sample.repeat)?;
             Some((sample.mb_s / beside.mb_s - 1.0) * 100.0)

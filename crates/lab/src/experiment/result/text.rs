@@ -6,7 +6,7 @@ use lunway_block::duration::ExactDuration;
 use lunway_report::chart::short_ns;
 use lunway_report::{figure, response_time};
 
-use crate::experiment::result::results::{Cell, Compared, Link, Results, Row};
+use crate::experiment::result::results::{Compared, Link, ResultCell, ResultRow, Results};
 
 /// Ratio from which the window is not the limit: it would allow so much more than was moved.
 const BEYOND_LINK: f64 = 3.0;
@@ -104,7 +104,7 @@ impl Results {
     }
 }
 
-impl Row {
+impl ResultRow {
     /// Against the control, per cent; words where there is none.
     pub(crate) fn deviance_text(&self) -> String {
         match self.deviance_pct {
@@ -155,7 +155,7 @@ impl Row {
     }
 }
 
-impl Cell {
+impl ResultCell {
     /// Returns the place in the matrix: `10 kB × 1500, 1ms`.
     pub(crate) fn name(&self) -> String {
         format!("{} × {}, {}", self.window, self.mtu, ExactDuration(self.delay))
@@ -164,18 +164,18 @@ impl Cell {
 
 /// Cells of one run, direction and delay.
 pub(crate) struct Matrix<'a> {
-    cells: Vec<&'a Cell>,
+    cells: Vec<&'a ResultCell>,
     pub(crate) windows: Vec<String>,
     pub(crate) mtus: Vec<u32>,
 }
 
 impl<'a> Matrix<'a> {
-    fn takes(&self, cell: &Cell) -> bool {
+    fn takes(&self, cell: &ResultCell) -> bool {
         let first = self.cells[0];
         (&first.test, first.rw, first.delay) == (&cell.test, cell.rw, cell.delay)
     }
 
-    fn add(&mut self, cell: &'a Cell) {
+    fn add(&mut self, cell: &'a ResultCell) {
         if !self.mtus.contains(&cell.mtu) {
             self.mtus.push(cell.mtu);
         }
@@ -199,7 +199,7 @@ impl<'a> Matrix<'a> {
         )
     }
 
-    pub(crate) fn cell(&self, window: &str, mtu: u32) -> Option<&'a Cell> {
+    pub(crate) fn cell(&self, window: &str, mtu: u32) -> Option<&'a ResultCell> {
         self.cells.iter().copied().find(|cell| cell.mtu == mtu && cell.window.to_string() == window)
     }
 }
@@ -220,8 +220,8 @@ impl fmt::Display for Matrix<'_> {
                     None => "–".to_owned(),
                 }));
                 let cells = || self.mtus.iter().filter_map(|mtu| self.cell(window, *mtu));
-                let bound = cells().filter_map(Cell::bound_mb_s).fold(f64::NAN, f64::max);
-                let moved = cells().map(Cell::mb_s).fold(0.0, f64::max);
+                let bound = cells().filter_map(ResultCell::bound_mb_s).fold(f64::NAN, f64::max);
+                let moved = cells().map(ResultCell::mb_s).fold(0.0, f64::max);
                 row.push(match bound.is_finite() {
                     true if bound < BEYOND_LINK * moved => format!("≤ {}", figure(bound)),
                     true => "more than the link".to_owned(),

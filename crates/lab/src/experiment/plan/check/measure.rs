@@ -10,7 +10,7 @@ use lunway_block::size::parse_size;
 use super::at::At;
 use crate::experiment::plan::error::{ExperimentError, Problem};
 use crate::experiment::plan::file::{EventTable, OneOrMore, RunTable};
-use crate::experiment::plan::run::{Comparing, Event, Incident, Moment, Path, Storage, Window, Wire};
+use crate::experiment::plan::run::{Comparing, Event, Incident, Moment, RunPath, Storage, Window, Wire};
 use crate::timeline::{self, Action, Timeline};
 use crate::topology::{MTU_DEFAULT, Topology};
 
@@ -159,7 +159,7 @@ fn event(
 pub(super) fn wire(
     at: &At<'_>,
     topology: &Topology,
-    paths: &[Path],
+    paths: &[RunPath],
     table: &RunTable,
 ) -> Result<Wire, ExperimentError> {
     let [path] = paths else {

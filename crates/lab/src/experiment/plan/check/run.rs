@@ -4,7 +4,7 @@ use super::at::At;
 use super::measure::{comparing, storage, wire};
 use crate::experiment::plan::error::{ExperimentError, Problem};
 use crate::experiment::plan::file::{MeasureName, OneOrMore, RunTable};
-use crate::experiment::plan::run::{Measure, NO_POLICY, POLICIES, Path, Run};
+use crate::experiment::plan::run::{NO_POLICY, POLICIES, Run, RunPath, RunWork};
 use crate::topology::Topology;
 
 /// The most paths of a run.
@@ -25,9 +25,9 @@ pub(super) fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Resu
     let team = team(at, &paths, &table)?;
     let policies = policies(at, paths.len(), team, &mut table)?;
     let measure = match table.measure {
-        MeasureName::Storage => Measure::Storage(storage(at, topology, &target, &table)?),
-        MeasureName::Net => Measure::Wire(wire(at, topology, &paths, &table)?),
-        MeasureName::Compare => Measure::Compare(comparing(at, topology, &target, &table)?),
+        MeasureName::Storage => RunWork::Storage(storage(at, topology, &target, &table)?),
+        MeasureName::Net => RunWork::Wire(wire(at, topology, &paths, &table)?),
+        MeasureName::Compare => RunWork::Compare(comparing(at, topology, &target, &table)?),
     };
     Ok(Run {
         topology: table
@@ -93,14 +93,14 @@ fn paths(
     from: &str,
     target: &str,
     written: Option<OneOrMore<String>>,
-) -> Result<Vec<Path>, ExperimentError> {
+) -> Result<Vec<RunPath>, ExperimentError> {
     let written = match (written, &topology.cables[..]) {
         (Some(written), _) => written.0,
         // Where there is one cable there is one way.
         (None, [cable]) => vec![cable.name.clone()],
         _ => return Err(at.wrong("paths", Problem::Missing("there is more than one cable"))),
     };
-    let paths = written.iter().map(|text| Path::parse(text)).collect::<Result<Vec<_>, _>>();
+    let paths = written.iter().map(|text| RunPath::parse(text)).collect::<Result<Vec<_>, _>>();
     let paths = paths.map_err(|option| at.wrong("paths", Problem::PathOption(option)))?;
     at.range("paths", paths.len(), 1..=PATHS_MAX)?;
     for (index, path) in paths.iter().enumerate() {
@@ -127,8 +127,8 @@ fn paths(
 }
 
 /// Returns the number of sessions of the run's team; `None` if the run has no team.
-fn team(at: &At<'_>, paths: &[Path], table: &RunTable) -> Result<Option<u16>, ExperimentError> {
-    let chooses = paths.iter().any(Path::has_options);
+fn team(at: &At<'_>, paths: &[RunPath], table: &RunTable) -> Result<Option<u16>, ExperimentError> {
+    let chooses = paths.iter().any(RunPath::has_options);
     if table.plan.is_some() && chooses {
         return Err(
             at.wrong("plan", Problem::Not("a plan says itself which paths are reserve, and their weights"))
