@@ -21,7 +21,9 @@
 //! | [`ScsiTarget`], [`LogicalUnit`], [`Nexus`] | a target's map of LUNs; a disk as initiators see it; one initiator's connection to them |
 //! | [`LunView`], [`PortGroup`] | what a nexus may see and do; through which ports it is welcome |
 //! | [`StateStore`] | what outlives the process |
-//! | `device_server` | one file per family of commands |
+//! | `device_server` | the way of a command: its row, the gate, what stands in the way, its handler |
+//! | `handlers` | one file per family of commands |
+//! | `command` | a command on its way, and the type of the table's rows |
 //! | `model` | the objects of SAM-5: units, nexuses, targets; reservations, unit attentions, the gate of atomic commands |
 //! | `data` | bytes of commands and answers as types, for both roles |
 //! | [`Response`], [`Status`], [`Sense`] | answers |
@@ -37,8 +39,10 @@
 pub mod block_error;
 pub mod operations;
 
+mod command;
 mod data;
 mod device_server;
+mod handlers;
 mod limits;
 mod model;
 mod working_memory;

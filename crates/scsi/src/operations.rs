@@ -5,59 +5,18 @@
 
 use std::fmt::Write as _;
 
+use crate::command::Handler;
+use crate::command::operation::{Kind, Offered, OperationTable, Passage, row};
+pub use crate::command::operation::{NotFound, Operation};
 use crate::data::opcode::{self as op, service_action as sa};
-use crate::device_server::transfer::Blocks;
-use crate::device_server::{
-    Handler, PaddedCdb, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log,
-    medium, mode, ports, report, sanitize, thin, transfer, verify,
+use crate::handlers::{
+    access, atomic, copy_results, diagnostic, extended_copy, format, identify, log, medium, mode, ports,
+    report, sanitize, thin, transfer, verify,
 };
 use crate::model::authority::Authority;
-use crate::model::gate::Claim;
-use crate::model::logical_unit::LogicalUnit;
 use crate::model::port_group::Reach;
 use crate::model::reservation::Access;
 use crate::model::task_management;
-
-/// Passage of a command through the logical unit's atomic gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passage {
-    /// Does not touch the medium.
-    None,
-    /// Together with all others that are not alone: it touches no blocks that another could change under it.
-    Unit,
-    /// Together with others on its blocks.
-    Shared,
-    /// Alone on its blocks.
-    Exclusive,
-}
-
-/// Condition under which a command is supported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Offered {
-    Always,
-    /// If the device gives space back.
-    Thin,
-    /// If the logical unit offers atomic writes.
-    AtomicWrites,
-}
-
-/// Checks of a command.
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    passage: Passage,
-    access: Access,
-    reach: Reach,
-    /// Needs a medium.
-    medium: bool,
-    /// Changes the medium: refused where that is protected.
-    writes: bool,
-    /// Runs although a unit attention is pending (SPC-4 §5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
-    with_unit_attention: bool,
-    /// Runs beside an operation that has the medium for itself (SBC-4 §4.11.2).
-    beside_medium_operation: bool,
-    /// Reaches other logical units than the one it is sent to.
-    reaches: bool,
-}
 
 const IDENTIFY: Kind = Kind {
     passage: Passage::None,
@@ -104,184 +63,6 @@ const OWN_MEDIUM: Kind = Kind { passage: Passage::None, beside_medium_operation:
 const EXIT: Kind = Kind { writes: false, ..OWN_MEDIUM };
 const COPY: Kind = Kind { reaches: true, ..CONTROL };
 
-/// One supported command.
-pub struct Operation {
-    /// Operation code.
-    pub opcode: u8,
-    /// Service action, for operation codes that have them.
-    pub service_action: Option<u8>,
-    /// The standard's name.
-    pub name: &'static str,
-    /// Section of the standard that defines it.
-    pub section: &'static str,
-    /// CDB usage data (SPC-4 §6.35.3): its length is the CDB's, its bits are those that are evaluated.
-    pub usage: &'static [u8],
-    /// Bits that are refused, by byte: those that ask for something which is not done here. All others that `usage` has
-    /// not are ignored, as SPC-4 §4.2.5.2 leaves it open whether reserved ones are checked, and initiators set them:
-    /// the old logical unit number in bits 7 to 5 of byte 1 (SCSI-2), RELADR, FUA_NV.
-    refused: &'static [(usize, u8)],
-    kind: Kind,
-    authority: Authority,
-    offered: Offered,
-    handler: Handler,
-}
-
-/// Recommended and nominal command timeout, seconds (SPC-4 §6.35.4). Of the order of what initiators use for a disk;
-/// the same for all, because the time is the backing device's.
-pub const RECOMMENDED_TIMEOUT_S: u32 = 30;
-
-const fn row(
-    name: &'static str,
-    section: &'static str,
-    usage: &'static [u8],
-    kind: Kind,
-    authority: Authority,
-    handler: Handler,
-) -> Operation {
-    Operation {
-        opcode: usage[0],
-        service_action: None,
-        name,
-        section,
-        usage,
-        refused: &[],
-        kind,
-        authority,
-        offered: Offered::Always,
-        handler,
-    }
-}
-
-impl Operation {
-    /// Byte 1 holds a service action.
-    const fn acting(mut self) -> Self {
-        self.service_action = Some(self.usage[1] & 0x1F);
-        self
-    }
-
-    const fn refusing(mut self, refused: &'static [(usize, u8)]) -> Self {
-        self.refused = refused;
-        self
-    }
-
-    const fn offered(mut self, offered: Offered) -> Self {
-        self.offered = offered;
-        self
-    }
-
-    /// The logical unit has this command.
-    pub fn is_offered_by(&self, unit: &LogicalUnit) -> bool {
-        match self.offered {
-            Offered::Always => true,
-            Offered::Thin => unit.geometry().unmap.is_thin(),
-            Offered::AtomicWrites => unit.atomic_writes(),
-        }
-    }
-
-    pub(crate) fn passage(&self) -> Passage {
-        self.kind.passage
-    }
-
-    /// The blocks that this command claims at the gate.
-    pub(crate) fn claim(&self, cdb: &PaddedCdb, data_out: &[u8]) -> Claim {
-        if !matches!(self.kind.passage, Passage::Shared | Passage::Exclusive) {
-            return Claim::Nothing;
-        }
-        let blocks = match (self.opcode, self.usage.len()) {
-            (op::UNMAP, _) => return thin::claim_of_unmap(data_out),
-            (op::COMPARE_AND_WRITE, _) => atomic::blocks_of_compare_and_write(cdb),
-            (op::WRITE_ATOMIC_16, _) => atomic::blocks_of_write_atomic(cdb),
-            (_, 6) => Blocks::of_6(cdb),
-            (_, 10) => Blocks::of_10(cdb),
-            (_, 12) => Blocks::of_12(cdb),
-            (_, _) => Blocks::of_16(cdb),
-        };
-        Claim::blocks(blocks.lba, blocks.count.into())
-    }
-
-    /// Returns the effect of reservations on this command. Two commands are refused only where they ask for more than
-    /// nothing (SBC-4 table 13): START STOP UNIT that does not start, PREVENT ALLOW MEDIUM REMOVAL that prevents.
-    pub(crate) fn access(&self, cdb: &PaddedCdb) -> Access {
-        const START: u8 = 0x01;
-        const POWER_CONDITION: u8 = 0xF0;
-        const PREVENT: u8 = 0x03;
-        let asks_for_nothing = match self.opcode {
-            op::START_STOP_UNIT => cdb.has(4, START) && !cdb.has(4, POWER_CONDITION),
-            op::PREVENT_ALLOW_MEDIUM_REMOVAL => !cdb.has(4, PREVENT),
-            _ => false,
-        };
-        if asks_for_nothing { Access::Free } else { self.kind.access }
-    }
-
-    /// Authority that the row states.
-    pub(crate) fn authority(&self) -> Authority {
-        self.authority
-    }
-
-    /// Authority that this command needs. Some need less than their row states, because they change nothing or give up
-    /// what is the nexus's own: START STOP UNIT that neither loads nor ejects, PREVENT ALLOW MEDIUM REMOVAL that
-    /// allows, and REGISTER with the new key 0 and for nobody else, which ends the nexus's own registration.
-    pub(crate) fn authority_of(&self, cdb: &PaddedCdb, data_out: &[u8]) -> Authority {
-        const LOEJ: u8 = 0x02;
-        const POWER_CONDITION: u8 = 0xF0;
-        const PREVENT: u8 = 0x03;
-        let changes = match (self.opcode, self.service_action) {
-            (op::START_STOP_UNIT, _) => cdb.has(4, LOEJ) && !cdb.has(4, POWER_CONDITION),
-            (op::PREVENT_ALLOW_MEDIUM_REMOVAL, _) => cdb.has(4, PREVENT),
-            (op::PERSISTENT_RESERVE_OUT, Some(sa::REGISTER | sa::REGISTER_AND_IGNORE_EXISTING_KEY)) => {
-                !access::unregisters_own(data_out)
-            }
-            _ => true,
-        };
-        if changes { self.authority } else { Authority::Observe }
-    }
-
-    pub(crate) fn reach(&self) -> Reach {
-        self.kind.reach
-    }
-
-    pub(crate) fn needs_medium(&self) -> bool {
-        self.kind.medium
-    }
-
-    pub(crate) fn writes(&self) -> bool {
-        self.kind.writes
-    }
-
-    pub(crate) fn runs_with_unit_attention(&self) -> bool {
-        self.kind.with_unit_attention
-    }
-
-    pub(crate) fn runs_beside_medium_operation(&self) -> bool {
-        self.kind.beside_medium_operation
-    }
-
-    /// It reads or changes blocks or state, and so is meant for one particular unit; other commands only ask about
-    /// whichever is there.
-    pub(crate) fn presumes_the_unit(&self) -> bool {
-        self.kind.passage != Passage::None || self.kind.reaches || self.authority != Authority::Observe
-    }
-
-    pub(crate) fn reaches_other_units(&self) -> bool {
-        self.kind.reaches
-    }
-
-    pub(crate) fn handler(&self) -> Handler {
-        self.handler
-    }
-
-    /// First bit of the CDB that asks for something which is not done here: its byte and bit. Of CONTROL that is NACA
-    /// (SAM-5 §5.2).
-    pub(crate) fn refused_bit(&self, cdb: &[u8]) -> Option<(u16, u8)> {
-        const NACA: u8 = 0x04;
-        let control = (self.usage.len() - 1, NACA);
-        self.refused.iter().copied().chain([control]).find_map(|(at, bits)| {
-            let set = cdb.get(at)? & bits;
-            (set != 0).then(|| (at as u16, set.ilog2() as u8))
-        })
-    }
-}
-
 // Fields that many CDBs share. DPO and FUA; GROUP NUMBER is evaluated and has no effect.
 const DPO_FUA: u8 = 0x18;
 const DPO: u8 = 0x10;
@@ -318,7 +99,7 @@ const ALL_OF_SANITIZE: &[(usize, u8)] = &[(1, 0x40), (2, 0xFF), (3, 0xFF), (4, 0
 const REPORT_TYPE: &[(usize, u8)] = &[(14, 0xFF)];
 
 use Authority::{Change, ChangeAll, Observe};
-use Handler::{Nexus, Unit};
+use Handler::{Nexus, Table, Unit};
 
 /// All supported operations, by operation code and service action.
 #[rustfmt::skip]
@@ -328,7 +109,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("FORMAT UNIT", "SBC-4 §5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Change, Unit(format::format_unit)).refusing(FORMAT),
     row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_6)),
     row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_6)),
-    row("INQUIRY", "SPC-4 §6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Unit(identify::inquiry)).refusing(CMDDT),
+    row("INQUIRY", "SPC-4 §6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Table(identify::inquiry)).refusing(CMDDT),
     row("MODE SELECT (6)", "SPC-4 §6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Change, Unit(mode::select_6)).refusing(RTD),
     row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)).refusing(THIRD_PARTY_6),
     row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)).refusing(THIRD_PARTY_6),
@@ -367,7 +148,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("EXTENDED COPY (LID1)", "SPC-4 §6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Observe, Unit(extended_copy::extended_copy)).acting(),
+    row("EXTENDED COPY (LID1)", "SPC-4 §6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Observe, Table(extended_copy::extended_copy)).acting(),
     row("RECEIVE COPY STATUS (LID1)", "SPC-4 §6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::copy_status)).acting(),
     row("RECEIVE COPY DATA (LID1)", "SPC-4 §6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::receive_data)).acting(),
     row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 §6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::operating_parameters)).acting(),
@@ -386,7 +167,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(thin::get_lba_status)).acting().refusing(REPORT_TYPE),
     row("REPORT LUNS", "SPC-4 §6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
     row("REPORT TARGET PORT GROUPS", "SPC-4 §6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
-    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 §6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
+    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 §6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Table(report::supported_operation_codes)).acting(),
     row("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", "SPC-4 §6.36", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_task_management_functions)).acting(),
     row("SET TARGET PORT GROUPS", "SPC-4 §6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, ChangeAll, Unit(ports::set_groups)).acting(),
     row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_12)).refusing(PROTECT),
@@ -396,52 +177,12 @@ pub static OPERATIONS: &[Operation] = &[
     row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(report::read_defect_data_12)),
 ];
 
-/// No row has this operation code.
-const ABSENT: u8 = u8::MAX;
-
-/// Row of the first operation with each operation code.
-static FIRST: [u8; 256] = {
-    let mut first = [ABSENT; 256];
-    let mut index = OPERATIONS.len();
-    while index > 0 {
-        index -= 1;
-        first[OPERATIONS[index].opcode as usize] = index as u8;
-    }
-    first
-};
-
-/// Why there is no operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotFound {
-    /// The operation code is unknown.
-    Opcode,
-    /// The operation code is known, the service action is not.
-    ServiceAction,
-}
-
-/// All rows of an operation code.
-pub fn with_opcode(opcode: u8) -> &'static [Operation] {
-    match FIRST[usize::from(opcode)] {
-        ABSENT => &[],
-        first => {
-            let rest = &OPERATIONS[usize::from(first)..];
-            let len = rest.iter().position(|row| row.opcode != opcode).unwrap_or(rest.len());
-            &rest[..len]
-        }
-    }
-}
+/// The same, found by operation code.
+pub(crate) static TABLE: OperationTable = OperationTable::new(OPERATIONS);
 
 /// The row of a command by its first two bytes.
 pub fn find(opcode: u8, byte_1: u8) -> Result<&'static Operation, NotFound> {
-    let first = match FIRST[usize::from(opcode)] {
-        ABSENT => return Err(NotFound::Opcode),
-        first => &OPERATIONS[usize::from(first)],
-    };
-    if first.service_action.is_none() {
-        return Ok(first);
-    }
-    let action = Some(byte_1 & 0x1F);
-    with_opcode(opcode).iter().find(|row| row.service_action == action).ok_or(NotFound::ServiceAction)
+    TABLE.find(opcode, byte_1)
 }
 
 /// The tables for the documentation: operations, and task management functions.
@@ -457,7 +198,7 @@ pub fn markdown() -> String {
             (Offered::Always, Passage::Exclusive) => "atomic",
             (Offered::Always, _) => "",
         };
-        let who = row.authority.in_words();
+        let who = row.authority().in_words();
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             page,
@@ -486,7 +227,6 @@ mod tests {
             let found = find(row.opcode, row.usage[1]).unwrap_or_else(|_| panic!("{} not found", row.name));
             assert_eq!(found.name, row.name);
         }
-        assert!(OPERATIONS.len() < usize::from(ABSENT));
     }
 
     #[test]
@@ -512,7 +252,7 @@ mod tests {
     #[test]
     fn bits_that_ask_for_what_is_not_done_are_refused_and_reserved_ones_are_not() {
         let refused = |opcode, at: usize, byte: u8| {
-            let rows = with_opcode(opcode);
+            let rows = TABLE.with_opcode(opcode);
             let mut cdb = vec![0; rows[0].usage.len()];
             (cdb[0], cdb[at]) = (opcode, byte);
             rows[0].refused_bit(&cdb)

@@ -1,7 +1,7 @@
 //! The memory that a command takes while it is carried out, beside the data that it is given and gives back.
 
 use crate::data::opcode as op;
-use crate::device_server::{extended_copy, thin, verify};
+use crate::handlers::{extended_copy, thin, verify};
 
 /// Upper bound of the buffers that the device server allocates for a command of its own accord, bytes: a chunk of the
 /// medium that VERIFY compares, the pattern of WRITE SAME, what COMPARE AND WRITE reads. READ and parameter data are

@@ -10,6 +10,7 @@
 //! | `lun.rs` | logical unit numbers as eight bytes (SAM-5 §4.7), and the parameter data of REPORT LUNS |
 //! | `mode.rs` | mode parameters: headers, block descriptors and pages (SPC-4 §7.5, SBC-4) |
 //! | `opcode.rs` | operation codes and service actions of a disk (SPC-4 annex F, SBC-4 annex A) |
+//! | `persistent_reserve.rs` | parameter list of PERSISTENT RESERVE OUT (SPC-4 §6.16.3) |
 //! | `response.rs` | the answer to one command |
 //! | `sense.rs` | sense data: what went wrong, in both formats of SPC-4 §4.5 |
 //! | `status.rs` | SCSI status codes |
@@ -24,6 +25,7 @@ pub(crate) mod lba_status;
 pub(crate) mod lun;
 pub mod mode;
 pub mod opcode;
+pub(crate) mod persistent_reserve;
 pub(crate) mod response;
 pub(crate) mod sense;
 pub(crate) mod status;

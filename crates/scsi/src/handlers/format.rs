@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lunway_block::{BlockError, TimeSlices, Zeroing};
 
-use super::{Answer, Command, settle};
+use crate::command::{Answer, Command, settle};
 use crate::data::field::{u16_at, u32_at};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Io, SharedBuf, TimeSlices, Zeroing};
 
-use super::{Answer, Command, settle, stepwise};
+use crate::command::{Answer, Command, settle, stepwise};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::model::gate;

@@ -2,7 +2,7 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, parameter_data};
+use crate::command::{Answer, Command, parameter_data};
 use crate::data::field::put;
 use crate::data::response::Response;
 use crate::data::sense::Sense;

@@ -2,7 +2,7 @@
 
 use lunway_block::{Buf, Io};
 
-use super::{Answer, Command, parameter_data, stepwise};
+use crate::command::{Answer, Command, parameter_data, stepwise};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 use crate::model::gate::{self, Claim};

@@ -2,7 +2,7 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, parameter_data, stepwise};
+use crate::command::{Answer, Command, parameter_data, stepwise};
 use crate::data::field::{u8_at, u16_at};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};

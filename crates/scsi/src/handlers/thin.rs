@@ -3,8 +3,8 @@
 use lunway_block::{Buf, Caching, Durability, Io, TimeSlices, Zeroing};
 
 use super::transfer::Blocks;
-use super::{Answer, Command, failure, parameter_data, stepwise};
 use crate::block_error::Step;
+use crate::command::{Answer, Command, failure, parameter_data, stepwise};
 use crate::data::field::{u16_at, u32_at, u64_at};
 use crate::data::lba_status::{LbaStatus, Provisioning};
 use crate::data::response::Response;

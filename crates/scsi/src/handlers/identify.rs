@@ -2,7 +2,9 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, PaddedCdb, parameter_data, product_data};
+use super::product_data;
+use crate::command::operation::OperationTable;
+use crate::command::{Answer, Command, PaddedCdb, parameter_data};
 use crate::data::capacity::ReadCapacity;
 use crate::data::inquiry::{Inquiry, PeripheralType};
 use crate::data::lun::{Lun, LunList};
@@ -23,13 +25,12 @@ fn inquiry_request(cdb: &PaddedCdb) -> Result<(Option<u8>, usize), Response> {
     }
 }
 
-pub(crate) fn inquiry(command: Command) -> Answer {
+pub(crate) fn inquiry(command: Command, operations: &'static OperationTable) -> Answer {
     let (page, allocation) = inquiry_request(&command.cdb)?;
     let data = match page {
         None => Inquiry::of(&command.itl).build().to_vec(),
-        Some(page) => {
-            product_data::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?
-        }
+        Some(page) => product_data::build(page, &command.itl, operations)
+            .ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
     };
     Ok(Io::Ready(parameter_data(&data, allocation)))
 }

@@ -2,7 +2,7 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, parameter_data, stepwise};
+use crate::command::{Answer, Command, parameter_data, stepwise};
 use crate::data::field::{put, u8_at, u16_at, u32_at, u64_at};
 use crate::data::mode::{ModeSense, PageControl, SelectError};
 use crate::data::response::Response;

@@ -3,8 +3,8 @@
 use lunway_block::{Buf, Durability, TimeSlices};
 
 use super::transfer::{Blocks, whole_blocks};
-use super::{Answer, Command, failure, stepwise};
 use crate::block_error::Step;
+use crate::command::{Answer, Command, failure, stepwise};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
 

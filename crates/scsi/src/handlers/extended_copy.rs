@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Geometry, SharedBuf, TimeSlices, Zeroing};
 
-use super::{Answer, Command, refusal_of, settle};
+use crate::command::operation::OperationTable;
+use crate::command::refusal::refusal_of;
+use crate::command::{Answer, Command, settle};
 use crate::data::field::{u8_at, u16_at, u32_at, u64_at};
 use crate::data::opcode;
 use crate::data::response::Response;
@@ -32,6 +34,8 @@ struct Party {
     itl: Arc<ItlNexus>,
     /// PAD: what is left of a block is discarded at the source, filled with zeroes at the destination.
     pad: bool,
+    /// What READ and WRITE are refused by.
+    operations: &'static OperationTable,
 }
 
 impl Party {
@@ -73,7 +77,11 @@ fn aborted(code: AdditionalSense, segment: usize) -> Sense {
 }
 
 /// The party that a target descriptor names; `Err`: the descriptor itself is wrong.
-fn party(slot: &[u8], reachable: &[Arc<ItlNexus>]) -> Result<Option<Party>, AdditionalSense> {
+fn party(
+    slot: &[u8],
+    reachable: &[Arc<ItlNexus>],
+    operations: &'static OperationTable,
+) -> Result<Option<Party>, AdditionalSense> {
     const PAD: u8 = 0x04;
     if slot[0] != descriptor::IDENTIFICATION {
         return Err(AdditionalSense::UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE);
@@ -99,7 +107,7 @@ fn party(slot: &[u8], reachable: &[Arc<ItlNexus>]) -> Result<Option<Party>, Addi
     if block_len != 0 && block_len != itl.unit().geometry().logical_sector {
         return Err(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST);
     }
-    Ok(Some(Party { itl: itl.clone(), pad: slot[28] & PAD != 0 }))
+    Ok(Some(Party { itl: itl.clone(), pad: slot[28] & PAD != 0, operations }))
 }
 
 /// Takes the next segment descriptor off the list.
@@ -194,7 +202,8 @@ impl From<BlockError> for Failure {
 fn check(party: &Party, opcode: u8, blocks: &Claim) -> Result<(), Failure> {
     let mut cdb = [0; 16];
     cdb[0] = opcode;
-    let refused = refusal_of(&party.itl, &cdb).is_some() || party.itl.unit().is_unsettled(blocks);
+    let refused =
+        refusal_of(&party.itl, party.operations, &cdb).is_some() || party.itl.unit().is_unsettled(blocks);
     if refused { Err(Failure::Refused) } else { Ok(()) }
 }
 
@@ -357,7 +366,7 @@ fn list_identifier(list: &[u8]) -> Result<(Option<u8>, bool), Response> {
     }
 }
 
-pub(crate) fn extended_copy(command: Command) -> Answer {
+pub(crate) fn extended_copy(command: Command, operations: &'static OperationTable) -> Answer {
     let len = command.cdb.u32(10) as usize;
     if len == 0 {
         return Ok(lunway_block::Io::Ready(Response::good()));
@@ -391,7 +400,7 @@ pub(crate) fn extended_copy(command: Command) -> Answer {
     }
     let parties = targets
         .chunks_exact(TARGET_DESCRIPTOR)
-        .map(|slot| party(slot, &copy.reachable))
+        .map(|slot| party(slot, &copy.reachable, operations))
         .collect::<Result<Vec<_>, _>>()
         .map_err(refuse)?;
     let mut segments = Vec::new();

@@ -1,11 +1,11 @@
 //! Third-party copy, page 8Fh (SPC-4 §7.8.17): which of its commands and descriptors the copy manager understands.
 
+use crate::command::operation::OperationTable;
 use crate::data::field::put;
 use crate::data::opcode;
 use crate::model::copy_record::{
     COPIES_MAX, DESCRIPTORS_LEN_MAX, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGETS_MAX, descriptor,
 };
-use crate::operations;
 
 /// Third-party copy descriptor types (SPC-4 table 661).
 mod kind {
@@ -24,12 +24,12 @@ fn push(body: &mut Vec<u8>, kind: u16, mut content: Vec<u8>) {
     body.extend(content);
 }
 
-pub(crate) fn build_body() -> Vec<u8> {
+pub(crate) fn build_body(operations: &OperationTable) -> Vec<u8> {
     let mut body = Vec::new();
     let mut commands = vec![0];
     for opcode in [opcode::THIRD_PARTY_COPY_OUT, opcode::THIRD_PARTY_COPY_IN] {
         let actions: Vec<u8> =
-            operations::with_opcode(opcode).iter().filter_map(|row| row.service_action).collect();
+            operations.with_opcode(opcode).iter().filter_map(|row| row.service_action).collect();
         commands.extend([opcode, actions.len() as u8]);
         commands.extend(actions);
     }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn descriptors_fill_the_page_exactly_and_name_the_commands() {
-        let body = build_body();
+        let body = build_body(&crate::operations::TABLE);
         let mut kinds = Vec::new();
         let mut rest = &body[..];
         while let [a, b, c, d, ..] = *rest {

@@ -4,8 +4,8 @@ use lunway_block::Buf;
 
 use super::transfer::{Blocks, whole_blocks};
 use super::verify::{first_difference, miscompare};
-use super::{Answer, Command, PaddedCdb, failure, stepwise};
 use crate::block_error::Step;
+use crate::command::{Answer, Command, PaddedCdb, failure, stepwise};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
 

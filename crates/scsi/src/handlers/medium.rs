@@ -2,8 +2,8 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, failure, stepwise};
 use crate::block_error::Step;
+use crate::command::{Answer, Command, failure, stepwise};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
 use crate::model::logical_unit::obstacle;

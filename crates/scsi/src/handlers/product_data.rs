@@ -2,6 +2,7 @@
 //! by page (SPC-4 §7.8).
 
 use super::third_party_copy;
+use crate::command::operation::OperationTable;
 use crate::data::field::put_ascii;
 use crate::data::inquiry::{Inquiry, PeripheralType};
 use crate::data::vpd::{
@@ -26,14 +27,14 @@ const PAGES: [u8; 8] = [
 ];
 
 /// A page as this nexus sees it; `None`: there is no such page.
-pub(crate) fn build(code: u8, itl: &ItlNexus) -> Option<Vec<u8>> {
+pub(crate) fn build(code: u8, itl: &ItlNexus, operations: &OperationTable) -> Option<Vec<u8>> {
     let unit = itl.unit();
     let body = match code {
         page::SUPPORTED => PAGES.to_vec(),
         page::UNIT_SERIAL_NUMBER => unit.identity().serial().as_bytes().to_vec(),
         page::DEVICE_IDENTIFICATION => DeviceIdentification::of(itl).build_body(),
         page::EXTENDED_INQUIRY => extended_inquiry(unit.geometry().volatile_cache),
-        page::THIRD_PARTY_COPY => third_party_copy::build_body(),
+        page::THIRD_PARTY_COPY => third_party_copy::build_body(operations),
         page::BLOCK_LIMITS => BlockLimits::of(unit).build_body().to_vec(),
         page::BLOCK_DEVICE_CHARACTERISTICS => {
             BlockDeviceCharacteristics::of(&unit.geometry()).build_body().to_vec()

@@ -2,8 +2,8 @@
 
 use lunway_block::{BlockDevice, Buf, Geometry, Io, SharedBuf};
 
-use super::{Answer, Command, PaddedCdb, failure};
 use crate::block_error::{Step, response_of};
+use crate::command::{Answer, Command, PaddedCdb, failure};
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
 

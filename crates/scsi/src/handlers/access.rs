@@ -2,9 +2,10 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, parameter_data, stepwise};
+use crate::command::{Answer, Command, parameter_data, stepwise};
 use crate::data::field::{put, u8_at, u16_at, u32_at, u64_at};
 use crate::data::opcode::service_action as sa;
+use crate::data::persistent_reserve::flag;
 use crate::data::response::Response;
 use crate::data::sense::{AdditionalSense, Sense};
 use crate::data::status::Status;
@@ -114,21 +115,6 @@ pub(crate) fn read_full_status(command: Command) -> Answer {
 const PARAMETER_LIST: usize = 24;
 /// More than 256 TransportIDs of the longest names.
 const PARAMETER_LIST_MAX: usize = 64 << 10;
-
-mod flag {
-    pub(super) const APTPL: u8 = 0x01;
-    /// In byte 17 of REGISTER AND MOVE.
-    pub(super) const UNREG: u8 = 0x02;
-    /// In byte 20 of the basic list.
-    pub(super) const ALL_TG_PT: u8 = 0x04;
-    pub(super) const SPEC_I_PT: u8 = 0x08;
-}
-
-/// The parameter list of a REGISTER that removes registrations of the sender alone, and so takes nothing from other
-/// nexuses.
-pub(crate) fn unregisters_own(list: &[u8]) -> bool {
-    u64_at(list, 8) == Some(0) && u8_at(list, 20).is_some_and(|flags| flags & flag::SPEC_I_PT == 0)
-}
 
 /// A PERSISTENT RESERVE OUT command with its parameter list.
 struct Request {

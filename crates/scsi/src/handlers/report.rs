@@ -3,12 +3,12 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, parameter_data};
+use crate::command::operation::{Operation, OperationTable, RECOMMENDED_TIMEOUT_S};
+use crate::command::{Answer, Command, parameter_data};
 use crate::data::field::put;
 use crate::data::sense::Sense;
 use crate::model::logical_unit::LogicalUnit;
 use crate::model::task_management::{FUNCTIONS, TaskManagementFunction};
-use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
 
 /// REPORTING OPTIONS (SPC-4 §6.35.1).
 mod option {
@@ -24,16 +24,18 @@ mod support {
     pub(super) const AS_STANDARD: u8 = 0b011;
 }
 
-pub(crate) fn supported_operation_codes(command: Command) -> Answer {
+pub(crate) fn supported_operation_codes(command: Command, operations: &'static OperationTable) -> Answer {
     const RCTD: u8 = 0x80;
     let cdb = &command.cdb;
     let timeouts = cdb.has(2, RCTD);
     let (opcode, action, allocation) = (cdb.u8(3), cdb.u16(4), cdb.u32(6) as usize);
-    let rows = operations::with_opcode(opcode);
+    let rows = operations.with_opcode(opcode);
     let acting = rows.first().is_some_and(|row| row.service_action.is_some());
     let of_action = rows.iter().find(|row| row.service_action.map(u16::from) == Some(action));
     let found = match cdb.u8(2) & 0b111 {
-        option::ALL => return Ok(Io::Ready(parameter_data(&all(command.unit(), timeouts), allocation))),
+        option::ALL => {
+            return Ok(Io::Ready(parameter_data(&all(operations, command.unit(), timeouts), allocation)));
+        }
         // The option must fit the operation code: it has service actions or not.
         option::OPCODE if acting => return Err(Sense::invalid_cdb_field(2, 2).into()),
         option::SERVICE_ACTION if !rows.is_empty() && !acting => {
@@ -59,11 +61,11 @@ fn timeouts_descriptor() -> [u8; TIMEOUTS] {
     bytes
 }
 
-fn all(unit: &LogicalUnit, timeouts: bool) -> Vec<u8> {
+fn all(operations: &OperationTable, unit: &LogicalUnit, timeouts: bool) -> Vec<u8> {
     const SERVACTV: u8 = 0x01;
     const CTDP: u8 = 0x02;
     let mut bytes = vec![0; 4];
-    for row in OPERATIONS.iter().filter(|row| row.is_offered_by(unit)) {
+    for row in operations.rows().iter().filter(|row| row.is_offered_by(unit)) {
         let mut descriptor = [0; 8];
         descriptor[0] = row.opcode;
         put(&mut descriptor, 2, u16::from(row.service_action.unwrap_or(0)).to_be_bytes());
