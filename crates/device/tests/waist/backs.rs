@@ -9,6 +9,7 @@ use lunway_block::conformance::{Instance, Local, Reopen, SIZE_MIN, Subject};
 use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
 use lunway_image::Format;
+use lunway_image::vhd::format::{FOOTER_CHECKSUM, HEADER_CHECKSUM, checksum};
 use lunway_image::vhd::{Layout, Writer};
 use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_memory::{NullDisk, RamDisk};
@@ -167,13 +168,55 @@ async fn a_vhdx_on_a_device_conforms() {
     .await;
 }
 
-/// A VHD of zeroes in a file.
-fn new_vhd(fixed: bool) -> NamedTempFile {
-    let file = NamedTempFile::new().unwrap();
-    let layout =
-        Layout { size: SIZE_MIN, fixed, block_size: Some(512 << 10), id: Guid::from_digits(5), now: 1 << 30 };
-    Writer::create(file.reopen().unwrap(), &layout).unwrap();
-    file
+/// A VHD of zeroes in a folder.
+fn new_vhd(folder: &Path, fixed: bool) -> PathBuf {
+    let path = folder.join("disk.vhd");
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    let layout = Layout { size: SIZE_MIN, fixed, block_size: Some(512 << 10), id: VHD, now: 1 << 30 };
+    Writer::create(file, &layout).unwrap();
+    path
+}
+
+/// Identity of the disk of [`new_vhd`].
+const VHD: Guid = Guid::from_digits(5);
+
+/// A differencing VHD without any block, so that all of it lies in the parent: what `new_vhd` makes, with another
+/// identity and type, and the name of the parent beside it.
+fn new_child_vhd(folder: &Path) -> PathBuf {
+    const HEADER: usize = 512;
+    /// What a new dynamic file has between header and footer ends there: the table, of one sector.
+    const TABLE_END: usize = HEADER + 1024 + 512;
+    let parent = new_vhd(folder, false);
+    let mut bytes = std::fs::read(&parent).unwrap();
+    let mut footer = bytes.split_off(bytes.len() - 512);
+    assert_eq!(bytes.len(), TABLE_END, "the table is what was written");
+    // Type (4: differencing) and identity.
+    footer[60..64].copy_from_slice(&4u32.to_be_bytes());
+    footer[68] ^= 0xFF;
+    bytes[HEADER + 40..HEADER + 56].copy_from_slice(&VHD.to_digits().to_be_bytes());
+    let name: Vec<u16> = "disk.vhd".encode_utf16().collect();
+    let big_endian: Vec<u8> = name.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+    bytes[HEADER + 64..][..big_endian.len()].copy_from_slice(&big_endian);
+    // The first locator: a relative path, in a sector behind the table.
+    let relative: Vec<u8> = ".\\disk.vhd".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let locator = HEADER + 576;
+    bytes[locator..locator + 4].copy_from_slice(b"W2ru");
+    bytes[locator + 4..locator + 8].copy_from_slice(&1u32.to_be_bytes());
+    bytes[locator + 8..locator + 12].copy_from_slice(&(relative.len() as u32).to_be_bytes());
+    bytes[locator + 16..locator + 24].copy_from_slice(&(TABLE_END as u64).to_be_bytes());
+    bytes.extend(&relative);
+    bytes.resize(TABLE_END + 512, 0);
+    let sum = |bytes: &mut [u8], field: usize| {
+        let sum = checksum(bytes, field).to_be_bytes();
+        bytes[field..field + 4].copy_from_slice(&sum);
+    };
+    sum(&mut footer, FOOTER_CHECKSUM);
+    sum(&mut bytes[HEADER..HEADER + 1024], HEADER_CHECKSUM);
+    bytes[..512].copy_from_slice(&footer);
+    bytes.extend(&footer);
+    let path = folder.join("child.vhd");
+    std::fs::write(&path, bytes).unwrap();
+    path
 }
 
 #[tokio::test]
@@ -181,51 +224,68 @@ async fn a_vhd_that_is_filled_conforms() {
     for (name, fixed) in [("VHD that is filled, dynamic", false), ("VHD that is filled, fixed", true)] {
         conforms(Subject::device(name, move || {
             Box::pin(async move {
-                let file = new_vhd(fixed);
-                let device = Arc::new(NewVhd::open(file.path()).unwrap());
-                Instance { keep: Box::new(file), ..Instance::plain(device) }
+                let folder = tempfile::tempdir().unwrap();
+                let device = Arc::new(NewVhd::open(&new_vhd(folder.path(), fixed)).unwrap());
+                Instance { keep: Box::new(folder), ..Instance::plain(device) }
             })
         }))
         .await;
     }
 }
 
-/// A qcow2 file of zeroes: version 3, clusters of 64 KiB, an empty L1 table in the second of them and an empty table
-/// of reference counts in the third.
-fn new_qcow2() -> NamedTempFile {
+/// A qcow2 file of zeroes, or of what its backing file has: version 3, clusters of 64 KiB, an empty L1 table in the
+/// second of them and an empty table of reference counts in the third.
+fn new_qcow2(folder: &Path, backing: Option<&str>) -> PathBuf {
     const CLUSTER_BITS: u32 = 16;
-    let words: [&[u32]; 4] = [
-        // Version; no backing file: offset (two words) and length of its name.
-        &[3, 0, 0, 0],
+    const HEADER_LEN: u32 = 104;
+    /// Type of the header extension with the format of the backing file; one of type 0 ends them all.
+    const BACKING_FORMAT: u32 = 0xE279_2ACA;
+    let name = backing.unwrap_or_default();
+    // Behind the header: an extension of eight bytes ("raw"), the end, the name.
+    let extensions =
+        if backing.is_some() { [BACKING_FORMAT, 3, 0x7261_7700, 0, 0, 0].as_slice() } else { &[] };
+    let name_at = if backing.is_some() { HEADER_LEN + 4 * extensions.len() as u32 } else { 0 };
+    let words: [&[u32]; 5] = [
+        // Version; the backing file's name: offset (two words) and length.
+        &[3, 0, name_at, name.len() as u32],
         // The disk's size (two words), no encryption, entries of the L1 table.
         &[CLUSTER_BITS, 0, SIZE_MIN as u32, 0, 1],
         // Offsets of the L1 table and of the reference counts, clusters of these; no snapshots.
         &[0, 1 << CLUSTER_BITS, 0, 2 << CLUSTER_BITS, 1, 0, 0, 0],
         // No incompatible, compatible or autoclear features; counts of 16 bits; the header's length.
-        &[0, 0, 0, 0, 0, 0, 4, 104],
+        &[0, 0, 0, 0, 0, 0, 4, HEADER_LEN],
+        extensions,
     ];
     let mut header = b"QFI\xfb".to_vec();
     header.extend(words.concat().into_iter().flat_map(u32::to_be_bytes));
-    let file = NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), header).unwrap();
-    file.as_file().set_len(3 << CLUSTER_BITS).unwrap();
-    file
+    header.extend(name.as_bytes());
+    let path = folder.join("disk.qcow2");
+    std::fs::write(&path, header).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(3 << CLUSTER_BITS).unwrap();
+    path
+}
+
+fn new_qcow2_with_backing(folder: &Path) -> PathBuf {
+    File::create_new(folder.join("base.img")).unwrap().set_len(SIZE_MIN).unwrap();
+    new_qcow2(folder, Some("base.img"))
 }
 
 #[tokio::test]
 async fn images_that_are_only_read_conform() {
-    type Make = fn() -> NamedTempFile;
-    let images: [(&str, Format, Make); 3] = [
-        ("VHD, dynamic, read", Format::Vhd, || new_vhd(false)),
-        ("VHD, fixed, read", Format::Vhd, || new_vhd(true)),
-        ("qcow2, read", Format::Qcow2, new_qcow2),
+    type Make = fn(&Path) -> PathBuf;
+    let images: [(&str, Format, Make); 5] = [
+        ("VHD, dynamic, read", Format::Vhd, |folder| new_vhd(folder, false)),
+        ("VHD, fixed, read", Format::Vhd, |folder| new_vhd(folder, true)),
+        ("VHD, differencing, read", Format::Vhd, new_child_vhd),
+        ("qcow2, read", Format::Qcow2, |folder| new_qcow2(folder, None)),
+        ("qcow2 with a backing file, read", Format::Qcow2, new_qcow2_with_backing),
     ];
     for (name, format, make) in images {
         conforms(Subject::device(name, move || {
             Box::pin(async move {
-                let file = make();
-                let device = Arc::new(ImageDevice::open(file.path(), format).unwrap());
-                Instance { keep: Box::new(file), ..Instance::plain(device) }
+                let folder = tempfile::tempdir().unwrap();
+                let device = Arc::new(ImageDevice::open(&make(folder.path()), format).unwrap());
+                Instance { keep: Box::new(folder), ..Instance::plain(device) }
             })
         }))
         .await;

@@ -9,7 +9,7 @@ use lunway_block::conformance::{Check, Outcome};
 const FILE: &str = "docs/devices.md";
 
 /// All rows there are, in their order.
-const NAMES: [&str; 36] = [
+const NAMES: [&str; 38] = [
     "memory",
     "memory, sectors of 4 KiB",
     "`null:`",
@@ -27,7 +27,9 @@ const NAMES: [&str; 36] = [
     "VHDX on iSCSI, `vhdx:iscsi://…`",
     "VHD, dynamic, read",
     "VHD, fixed, read",
+    "VHD, differencing, read",
     "qcow2, read",
+    "qcow2 with a backing file, read",
     "VHD that is filled, dynamic",
     "VHD that is filled, fixed",
     "iSCSI: target and initiator",
