@@ -1,6 +1,6 @@
 //! Devices whose answers a command waits for.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use lunway_block::{
@@ -12,6 +12,7 @@ use lunway_block::{
 pub(crate) struct Awaited {
     inner: Arc<dyn BlockDevice>,
     unanswered: Unanswered,
+    changed: AtomicBool,
 }
 
 impl Awaited {
@@ -22,7 +23,18 @@ impl Awaited {
         Self {
             inner,
             unanswered: Unanswered(Arc::new(Count { name, requests: AtomicUsize::new(0), device })),
+            changed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether anything was asked of it that changes its content, answered or not.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    fn change<T: Send + 'static>(&self, begin: impl FnOnce(&dyn BlockDevice) -> Io<T>) -> Io<T> {
+        self.changed.store(true, Ordering::Relaxed);
+        self.counted(begin(&*self.inner))
     }
 
     /// What the device owes, as it will be when it is asked.
@@ -55,7 +67,7 @@ impl Layer for Awaited {
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.counted(self.inner.write(offset, data, durability))
+        self.change(|inner| inner.write(offset, data, durability))
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
@@ -63,11 +75,11 @@ impl Layer for Awaited {
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        self.counted(self.inner.unmap(offset, len))
+        self.change(|inner| inner.unmap(offset, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.counted(self.inner.write_zeroes(offset, len, zeroing))
+        self.change(|inner| inner.write_zeroes(offset, len, zeroing))
     }
 
     fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
@@ -79,7 +91,7 @@ impl Layer for Awaited {
     }
 
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
-        self.counted(self.inner.adopt(offset, from))
+        self.change(|inner| inner.adopt(offset, from))
     }
 }
 

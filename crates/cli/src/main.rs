@@ -44,6 +44,7 @@ mod logging;
 mod new_file;
 mod no_shrink;
 mod output;
+mod overwritten;
 mod percent;
 mod progress;
 mod protection;

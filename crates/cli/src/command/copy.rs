@@ -27,6 +27,7 @@ use crate::awaited::{Awaited, waits_for};
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::new_file::{PrivateFiles, file_mode, of_source};
+use crate::overwritten::Overwritten;
 use crate::report_file::file_of;
 use crate::tail::Tail;
 use crate::{interrupt, progress, terminal};
@@ -102,6 +103,8 @@ pub(super) struct Destination {
     file: Option<FileId>,
     /// The file was made just now, and has no data yet.
     made: bool,
+    /// The existing file that is written over in place.
+    pub(super) overwritten: Option<Overwritten>,
 }
 
 impl Destination {
@@ -132,6 +135,9 @@ impl Destination {
 
     /// The unfinished file, if its name leads to another one by now.
     fn is_exchanged(&self) -> Option<PathBuf> {
+        if let Some(overwritten) = &self.overwritten {
+            return overwritten.is_exchanged();
+        }
         let unfinished = partial(self.complete.as_ref()?);
         let now = fs::symlink_metadata(&unfinished).ok().map(|file| FileId::of(&file));
         (now != self.file).then_some(unfinished)
@@ -144,6 +150,31 @@ impl Destination {
             if let Err(error) = remove_unfinished(&unfinished) {
                 eprintln!("lunway: {} is left, and empty: {error:#}", unfinished.display());
             }
+        }
+    }
+
+    /// An existing file gives up its name until it is whole: from here on it is changed.
+    pub(super) fn begin(&self) -> anyhow::Result<()> {
+        self.overwritten.as_ref().map_or(Ok(()), Overwritten::set_aside)
+    }
+
+    /// The file has what it was to have, or nothing was changed in it: it has its name again.
+    pub(super) fn end(&self, changed: bool) -> Result<(), Failure> {
+        self.overwritten.as_ref().map_or(Ok(()), |file| file.give_back(changed)).map_err(Failure::Failed)
+    }
+
+    /// Whether a destination that was there before is what it was, if this command has not `changed` it.
+    pub(super) fn is_untouched(&self, changed: bool) -> bool {
+        let is_left = self.overwritten.as_ref().is_some_and(Overwritten::is_left);
+        self.complete.is_none() && !changed && !is_left
+    }
+
+    /// What is incomplete while it is written, for a sentence; `otherwise`: a device, which has no other name.
+    pub(super) fn incomplete(&self, otherwise: &str) -> String {
+        match (&self.complete, &self.overwritten) {
+            (Some(complete), _) => partial(complete).display().to_string(),
+            (None, Some(file)) if file.is_aside() => file.unfinished().display().to_string(),
+            _ => otherwise.to_owned(),
         }
     }
 
@@ -234,18 +265,21 @@ impl Copy {
         if into.complete.is_some() {
             interrupt::leaves(self.remains(&into));
         }
-        let allowed = self.may_write(&transfer, &into).await;
+        let allowed = self.may_write(&transfer, &into).await.and_then(|()| into.begin());
         let is_refused = allowed.is_err();
         let result = match allowed {
-            Ok(()) => self.transfer(&transfer, size, &into).await,
+            Ok(()) => self.transfer(&transfer, &written, size, &into).await,
             Err(error) => Err(error),
         };
+        let changed = written.is_changed();
         // Files are closed when nothing uses them any more.
         drop((read, written));
         source.close_or_log().await;
         let closed = destination.close().await.context("closing the destination");
         if is_refused {
             into.give_up();
+        } else if result.is_err() && into.is_untouched(changed) {
+            into.end(false)?;
         }
         let text = result
             .and_then(|text| closed.map(|()| text))
@@ -254,7 +288,7 @@ impl Copy {
         match (&self.replaced, &into.complete) {
             (Some(replaced), Some(complete)) => replaced.give_way(&partial(complete))?,
             (None, Some(complete)) => rename(&partial(complete), complete)?,
-            (_, None) => {}
+            (_, None) => into.end(true)?,
         }
         let kind = if self.json { String::new() } else { into.kind_of_new() };
         terminal::print(&(text + &kind))
@@ -268,9 +302,14 @@ impl Copy {
         sector: u32,
     ) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
-        let there = Destination { spec: spec.clone(), before, complete: None, file: None, made: false };
+        let overwritten = Overwritten::of(spec).map_err(Failure::Failed)?;
+        let there =
+            Destination { spec: spec.clone(), before, complete: None, file: None, made: false, overwritten };
         if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
             return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name {spec} *.avhdx")));
+        }
+        if let Some(own) = Overwritten::left(spec) {
+            return self.overwrite_again(there, own);
         }
         let missing = match &self.replaced {
             Some(replaced) => may_be_made(spec, replaced.path()).map(|()| Some(replaced.path()))?,
@@ -301,7 +340,7 @@ impl Copy {
         let unfinished = partial(path);
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
-        let left = leftover(&unfinished, self.replaced.as_ref())?;
+        let left = leftover(&unfinished, self.replaced.as_ref(), REMOVE)?;
         let before = match left {
             Some(_) if self.how.resume && is_unbegun(&spec, &unfinished)? => {
                 eprintln!("lunway: {name} was interrupted before anything was copied: starting again");
@@ -355,11 +394,34 @@ impl Copy {
                     Some(replaced) => replaced.lend_permissions(&unfinished)?,
                     None => of_source(self.source_mode(), usual, &unfinished)?,
                 }
-                let made = leftover(&unfinished, self.replaced.as_ref())?;
+                let made = leftover(&unfinished, self.replaced.as_ref(), REMOVE)?;
                 made.with_context(|| format!("{} is gone", unfinished.display()))?.id
             }
         };
-        Ok(Destination { spec, before, complete: Some(path.to_owned()), file: Some(file), made })
+        let complete = Some(path.to_owned());
+        Ok(Destination { spec, before, complete, file: Some(file), made, overwritten: None })
+    }
+
+    /// The destination is a file that a copy to it has left under another name: it stands for the name `own`.
+    fn overwrite_again(&self, there: Destination, own: PathBuf) -> Result<Destination, Failure> {
+        let unfinished = Overwritten::unfinished_of(&own);
+        let (shown, spec) = (unfinished.display(), &there.spec);
+        if !matches!(spec, DeviceSpec::File { .. } | DeviceSpec::Vhdx { .. }) {
+            return Err(Failure::failed(anyhow!(
+                "{shown} is left from an interrupted copy to {}: name that without what is around it, or rename the file",
+                own.display()
+            )));
+        }
+        let advice = format!("rename it to {} if it is yours, or remove it", own.display());
+        let Some(left) = leftover(&unfinished, None, &advice)? else {
+            return Err(Failure::failed(anyhow!("{shown} is gone")));
+        };
+        if self.layout.first_option().is_some() || self.parent.is_some() {
+            return Err(Failure::Usage(format!("{shown} is left from an interrupted copy: {advice}")));
+        }
+        eprintln!("lunway: {} is called {shown} since a copy to it was interrupted", own.display());
+        let spec = with_path(spec, unfinished.clone());
+        Ok(Destination { spec, overwritten: Some(Overwritten::go_on(own, left.id)), ..there })
     }
 
     /// Makes the file of a copy, empty.
@@ -409,10 +471,13 @@ impl Copy {
                 let overwrite = if self.replaced.is_some() { " --overwrite" } else { "" };
                 format!("{} is incomplete; --resume{overwrite} continues it", partial(complete).display())
             }
-            None if self.how.overwrite => {
-                "the destination is incomplete; --resume --overwrite completes it".to_owned()
+            None => {
+                let overwrite = if self.how.overwrite { " --overwrite" } else { "" };
+                format!(
+                    "{} is incomplete; --resume{overwrite} completes it",
+                    into.incomplete("the destination")
+                )
             }
-            None => "the destination is incomplete; --resume completes it".to_owned(),
         }
     }
 
@@ -422,7 +487,9 @@ impl Copy {
             Some(complete) => {
                 format!("{} is incomplete; --overwrite starts again", partial(complete).display())
             }
-            None => "the destination is incomplete; --overwrite starts again".to_owned(),
+            None => {
+                format!("{} is incomplete; --overwrite starts again", into.incomplete("the destination"))
+            }
         }
     }
 
@@ -430,6 +497,7 @@ impl Copy {
     async fn transfer(
         &self,
         transfer: &Transfer<'_>,
+        written: &Awaited,
         size: u64,
         into: &Destination,
     ) -> anyhow::Result<String> {
@@ -440,6 +508,9 @@ impl Copy {
         finish(&bar);
         let now = transfer.source.geometry().size;
         let remains = || match now < size {
+            _ if into.is_untouched(written.is_changed()) => {
+                "nothing was written to the destination".to_owned()
+            }
             // What the copy would go on with is another disk.
             true => format!(
                 "the source had {} when the copy began, and has {} now: {}",
@@ -590,6 +661,9 @@ pub(super) fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// What helps against a file in the place of an unfinished one that no copy has left.
+const REMOVE: &str = "remove it first";
+
 /// The file of an interrupted copy.
 struct Leftover {
     id: FileId,
@@ -601,7 +675,7 @@ struct Leftover {
 /// The name is known to everybody, and in a folder that others may write to they may have put something else there, to
 /// have it written to: refused are a link, a file with another name elsewhere, and a file of another user. A file that
 /// takes the place of another one has its owner.
-fn leftover(path: &Path, replaced: Option<&Replaced>) -> Result<Option<Leftover>, Failure> {
+fn leftover(path: &Path, replaced: Option<&Replaced>, advice: &str) -> Result<Option<Leftover>, Failure> {
     let shown = path.display();
     let file = match fs::symlink_metadata(path) {
         Ok(file) => file,
@@ -611,7 +685,7 @@ fn leftover(path: &Path, replaced: Option<&Replaced>) -> Result<Option<Leftover>
         }
     };
     let refused = |what: String| {
-        Err(Failure::failed(anyhow!("{shown} {what}, so no copy of yours has left it: remove it first")))
+        Err(Failure::failed(anyhow!("{shown} {what}, so no copy of yours has left it: {advice}")))
     };
     if file.is_symlink() {
         return refused("is a symbolic link".to_owned());

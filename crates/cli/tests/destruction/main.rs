@@ -13,6 +13,7 @@ mod file_systems;
 mod full;
 mod in_use;
 mod measuring;
+mod overwriting;
 mod planted;
 mod raw_disks;
 mod reports;

@@ -126,24 +126,31 @@ impl Restore {
             let is_cancelled = || cancel.is_cancelled();
             let mut told = |done| bar.set_position(done);
             let order = Order { point: manifest.point, range: Some(range), target };
+            into.begin()?;
             writes.set(true);
             interrupt::leaves(remains(&spec, &into, true, None).trim_start_matches(": "));
             let restored = restore(&folder, &catalogue, order, device, &is_cancelled, &mut told).await;
             bar.finish_and_clear();
             Ok(restored?)
         });
+        let changed = written.is_changed();
         // A file is closed when nothing uses it any more.
         drop(written);
         let closed = runtime.wait(opened.close()).context("closing the device");
+        if result.is_err() && into.is_untouched(changed) {
+            into.end(false)?;
+        }
         let restored = result
             .and_then(|restored| closed.map(|()| restored))
             .map_err(|error| {
-                let remains = remains(&spec, &into, writes.get(), error.downcast_ref());
+                let remains =
+                    remains(&spec, &into, writes.get() && !into.is_untouched(changed), error.downcast_ref());
                 error.context(format!("restoring point {} to {spec}{remains}", manifest.point))
             })
             .map_err(Failure::Failed)?;
-        if let Some(complete) = &into.complete {
-            rename(&partial(complete), complete)?;
+        match &into.complete {
+            Some(complete) => rename(&partial(complete), complete)?,
+            None => into.end(true)?,
         }
         let told = unchanged(behind) + &into.kind_of_new();
         self.print(
@@ -218,10 +225,14 @@ fn remains(spec: &DeviceSpec, into: &Into, writes: bool, error: Option<&BackupEr
             partial(complete).display()
         ),
         None if writes && is_damaged => format!(
-            ": {spec} holds only a part of it, and the point cannot complete it: restore an older one (--point) with \
-             --overwrite"
+            ": {} holds only a part of it, and the point cannot complete it: restore an older one (--point) with \
+             --overwrite",
+            into.incomplete(&spec.to_string())
         ),
-        None if writes => format!(": {spec} holds only a part of it; --delta --overwrite completes it"),
+        None if writes => format!(
+            ": {} holds only a part of it; --delta --overwrite completes it",
+            into.incomplete(&spec.to_string())
+        ),
         None => String::new(),
     }
 }
