@@ -40,7 +40,7 @@ impl ChangeMap for Vec<ChangedRange> {
 pub enum Changed {
     /// Not known: everything is read and compared by hash, and only differences are sent.
     Unknown {
-        /// Why it is not known, for people.
+        /// Reason why it is not known, for people.
         why: String,
     },
     /// At most this changed since the epoch `since` ended. The ranges must not overlap.

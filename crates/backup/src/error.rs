@@ -8,7 +8,7 @@ use lunway_vhdx::{CreateError, DiskError, OpenError};
 
 use crate::point_id::PointId;
 
-/// Why an operation on a destination failed.
+/// Reason why an operation on a destination failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -122,7 +122,7 @@ pub enum BackupError {
     Create {
         /// The file.
         name: String,
-        /// Why.
+        /// Underlying error.
         source: CreateError,
     },
     /// A VHDX file could not be opened.
@@ -130,7 +130,7 @@ pub enum BackupError {
     Open {
         /// The file.
         name: String,
-        /// Why.
+        /// Underlying error.
         source: OpenError,
     },
     /// A VHDX file could not be read or written.
@@ -138,7 +138,7 @@ pub enum BackupError {
     Disk {
         /// The file.
         name: String,
-        /// Why.
+        /// Underlying error.
         source: DiskError,
     },
     /// A thread of the engine ended without an answer.

@@ -108,7 +108,7 @@ pub struct HostFolder {
     mode: u32,
 }
 
-/// What the owner of a file of a backup always has.
+/// Permissions that the owner of a file of a backup always has.
 const OWNER: u32 = 0o600;
 
 impl HostFolder {

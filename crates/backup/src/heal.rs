@@ -32,7 +32,7 @@ pub(crate) struct Healed {
 
 /// Result for one damaged leaf.
 enum Mended {
-    /// It was put back.
+    /// Put back.
     PutBack,
     /// The source has other data there.
     Changed,

@@ -207,7 +207,7 @@ impl Drop for Lease<'_> {
     }
 }
 
-/// Whether a lease needs room in its folder.
+/// Need of a lease for room in its folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Needed,

@@ -57,7 +57,7 @@ pub enum Level {
 pub struct SkippedBytes {
     /// Number of bytes.
     pub bytes: u64,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
@@ -72,7 +72,7 @@ pub struct Manifest {
     pub generation: u64,
     /// Full or increment.
     pub kind: PointKind,
-    /// Why it is that.
+    /// Reason why it is that.
     pub why: String,
     /// The point below, of an increment.
     pub parent: Option<PointId>,

@@ -44,7 +44,7 @@ pub enum Step {
     Merge {
         /// They are gone afterwards.
         given_up: Vec<PointId>,
-        /// It stays.
+        /// Stays.
         into: PointId,
     },
     /// A point on which none lies is removed.

@@ -58,7 +58,7 @@ pub struct Request<'a> {
     pub changed: Changed,
     /// Ranges of the source that need not be kept.
     pub skipped: &'a Skipped,
-    /// Why it need not.
+    /// Reason why it need not.
     pub skipped_why: &'a str,
     /// The frozen state that is read, where it is one: a snapshot's name. An interrupted run of the same state goes on
     /// where it stopped; else everything is read again, and what was sent is not sent again.
@@ -148,7 +148,7 @@ struct Run<'a> {
     request: Request<'a>,
     lanes: Workers,
     notes: Vec<String>,
-    /// Why it must be a full.
+    /// Reason why it must be a full.
     full: Option<String>,
 }
 

@@ -41,13 +41,13 @@ enum Have {
 /// Action for a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// It stays as it is.
+    /// Stays as it is.
     Pass,
-    /// It is read.
+    /// Read.
     Read,
     /// The source says that it is zeroes.
     Zero,
-    /// It is left out: nobody needs what it holds.
+    /// Left out: nobody needs what it holds.
     Skip,
 }
 

@@ -95,10 +95,10 @@ fn header(point: PointId) -> [u8; HEADER_LEN as usize] {
 /// Kind of fault in a sidecar.
 #[derive(Debug, thiserror::Error)]
 pub enum SidecarError {
-    /// It is not what was written.
+    /// Not what was written.
     #[error("{0}")]
     Damaged(String),
-    /// It cannot be read.
+    /// Cannot be read.
     #[error("reading the leaf hashes: {0}")]
     Io(#[from] io::Error),
 }

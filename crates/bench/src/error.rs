@@ -6,7 +6,7 @@ use lunway_block::BlockError;
 
 use crate::JobError;
 
-/// Why a benchmark did not run. An I/O that fails *during* a run is not one of these: it is counted in the
+/// Reason why a benchmark did not run. An I/O that fails *during* a run is not one of these: it is counted in the
 /// [`Outcome`](crate::Outcome).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

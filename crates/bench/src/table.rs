@@ -18,7 +18,7 @@ pub struct Table {
 pub struct TableRow {
     /// The job, and the direction where it has both.
     pub name: String,
-    /// It wrote.
+    /// Wrote.
     pub is_write: bool,
     /// Mean response time, milliseconds.
     pub response_ms: f64,

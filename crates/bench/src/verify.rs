@@ -1,4 +1,4 @@
-//! Is what comes back what was written?
+//! Verification: comparison of what is read with what was written.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::load::stamp::{Found, Stamp};
 
 /// Faults kept with their place; more are only counted.
 const FAULTS_KEPT_MAX: usize = 64;
-/// What there is to say where [`Verification::found_no_stamp`] holds.
+/// Remark for the case that [`Verification::found_no_stamp`] holds.
 pub const NO_STAMPS: &str = "no block that was read is one of bench: --verify of reads checks what an earlier job with \
                              --verify and the same --seed has written";
 /// Blocks tried beside one that is busy, before waiting for a completion.
@@ -39,8 +39,8 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Whether all blocks that were read have no stamp at all: they are not damaged, but were never written by a job
-    /// that stamps, or all of them are lost.
+    /// Returns `true` if all blocks that were read have no stamp at all: they are not damaged, but were never written
+    /// by a job that stamps, or all of them are lost.
     pub fn found_no_stamp(&self) -> bool {
         let has_none = |fault: &Fault| matches!(fault.kind, FaultKind::BitRot | FaultKind::Zero);
         self.checked > 0 && self.faulty == self.checked && self.faults.iter().all(has_none)

@@ -108,7 +108,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes the range read as zeroes.
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>>;
 
-    /// What lies behind the range, in order and without gaps from `offset` on: to its end, or to the end of at least
+    /// Extents of the range, in order and without gaps from `offset` on: to its end, or to the end of at least
     /// `count` pieces, the last of which may go on. A device that finds its pieces one by one looks for no more; others
     /// tell everything. A device that cannot tell says that it is all data.
     fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
@@ -191,9 +191,9 @@ pub trait BlockDevice: Send + Sync + 'static {
         None
     }
 
-    /// What is wrong with the file behind the device, a sentence for people: its name leads elsewhere, or another
-    /// program has cut it. `None`: nothing is known to be. Never waits for a file system: this is what is known, and
-    /// has that looked at again elsewhere. Some seconds old.
+    /// Fault of the file behind the device, a sentence for people: its name leads elsewhere, or another program has cut
+    /// it. `None`: nothing is known to be. Never waits for a file system: this is what is known, and has that looked at
+    /// again elsewhere. Some seconds old.
     fn backing(&self) -> Option<String> {
         None
     }

@@ -16,7 +16,7 @@ const UNITS: [(&str, u64); 7] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Why a text is not a duration.
+/// Reason why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// Not a number with a unit.

@@ -10,19 +10,17 @@ use crate::duration::HumanTime;
 /// On it rests whether a write is sent again, and when: an error's kind says why something failed, and nothing of this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fate {
-    /// It was not carried out: it may be sent again at once, over any way.
+    /// Not carried out: it may be sent again at once, over any way.
     NotDone,
-    /// It may have been carried out, wholly or in part, and nothing of it happens any more: it may be sent again at
-    /// once.
+    /// May have been carried out, wholly or in part, and nothing of it happens any more: it may be sent again at once.
     Over,
     /// The disk itself answered: every other way would bring the same answer.
     Answered,
-    /// It may have been carried out, or may yet be: a write waits until the session that it went into is known to be
-    /// dead.
+    /// May have been carried out, or may yet be: a write waits until the session that it went into is known to be dead.
     Unknown,
 }
 
-/// Why an operation on a device failed.
+/// Reason why an operation on a device failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {

@@ -59,7 +59,7 @@ struct State {
     refused: u64,
 }
 
-/// What an owner has.
+/// Memory that an owner has.
 #[derive(Debug, Default)]
 struct Account {
     used: usize,
@@ -143,7 +143,7 @@ impl MemoryBudget {
 }
 
 impl State {
-    /// Whether an owner may have so many bytes more.
+    /// Returns `true` if an owner may have so many bytes more.
     fn admits(&self, owner: &str, bytes: usize) -> bool {
         let MemoryLimits { whole, each } = self.limits;
         let own = self.owners.get(owner).map_or(0, |account| account.used).saturating_add(bytes);

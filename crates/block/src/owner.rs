@@ -136,7 +136,7 @@ pub async fn beyond_owner<T>(work: impl Future<Output = T>) -> T {
 #[derive(Debug)]
 pub struct Entered {
     before: Option<Owner>,
-    /// It belongs to its thread.
+    /// Bound to its thread.
     not_send: PhantomData<*const ()>,
 }
 

@@ -54,11 +54,11 @@ impl PathSample {
 /// State of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
-    /// It does.
+    /// Carries requests.
     Up,
     /// The connection was lost and is being brought back.
     Down,
-    /// It was closed, or cannot come back.
+    /// Closed, or cannot come back.
     Closed,
 }
 

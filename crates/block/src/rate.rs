@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 
 use crate::size::{ExactSize, SizeError, parse_size};
 
-/// Why a text is not a rate.
+/// Reason why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// A number alone, which may have been meant in any unit.

@@ -8,7 +8,7 @@ const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 /// Digits after the point; more than any unit needs.
 const FRACTION_DIGITS_MAX: usize = 18;
 
-/// Why a text is not a size.
+/// Reason why a text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not a number with a unit.

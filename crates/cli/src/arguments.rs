@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// What can be done.
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(demo::Demo),
@@ -99,7 +99,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// It pulls cables and kills targets, and says itself what came of that.
+    /// Returns `true` if it pulls cables and kills targets, and says itself what came of that.
     pub(crate) fn breaks_things(&self) -> bool {
         matches!(self, Self::Demo(_) | Self::Lab(_))
     }

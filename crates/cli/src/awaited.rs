@@ -27,7 +27,7 @@ impl Awaited {
         }
     }
 
-    /// Whether anything was asked of it that changes its content, answered or not.
+    /// Returns `true` if anything was asked of it that changes its content, answered or not.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
@@ -37,7 +37,7 @@ impl Awaited {
         self.counted(begin(&*self.inner))
     }
 
-    /// What the device owes, as it will be when it is asked.
+    /// Count of the device's unanswered requests, as it will be when it is asked.
     pub(crate) fn unanswered(&self) -> Unanswered {
         self.unanswered.clone()
     }
@@ -95,7 +95,7 @@ impl Layer for Awaited {
     }
 }
 
-/// What a device owes.
+/// Count of a device's unanswered requests.
 #[derive(Clone)]
 pub(crate) struct Unanswered(Arc<Count>);
 
@@ -119,7 +119,7 @@ impl Unanswered {
     }
 }
 
-/// What a command waits for: those of its devices that owe something, else what has no such count.
+/// Devices that a command waits for: those that owe an answer, else those without such a count.
 pub(crate) fn waits_for(
     devices: Vec<Unanswered>,
     otherwise: String,
@@ -146,7 +146,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// What is known of the ways to a device, where it has any that are not up.
+/// Paths of a device that are not up, in words; empty where there are none.
 pub(crate) fn ways(device: &dyn BlockDevice) -> String {
     let paths = device.paths();
     let down: Vec<_> = paths.iter().filter(|path| path.state != PathState::Up).collect();

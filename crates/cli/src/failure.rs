@@ -8,16 +8,16 @@ use crate::secret::without_arguments_secrets;
 use crate::served_file::ServedFile;
 use crate::terminal;
 
-/// Why a command did not do what it should: one sentence for a person, one exit code for a script.
+/// Reason why a command did not do what it should: one sentence for a person, one exit code for a script.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The command line cannot be meant: exit code 2.
     Usage(String),
-    /// It was tried and did not work: exit code 1.
+    /// Tried and did not work: exit code 1.
     Failed(anyhow::Error),
     /// Standard output could not be written.
     Output(io::Error),
-    /// It was done, and what came out has an exit code of its own. Nothing more is said.
+    /// Done, and what came out has an exit code of its own. Nothing more is said.
     Found(u8),
 }
 

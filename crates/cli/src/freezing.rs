@@ -14,10 +14,10 @@ use lunway_block::duration::parse_duration;
 use crate::failure::Failure;
 use crate::interrupt;
 
-/// How often it is seen whether a command has ended.
+/// Interval at which a command is polled for its end.
 const COMMAND_POLL: Duration = Duration::from_millis(20);
 
-/// How the file systems of the guest are frozen, so that what is on the disk is whole.
+/// Method of freezing the file systems of the guest, so that what is on the disk is whole.
 #[derive(Debug, Args)]
 pub(crate) struct Freezing {
     /// Command that freezes the file systems of the guest, run here by sh
@@ -32,7 +32,7 @@ pub(crate) struct Freezing {
 }
 
 impl Freezing {
-    /// Whether anything is frozen.
+    /// Returns `true` if anything is frozen.
     pub(crate) fn is_asked_for(&self) -> bool {
         self.freeze.is_some()
     }
@@ -94,7 +94,7 @@ struct Owed {
     limit: Duration,
 }
 
-/// What came of a thaw; `None`: none was owed any more.
+/// Result of a thaw; `None`: none was owed any more.
 type Thawed = Option<Result<(), Failure>>;
 
 /// Runs the thaw that is owed, if one is; a caller that comes second waits until it has run.

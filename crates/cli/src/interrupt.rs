@@ -19,7 +19,7 @@ const KILLED_BY_INTERRUPT: i32 = 130;
 /// timeout(1) does, asks once; the two signals arrive as far apart as a busy machine delays the sender.
 const ECHO: Duration = Duration::from_millis(500);
 
-/// What a command says once it was asked to end: a process has one, whoever in it waits for signals.
+/// Messages of a command that was asked to end: a process has one, whichever part of it waits for signals.
 static WORDS: Mutex<Words> = Mutex::new(Words { waits_for: None, leaves: String::new() });
 
 struct Words {
@@ -27,7 +27,7 @@ struct Words {
     leaves: String,
 }
 
-/// Whether what is waited for was said.
+/// `true` if what is waited for was said.
 static SAID: AtomicBool = AtomicBool::new(false);
 
 fn words() -> MutexGuard<'static, Words> {
@@ -81,7 +81,7 @@ fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
     (!is_ignored(&status, kind.as_raw_value())).then(|| signal(kind)).transpose()
 }
 
-/// Whether a signal is in the set SigIgn of `/proc/PID/status`, 64 bits in hexadecimal digits (proc(5)).
+/// Returns `true` if a signal is in the set SigIgn of `/proc/PID/status`, 64 bits in hexadecimal digits (proc(5)).
 fn is_ignored(status: &str, number: i32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What is logged, and where.
+//! Logging: levels, format and destination.
 
 use std::io::{self, IsTerminal};
 

@@ -1,4 +1,4 @@
-//! Who may read a file that a command makes: nobody who may not read what goes into it.
+//! Permissions of files that a command makes: only users who may read the source may read the copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use crate::report_file::file_of;
 
 /// Reading and writing for everybody: what the user's umask leaves of it, a new file has.
 const MODE: u32 = 0o666;
-/// What the owner of a disk always has.
+/// Permissions that the owner of a disk always has.
 const OWNER: u32 = 0o600;
 
 /// As long as this lives, files that the process makes are its user's alone. A mode that is set after a file was made

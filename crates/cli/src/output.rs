@@ -1,4 +1,4 @@
-//! Where results go.
+//! Destinations of results.
 
 use std::path::{Path, PathBuf};
 
@@ -107,7 +107,7 @@ fn stamped(mut document: Value) -> Value {
     document
 }
 
-/// Whether a file's name means standard output.
+/// Returns `true` if a file's name means standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

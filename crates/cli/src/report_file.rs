@@ -204,7 +204,8 @@ pub(crate) fn file_of(device: &DeviceSpec) -> Option<&Path> {
     }
 }
 
-/// Whether the name is that of a device by its form, as `ram:64M` and `raw:x`, and so is hardly meant as a file's.
+/// Returns `true` if the name is that of a device by its form, as `ram:64M` and `raw:x`, and so is hardly meant as a
+/// file's.
 fn names_device(path: &Path) -> bool {
     let named = path.to_str().and_then(|text| DeviceSpec::parse(text).ok());
     named.is_some_and(|device| file_of(&device) != Some(path))

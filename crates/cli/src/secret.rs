@@ -10,7 +10,7 @@ use crate::terminal;
 
 const SCHEME: &str = "iscsi://";
 
-/// What an address shows in place of a secret.
+/// Placeholder of a secret in an address.
 const STARS: &str = "***";
 
 /// Prints what is wrong with the command line, or the help that was asked for.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::report_file::file_of;
 use crate::{device, terminal};
 
-/// How long all daemons together may take to say what they serve: an error waits for it.
+/// Time limit for the answers of all daemons about what they serve: an error waits for them.
 const ASK_TIME: Duration = Duration::from_secs(2);
 
 /// A file that a daemon serves.

@@ -98,7 +98,7 @@ impl Plan {
     }
 }
 
-/// Why a disk could not be compacted.
+/// Reason why a disk could not be compacted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The virtual disk.

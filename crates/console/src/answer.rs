@@ -58,9 +58,9 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// It is new.
+    /// New.
     Added,
-    /// It goes.
+    /// Goes.
     Removed,
     /// Its value changes.
     Changed,

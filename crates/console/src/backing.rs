@@ -63,7 +63,7 @@ impl NewFile {
         Ok(new)
     }
 
-    /// It stays.
+    /// Keeps the file.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }

@@ -23,11 +23,11 @@ use crate::token::{TokenError, read_token};
 
 /// Time limit for connecting to a daemon.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// How long it may take to answer a change: it may have to reach another machine for a device.
+/// Time limit for the answer to a change: it may have to reach another machine for a device.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
-/// How long it may take to answer a question: none of them waits for a disk.
+/// Time limit for the answer to a question: none of them waits for a disk.
 const GET_TIME: Duration = Duration::from_secs(30);
-/// How long a process takes to end after a kill where no disk keeps it: the kernel frees gigabytes in less.
+/// Time that a process takes to end after a kill where no disk keeps it: the kernel frees gigabytes in less.
 const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Longest answer, bytes.
 const ANSWER_MAX: usize = 64 << 20;
@@ -59,7 +59,7 @@ pub enum Endpoint {
     },
 }
 
-/// Why a request came to nothing.
+/// Reason why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not an address.
@@ -111,7 +111,7 @@ pub enum ClientError {
     Refused {
         /// The status.
         status: u16,
-        /// Why.
+        /// Reason.
         sentence: String,
         /// The parameter or member of the request that would decide otherwise.
         parameter: Option<String>,
@@ -148,7 +148,7 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// Why a daemon cannot be asked, and what to do.
+/// Returns the reason why a daemon cannot be asked, and what to do.
 fn unreachable(endpoint: &str, source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -270,7 +270,7 @@ impl Client {
         }
     }
 
-    /// That the daemon on this socket was killed, as it has recorded itself.
+    /// Error that the daemon on this socket was killed, as it has recorded itself.
     fn killed(&self) -> Option<ClientError> {
         let Endpoint::Unix(socket) = &self.endpoint else { return None };
         let process = RunningDaemon::killed_on(socket)?;

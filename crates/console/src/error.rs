@@ -59,12 +59,12 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, sentence)
     }
 
-    /// It would be right at another time.
+    /// Error of a request that would be right at another time.
     pub(crate) fn conflict(sentence: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, sentence)
     }
 
-    /// It is understood, but cannot be served.
+    /// Error of a request that is understood, but cannot be served.
     pub(crate) fn unprocessable(sentence: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, sentence)
     }

@@ -55,7 +55,7 @@ fn stat(thread: &Path) -> Option<(String, u64)> {
     Some(((*fields.first()?).to_owned(), fields.get(6)?.parse().ok()?))
 }
 
-/// Whether a thread is at its end, or has the signal for it.
+/// Returns `true` if a thread is at its end, or has the signal for it.
 fn is_killed(thread: &Path) -> bool {
     if stat(thread).is_some_and(|(_, flags)| flags & EXITING != 0) {
         return true;

@@ -35,7 +35,7 @@ const HEAD_MAX: usize = 16 << 10;
 /// Pause after an error of `accept`, such as too many open files: it would come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why the API cannot be reached where it should be.
+/// Reason why the API cannot be reached where it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// A daemon is there already.

@@ -94,7 +94,7 @@ pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK, END_SNAP
 pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW];
 /// Parameters of all removals.
 pub(crate) const REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST];
-/// What removals of logical units take.
+/// Parameters of requests that remove logical units.
 pub(crate) const LUN_REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, END_SNAPSHOTS, FORCE];
 
 impl Route {

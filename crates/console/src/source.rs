@@ -266,7 +266,7 @@ fn put_back(path: &Path, new: &str, old: Option<&str>) -> io::Result<()> {
     }
 }
 
-/// Whether a file has what a configuration has: TOML, or nothing yet.
+/// Returns `true` if a file has what a configuration has: TOML, or nothing yet.
 fn may_be_configuration(file: &Path) -> bool {
     read(file).is_ok_and(|text| text.parse::<toml::Table>().is_ok())
 }

@@ -11,15 +11,15 @@ const LEN_MIN: usize = 16;
 /// Most bytes.
 const LEN_MAX: usize = 1024;
 
-/// Why a file holds no token.
+/// Reason why a file holds no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It cannot be read.
+    /// Cannot be read.
     #[error("cannot read {}: {source}", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Underlying error.
         source: io::Error,
     },
     /// Too short or too long, or not printable.

@@ -77,7 +77,7 @@ pub struct Copied {
     pub complete: bool,
 }
 
-/// Why a copy ended early.
+/// Reason why a copy ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// There is no room.
@@ -107,7 +107,7 @@ pub enum TransferError {
         /// The destination's, bytes.
         sector: u32,
     },
-    /// It cannot be written.
+    /// Cannot be written.
     #[error("the destination is read-only")]
     ReadOnly,
     /// A device failed.
@@ -184,9 +184,9 @@ pub struct Compared {
 /// Result of a search for data in a destination that an interrupted copy of this source did not write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// It does not.
+    /// No.
     None,
-    /// It does, here.
+    /// Yes, here.
     At(u64),
     /// The search was cancelled before it found any.
     Cancelled,

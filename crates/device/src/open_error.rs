@@ -1,11 +1,12 @@
-//! Why a device could not be opened.
+//! Reason why a device could not be opened.
 
 use std::io;
 use std::path::PathBuf;
 
 use lunway_block::spec::SpecError;
 
-/// Why a device could not be opened: a sentence that names the device, without its secret, and says what would help.
+/// Reason why a device could not be opened: a sentence that names the device, without its secret, and says what would
+/// help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -37,7 +38,7 @@ pub enum OpenError {
     NoThread {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Underlying error.
         source: lunway_block::BlockError,
     },
     /// A size or sector that memory cannot have.
@@ -45,7 +46,7 @@ pub enum OpenError {
     Memory {
         /// The device as it was named.
         device: String,
-        /// Why not.
+        /// Underlying error.
         source: lunway_memory::ShapeError,
     },
     /// A file or block device.
@@ -75,7 +76,7 @@ pub enum OpenError {
     Multipath {
         /// The address without secrets, or the file.
         device: String,
-        /// Why not.
+        /// Underlying error.
         source: Box<lunway_iscsi_paths::OpenError>,
     },
     /// A logical unit that could not be reached.
@@ -83,7 +84,7 @@ pub enum OpenError {
     Iscsi {
         /// The address without secrets.
         device: String,
-        /// Why not.
+        /// Underlying error.
         source: lunway_initiator::OpenError,
     },
     /// A logical unit has the sectors that its target gave it.

@@ -1,4 +1,4 @@
-//! Who answers for an IPv4 address on a port: ARP requests, as RFC 5227 has them for addresses that two machines have.
+//! Owners of an IPv4 address on a port: ARP requests, as RFC 5227 has them for addresses that two machines have.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -89,7 +89,7 @@ fn ask(link: &LinkAddr, near: Ipv4Addr, address: Ipv4Addr) -> io::Result<BTreeSe
     Ok(found)
 }
 
-/// Who has `address`? To all on the network (RFC 826).
+/// ARP request for the owner of `address`, to all on the network (RFC 826).
 fn request(own: Mac, near: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
     // Ethernet: to all, from the port. ARP: Ethernet, IPv4, addresses of 6 and 4 bytes, a request.
     let parts: [&[u8]; 8] = [

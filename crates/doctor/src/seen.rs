@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Seen<T> {
     /// Not known.
     Unseen {
-        /// Why, as a clause: `reading it takes root`.
+        /// Reason, as a clause: `reading it takes root`.
         unseen: String,
     },
     /// Known.
@@ -32,7 +32,7 @@ impl<T> Seen<T> {
         }
     }
 
-    /// Why it is not known; empty where it is.
+    /// Returns the reason why it is not known; empty where it is.
     pub fn why(&self) -> &str {
         match self {
             Self::Value(_) => "",

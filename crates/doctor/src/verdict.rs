@@ -54,7 +54,7 @@ pub struct Diagnosis {
 pub(crate) struct Value {
     name: &'static str,
     text: String,
-    /// It is written for a shell already.
+    /// Written for a shell already.
     for_shell: bool,
 }
 

@@ -33,7 +33,7 @@ impl Kind {
     const ALL: [Self; 3] = [Self::Plain, Self::Cached, Self::LongCached];
 }
 
-/// What a job takes while it runs.
+/// Resources that a job takes while it runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Demand {
     kind: Kind,
@@ -149,15 +149,15 @@ impl JobQueue {
         }
     }
 
-    /// Whether one more job of a kind may run beside those that do. One thread is left for the short ones, where there
-    /// are several.
+    /// Returns `true` if one more job of a kind may run beside those that do. One thread is left for the short ones,
+    /// where there are several.
     fn has_place(&self, kind: Kind, threads: usize) -> bool {
         let places = threads.saturating_sub(1).clamp(1, LONG_MAX);
         kind != Kind::LongCached || self.room.is_none() || self.long < places
     }
 }
 
-/// Whether a job need not wait for room.
+/// Returns `true` if a job need not wait for room.
 fn has_room(room: Option<&WriteBack>, demand: Demand) -> bool {
     demand.kind == Kind::Plain || room.is_none_or(|room| !room.must_wait(demand.host, demand.len))
 }

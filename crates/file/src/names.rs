@@ -46,7 +46,7 @@ impl NamedFile {
         Some(Self { path, device: stat.st_dev, id })
     }
 
-    /// What is wrong with its name. Blocks. `None` also where that cannot be told.
+    /// Fault of its name, a sentence. Blocks. `None` also where that cannot be told.
     fn check(&self) -> Option<String> {
         let name = self.path.display();
         let found = match fs::metadata(&self.path) {
@@ -105,7 +105,7 @@ impl NameWatch {
         (known.when, known.found) = (None, None);
     }
 
-    /// What is wrong with the first name that does not lead to its file, as last known. Never waits.
+    /// Fault of the first name that does not lead to its file, as last known. Never waits.
     pub fn found(&self) -> Option<String> {
         let mut known = lock(&self.0.known);
         if !known.wanted && known.when.is_none_or(|when| when.elapsed() >= GOOD_FOR) {

@@ -51,7 +51,7 @@ pub struct FileOptions {
     pub direct: bool,
     /// For reading only; others may read as well, nobody may write.
     pub read_only: bool,
-    /// It is raw data whatever it holds. Without this, a file that begins or ends as a [`Container`] is refused.
+    /// Raw data whatever it holds. Without this, a file that begins or ends as a [`Container`] is refused.
     pub raw: bool,
     /// A regular file whose last bytes are no whole sector is opened for writing, too, and they are left out. Without
     /// this it is refused: what is served or attached would lack data without a word.
@@ -72,7 +72,7 @@ pub enum Engine {
     Uring,
 }
 
-/// Why a file could not be opened as a device.
+/// Reason why a file could not be opened as a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -101,7 +101,7 @@ pub enum OpenError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It is a block device that takes no writes.
+    /// A block device that takes no writes.
     #[error(
         "cannot open {}: the device is read-only: `blockdev` changes that, where it may be; `readonly:` before its name \
          opens it for reading", path.display()
@@ -118,7 +118,7 @@ pub enum OpenError {
     InUse {
         /// The file.
         path: PathBuf,
-        /// It was only to be read.
+        /// Only to be read.
         read_only: bool,
         /// The process; `None`: it cannot be told.
         by: Option<LockHolder>,
@@ -171,7 +171,7 @@ pub enum OpenError {
         /// The logical sector, bytes.
         sector: u32,
     },
-    /// It holds a disk in another form than its bytes, and was not named as raw.
+    /// Holds a disk in another form than its bytes, and was not named as raw.
     #[error("{} is {container}, not raw data: {}", path.display(), container.remedy(&path.display().to_string()))]
     Container {
         /// The file.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How long a piece should take: the file system keeps writers out meanwhile. A write of 4 KiB takes 30 µs on a thread.
+/// Duration that a piece should have: the file system keeps writers out meanwhile. A write of 4 KiB takes 30 µs on a
+/// thread.
 pub(crate) const PIECE_TIME: Duration = Duration::from_millis(1);
 /// The shortest piece, bytes, and the first: ext4 punches as much of data in the page cache in 0.1 ms, and file systems
 /// allocate in units of at most that.
@@ -37,7 +38,7 @@ impl Pieces {
         (start, self.last)
     }
 
-    /// How long the last one took.
+    /// Tells how long the last one took.
     pub(crate) fn took(&mut self, time: Duration) {
         if time > PIECE_TIME {
             self.len = (self.len / 2 / self.len_min * self.len_min).max(self.len_min);
@@ -46,7 +47,7 @@ impl Pieces {
         }
     }
 
-    /// Whether there are no more.
+    /// Returns `true` if there are no more.
     pub(crate) fn is_over(&self) -> bool {
         self.at >= self.end
     }

@@ -242,8 +242,8 @@ impl WriteBack {
         let _ = self.on_room.set(callback);
     }
 
-    /// Whether a write of a host has room, of which the host has a `share` dirty. One that is longer than any share
-    /// goes when its host has nothing dirty.
+    /// Returns `true` if a write of a host has room, of which the host has a `share` dirty. One that is longer than any
+    /// share goes when its host has nothing dirty.
     fn allows(&self, bytes: u64, share: impl FnOnce() -> u64) -> bool {
         let taken = self.dirty().saturating_add(self.under_way.load(Ordering::Relaxed));
         let left = self.limit.load(Ordering::Relaxed).saturating_sub(taken);
@@ -255,12 +255,12 @@ impl WriteBack {
         }
     }
 
-    /// Whether a host may dirty more.
+    /// Returns `true` if a host may dirty more.
     pub(crate) fn has_room(&self, host: OwnerGroup, bytes: u64) -> bool {
         self.allows(bytes, || self.shares().of(host).total())
     }
 
-    /// Whether a write of a host has to wait: it has no room, and a pass is under way that makes some.
+    /// Returns `true` if a write of a host has to wait: it has no room, and a pass is under way that makes some.
     pub(crate) fn must_wait(&self, host: OwnerGroup, bytes: u64) -> bool {
         self.running.load(Ordering::Acquire) && !self.has_room(host, bytes)
     }
@@ -332,7 +332,7 @@ mod tests {
         state.wait_for_room(host(), 1);
     }
 
-    /// What a host dirties of a limit, in writes of some length, until it has to wait.
+    /// Bytes of a limit that a host dirties, in writes of some length, until it has to wait.
     fn filled(state: &WriteBack, host: OwnerGroup, len: u64) -> u64 {
         let mut bytes = 0;
         while !state.must_wait(host, len) && bytes < 2 * LIMIT_MAX {

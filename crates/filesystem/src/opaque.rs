@@ -8,7 +8,7 @@ use crate::source::{ByteSource, Unreadable};
 pub struct Opaque {
     /// Its name.
     pub kind: &'static str,
-    /// Why nothing of it is free.
+    /// Reason why nothing of it is free.
     pub reason: &'static str,
 }
 

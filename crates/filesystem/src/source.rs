@@ -47,7 +47,7 @@ impl<'a> dyn ByteSource + 'a {
 /// The most that [`bytes`](trait.ByteSource.html#method.bytes) reads at once: a run of bitmaps, a table of entries.
 pub const LARGEST: usize = 1 << 20;
 
-/// Why bytes could not be read, in a sentence.
+/// Reason why bytes could not be read, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Unreadable {

@@ -42,7 +42,7 @@ pub struct Node {
     pub free: u64,
     /// Bytes of which nobody can say.
     pub unknown: u64,
-    /// Why bytes are unknown that belong to what is in it, in a sentence; gaps and tails need none.
+    /// Reason why bytes are unknown that belong to what is in it, in a sentence; gaps and tails need none.
     pub reason: Option<String>,
     /// Remedy.
     pub remedy: Option<&'static str>,

@@ -30,11 +30,11 @@ pub enum Mounted {
     No,
     /// The format has no mark, or not every driver sets it.
     Untold,
-    /// It was not unmounted, and is not frozen: it is mounted, or was when its system stopped.
+    /// Not unmounted, and is not frozen: it is mounted, or was when its system stopped.
     Yes,
 }
 
-/// Why nothing of a volume may be dropped.
+/// Reason why nothing of a volume may be dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// Reason in one sentence, without a full stop: what was found, where.

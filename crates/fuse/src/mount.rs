@@ -23,7 +23,7 @@ const THREADS: usize = 2;
 /// Interval between attempts to unmount what is in use.
 const BUSY_POLL: Duration = Duration::from_millis(200);
 
-/// Why a device cannot be mounted.
+/// Reason why a device cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The mount point.

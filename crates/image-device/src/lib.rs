@@ -20,7 +20,7 @@ use lunway_block::BlockError;
 pub use image::ImageDevice;
 pub use new_vhd::NewVhd;
 
-/// Why an image could not be opened.
+/// Reason why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {}: {source}", path.display())]
 pub struct OpenError {
@@ -30,7 +30,8 @@ pub struct OpenError {
     pub source: lunway_image::OpenError,
 }
 
-/// What an error of a file is to a device: what was cut off the file is a medium that failed at `offset` or behind it.
+/// Meaning of an error of a file to a device: what was cut off the file is a medium that failed at `offset` or behind
+/// it.
 fn meaning(error: io::Error, offset: u64) -> BlockError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => BlockError::Medium { offset },

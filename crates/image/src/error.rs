@@ -1,10 +1,10 @@
-//! Why a file was not opened.
+//! Reason why a file was not opened.
 
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// Why an image was not opened.
+/// Reason why an image was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -22,7 +22,7 @@ pub enum OpenError {
         /// The other user, as of a sentence: `by …`, `as …`.
         by: String,
     },
-    /// It could not be read.
+    /// Could not be read.
     #[error("{what}: {source}")]
     Read {
         /// Structure that was read.
@@ -57,7 +57,7 @@ pub enum OpenError {
     ParentRefused {
         /// The parent as the file names it.
         name: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
     /// A parent is another one than the child was made on.
@@ -78,7 +78,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Why a file that must not change was not opened.
+    /// Returns the reason why a file that must not change was not opened.
     pub(crate) fn of_writer(path: &Path, error: lunway_vhdx::OpenError) -> Self {
         match error {
             lunway_vhdx::OpenError::InUseElsewhere { by } => {

@@ -1,4 +1,4 @@
-//! What a layer tells: its kind and size, and where the bytes of a range lie.
+//! Properties of a layer: its kind and size, and where the bytes of a range lie.
 
 use lunway_vhdx::format::Guid;
 

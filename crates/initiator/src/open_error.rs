@@ -1,9 +1,9 @@
-//! Why a logical unit could not be reached.
+//! Reason why a logical unit could not be reached.
 
 use lunway_block::duration::HumanTime;
 use lunway_iscsi::login::LoginError;
 
-/// Why a device could not be opened, a portal not be asked. Says where, what, and what may help.
+/// Reason why a device could not be opened, a portal not be asked. Says where, what, and what may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -44,7 +44,7 @@ pub enum OpenError {
     Login {
         /// Portal.
         portal: String,
-        /// Why not.
+        /// Underlying error.
         error: LoginError,
     },
     /// The target asks for CHAP, and the address has no user.
@@ -154,7 +154,7 @@ pub enum OpenError {
     Predecessor {
         /// Portals of that session.
         portals: String,
-        /// Why a barrier was no proof.
+        /// Reason why a barrier was no proof.
         why: String,
         /// Location of its record.
         record: String,

@@ -44,7 +44,7 @@ pub struct SessionOptions {
     pub command_timeout: Duration,
     /// For the answer to ABORT TASK; after that the connection is dropped, which aborts for certain.
     pub abort_timeout: Duration,
-    /// How long I/O waits for a lost connection to come back. After that it fails, and what is new fails at once,
+    /// Time for which I/O waits for a lost connection to come back. After that it fails, and what is new fails at once,
     /// until the connection is back: the device goes on trying, as open-iscsi does. It counts from the first loss until
     /// a command has been carried out: a login alone, after which the next connection is lost, does not begin it anew.
     /// For one command that connections are lost over, while others are carried out, it counts from its own first loss.

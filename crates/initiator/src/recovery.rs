@@ -54,7 +54,7 @@ pub(crate) struct Recovery {
     up_since: Instant,
     /// Number of sessions in a row that soon ended by a breach of the protocol.
     breaches: u32,
-    /// How many sessions in a row have ended soon and carried out nothing.
+    /// Number of sessions in a row that have ended soon and carried out nothing.
     barren: u32,
     /// The first loss since a session carried out something, where callers have waited ever since.
     waiting_since: Option<Instant>,
@@ -66,11 +66,11 @@ pub(crate) struct Recovery {
 struct Loss {
     epoch: u64,
     at: Instant,
-    /// It is proven that nothing of it is left.
+    /// Proven that nothing of it is left.
     settled: bool,
     /// With the target's name, the port that it went to.
     portal_group: Option<u16>,
-    /// Why the connection was lost, for people.
+    /// Reason why the connection was lost, for people.
     why: String,
     /// Last error, for people.
     last: Mutex<String>,

@@ -78,7 +78,7 @@ pub struct IscsiUrl {
     pub keep_unflushed: Option<u64>,
 }
 
-/// Why an address cannot be used.
+/// Reason why an address cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {

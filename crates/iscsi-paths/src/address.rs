@@ -110,7 +110,7 @@ pub struct LaneName {
     pub reserve: bool,
 }
 
-/// Why an address of several paths cannot be used.
+/// Reason why an address of several paths cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {

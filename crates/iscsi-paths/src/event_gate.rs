@@ -17,7 +17,7 @@ struct State {
     listener: Option<Arc<dyn LaneListener>>,
     admitted: bool,
     queue: VecDeque<LaneEvent>,
-    /// Why there is nothing to admit yet.
+    /// Reason why there is nothing to admit yet.
     absence: Option<LaneEvent>,
     /// A thread is telling, and will tell the events that come meanwhile too.
     telling: bool,

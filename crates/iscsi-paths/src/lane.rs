@@ -41,9 +41,9 @@ pub(crate) struct IscsiLane {
     up: AtomicBool,
     /// Its own port is dead.
     port_down: AtomicBool,
-    /// It is being closed by the code that opened it.
+    /// Being closed by the code that opened it.
     closing: AtomicBool,
-    /// Why it could not be connected the last time.
+    /// Reason why it could not be connected the last time.
     failure: Mutex<Option<String>>,
     /// Something gives hope, while it has never been connected.
     pub(crate) hope: Notify,
@@ -125,7 +125,7 @@ impl IscsiLane {
         }
     }
 
-    /// Why it is not there yet, for people.
+    /// Returns the reason why it is not there yet, for people.
     pub(crate) fn failed(&self, why: String) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure.as_ref() == Some(&why) {
@@ -136,7 +136,7 @@ impl IscsiLane {
         self.gate.absent(LaneEvent::Lost { epoch: 0, why });
     }
 
-    /// It will never be part of the disk.
+    /// Notes that it will never be part of the disk.
     pub(crate) fn refused(&self, why: String) {
         tracing::error!(lane = self.name, "the lane is closed: {why}");
         self.gate.absent(LaneEvent::Closed { why });

@@ -224,7 +224,7 @@ impl Disk {
         Self { lane: lane.name.clone(), identity: device.identity().clone(), geometry: device.geometry() }
     }
 
-    /// Why what another lane leads to is something else.
+    /// Returns the reason why what another lane leads to is something else.
     fn differs(&self, device: &IscsiDevice) -> Option<String> {
         let (identity, sector) = (device.identity(), device.geometry().logical_sector);
         if !self.identity.same_disk(identity) {
@@ -383,7 +383,7 @@ impl Team {
     }
 }
 
-/// Why a lane could not be connected.
+/// Reason why a lane could not be connected.
 struct Failure {
     /// For people.
     text: String,

@@ -1,8 +1,8 @@
-//! Why a disk over several paths could not be opened.
+//! Reason why a disk over several paths could not be opened.
 
 use lunway_multipath::plan::PlanError;
 
-/// Why a disk over several paths could not be opened: a sentence that names what, and what may help.
+/// Reason why a disk over several paths could not be opened: a sentence that names what, and what may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -19,7 +19,7 @@ pub enum OpenError {
     Discover {
         /// The address without secrets.
         device: String,
-        /// Why not.
+        /// Underlying error.
         source: lunway_initiator::OpenError,
     },
     /// No plan could be made.
@@ -27,7 +27,7 @@ pub enum OpenError {
     Plan {
         /// The address without secrets.
         device: String,
-        /// Why not.
+        /// Underlying error.
         source: PlanError,
     },
     /// A session of an earlier process is in the way.

@@ -90,11 +90,11 @@ pub fn paths_file_schema() -> serde_json::Value {
     schemars::schema_for!(PathsFile).to_value()
 }
 
-/// Why a file does not describe a disk.
+/// Reason why a file does not describe a disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathsFileError {
-    /// It could not be read.
+    /// Could not be read.
     #[error("cannot read {}: {source}", .path.display())]
     Read {
         /// Path of the file.
@@ -102,13 +102,13 @@ pub enum PathsFileError {
         /// Error from the operating system.
         source: io::Error,
     },
-    /// It is too long to be meant.
+    /// Too long to be meant.
     #[error("{} has more than {} KiB: that is not a paths.toml", .path.display(), FILE_MAX >> 10)]
     TooLong {
         /// Path of the file.
         path: PathBuf,
     },
-    /// It is no TOML, or has keys that are not known.
+    /// Not TOML, or has keys that are not known.
     #[error("{}: {why}", .path.display())]
     Toml {
         /// Path of the file.
@@ -116,7 +116,7 @@ pub enum PathsFileError {
         /// Place and kind of the error.
         why: String,
     },
-    /// It says something that cannot be meant.
+    /// Says something that cannot be meant.
     #[error("{}: {source}", .path.display())]
     Address {
         /// Path of the file.

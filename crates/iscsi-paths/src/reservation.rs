@@ -123,7 +123,7 @@ pub(crate) struct Registrar {
 
 #[derive(Default)]
 struct State {
-    /// It has been registered since the opening.
+    /// Has been registered since the opening.
     held: bool,
     lost: Option<String>,
     /// `true` if the target keeps registrations over a loss of its power; `None`: not asked yet.

@@ -70,7 +70,7 @@ pub struct TargetRecord {
     pub addresses: Vec<(String, u16)>,
 }
 
-/// Why a connection ends. `Display` gives a sentence.
+/// Reason why a connection ends. `Display` gives a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {

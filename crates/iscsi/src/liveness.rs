@@ -9,7 +9,7 @@ pub(crate) enum Check {
     Fine,
     /// Silence: ping it.
     Ping,
-    /// It did not answer.
+    /// Did not answer.
     Gone,
 }
 

@@ -266,7 +266,7 @@ fn value_text(rule: &KeyRule, value: u32) -> String {
     }
 }
 
-/// Why a negotiation failed.
+/// Reason why a negotiation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
     /// A key was negotiated twice (RFC 7143 §6.3, §6.4).

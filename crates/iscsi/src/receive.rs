@@ -23,7 +23,7 @@ const SPACE_BETWEEN_LARGE: usize = (3 + DIGEST_LEN + HEADER_LEN + DIGEST_LEN).ne
 /// a ping.
 const OTHERS_BETWEEN_LARGE: u8 = 4;
 
-/// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.7, §7.8).
+/// Reason why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.7, §7.8).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
     /// A data segment above the MaxRecvDataSegmentLength that we declared.
@@ -153,7 +153,7 @@ impl Receiver {
         self.end = (self.end + bytes).min(self.space.len());
     }
 
-    /// Whether the basic header segment of a PDU is here that [`next_head`](Self::next_head) has not given.
+    /// Returns `true` if the basic header segment of a PDU is here that [`next_head`](Self::next_head) has not given.
     pub(crate) fn has_header(&self) -> bool {
         self.end - self.start >= HEADER_LEN
     }

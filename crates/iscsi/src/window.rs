@@ -5,11 +5,11 @@ use crate::serial::Serial;
 /// Verdict on a command that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// It is the one expected: deliver it.
+    /// The one expected: deliver it.
     Next,
-    /// It is inside the window, with others missing before it: keep it until they are here.
+    /// Inside the window, with others missing before it: keep it until they are here.
     Later,
-    /// It is outside the window: ignore it silently.
+    /// Outside the window: ignore it silently.
     Outside,
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use crate::network::Shortfall;
 use crate::topology::TopologyError;
 
-/// Why a network cannot be built, or something not be done on it.
+/// Reason why a network cannot be built, or something not be done on it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -73,7 +73,7 @@ pub enum LabError {
     Measurement {
         /// The cable.
         cable: String,
-        /// Why.
+        /// Underlying error.
         source: lunway_net::NetError,
     },
     /// The watcher asked to stop.

@@ -19,7 +19,7 @@ const RATE_MAX: u64 = 400_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
-/// Why a text is not a rate.
+/// Reason why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a rate: write a number with a unit, such as 1Gbit, 2.5Gbit or 100Mbit, from 64Kbit to 400Gbit"

@@ -28,21 +28,21 @@ pub struct Event {
 /// Action on a cable; the name in a file is the same in small letters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// It is pulled.
+    /// Pulled.
     Pull(String),
-    /// It is plugged in again.
+    /// Plugged in again.
     Plug(String),
-    /// It swallows everything, and keeps its carrier.
+    /// Swallows everything, and keeps its carrier.
     BlackHole(String),
-    /// It swallows nothing any more.
+    /// Swallows nothing any more.
     Clear(String),
-    /// It has another rate: `slow = { cable = "lane1", rate = "10Mbit" }`.
+    /// Has another rate: `slow = { cable = "lane1", rate = "10Mbit" }`.
     Slow(Slow),
-    /// It has another delay: `delay = { cable = "lane1", time = "5ms" }`.
+    /// Has another delay: `delay = { cable = "lane1", time = "5ms" }`.
     Delay(NewDelay),
-    /// It has another loss: `loss = { cable = "lane1", share = "1%" }`.
+    /// Has another loss: `loss = { cable = "lane1", share = "1%" }`.
     Loss(NewLoss),
-    /// It is pulled and plugged in again and again: `flap = { cable = "lane1", period = "2s", count = 5 }`.
+    /// Pulled and plugged in again and again: `flap = { cable = "lane1", period = "2s", count = 5 }`.
     Flap(Flap),
 }
 
@@ -137,7 +137,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Why a timeline cannot be carried out.
+/// Reason why a timeline cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimelineError {
     /// A cable that is not there.
@@ -188,7 +188,7 @@ pub struct Happened {
     pub done: Duration,
     /// The action.
     pub action: Action,
-    /// Why it did not happen.
+    /// Reason why it did not happen.
     pub error: Option<String>,
 }
 

@@ -16,11 +16,11 @@ pub struct Link {
     pub name: String,
     /// The kernel's number for it; 0 where the kernel did not say.
     pub index: u32,
-    /// It is switched on, and has a carrier: a cable with something alive at its other end.
+    /// Switched on, and has a carrier: a cable with something alive at its other end.
     pub carrier: bool,
     /// Longest packet, bytes.
     pub mtu: Option<u32>,
-    /// It is this machine talking to itself.
+    /// This machine talking to itself.
     pub loopback: bool,
     /// Name of the interface that it stands on, as a VLAN does on a card.
     pub below: Option<String>,
@@ -97,7 +97,7 @@ struct Facts<'a> {
     mtu: Option<u32>,
     below: Option<u32>,
     address: Option<&'a [u8]>,
-    /// It is an end of a veth pair, which says 10 Gb/s whatever there is.
+    /// An end of a veth pair, which says 10 Gb/s whatever there is.
     pair: bool,
 }
 

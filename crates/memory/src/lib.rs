@@ -23,7 +23,7 @@ pub use null::NullDisk;
 pub use ram::RamDisk;
 pub use table::SIZE_MAX;
 
-/// Why a disk of memory cannot be made, or not be given this size.
+/// Reason why a disk of memory cannot be made, or not be given this size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {

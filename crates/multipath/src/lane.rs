@@ -94,7 +94,7 @@ pub enum LaneEvent {
         /// Reason, for people.
         why: String,
     },
-    /// It does not come back: it was closed, or another disk answers there.
+    /// Does not come back: it was closed, or another disk answers there.
     Closed {
         /// Reason, for people.
         why: String,

@@ -34,7 +34,7 @@ const PARTS_MAX: usize = 64;
 /// Timeout of all handshakes together.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[error("no NBD connection over {socket}: {source}")]
 pub struct ConnectError {

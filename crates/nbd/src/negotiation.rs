@@ -29,7 +29,7 @@ pub(crate) struct Agreed {
     pub(crate) allocation: bool,
 }
 
-/// Why a handshake did not end in the transmission phase.
+/// Reason why a handshake did not end in the transmission phase.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NegotiationError {
     #[error("the connection broke: {0}")]

@@ -42,7 +42,7 @@ pub enum NbdAddress {
     Tcp(SocketAddr),
 }
 
-/// Why a text is no [`NbdAddress`].
+/// Reason why a text is no [`NbdAddress`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("“{0}” is not an address: write unix:PATH, or tcp:ADDRESS[:PORT]")]
 pub struct NbdAddressError(String);
@@ -91,7 +91,7 @@ fn escape(bytes: &[u8]) -> String {
     })
 }
 
-/// Why a server cannot listen.
+/// Reason why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdBindError {
     /// The path or the port is taken, or may not be had.

@@ -52,7 +52,7 @@ const HEAD_MAX: usize = size_of::<Chunk>() + size_of::<u64>();
 /// Longest sentence about an error, which is the specification's limit.
 const ERROR_MAX: usize = 4096;
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The client said so, or hung up between two requests.

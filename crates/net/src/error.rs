@@ -1,11 +1,11 @@
-//! Why a measurement could not be made.
+//! Reason why a measurement could not be made.
 
 use std::io;
 use std::net::SocketAddr;
 
 use crate::protocol::VERSION;
 
-/// Why a measurement could not be made.
+/// Reason why a measurement could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// No connection.
@@ -15,7 +15,7 @@ pub enum NetError {
     Connect {
         /// Address of the responder.
         peer: SocketAddr,
-        /// Why not.
+        /// Underlying error.
         source: io::Error,
     },
     /// A socket option was refused.
@@ -25,7 +25,7 @@ pub enum NetError {
         option: &'static str,
         /// Of a connection to whom.
         peer: SocketAddr,
-        /// Why not.
+        /// Underlying error.
         source: io::Error,
     },
     /// Something else listens there.
@@ -57,7 +57,7 @@ pub enum NetError {
     /// The other end took longer for the whole of it than was agreed.
     #[error("the other end did not finish in time")]
     Overdue,
-    /// It was told to stop before there was anything to report.
+    /// Stopped before there was anything to report.
     #[error("interrupted")]
     Stopped,
 }

@@ -77,7 +77,7 @@ pub struct Throughput {
     pub window: Window,
     /// Each stream.
     pub streams: Vec<Stream>,
-    /// It went on for as long as it was meant to.
+    /// Went on for as long as it was meant to.
     pub complete: bool,
 }
 

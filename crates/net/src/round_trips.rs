@@ -82,7 +82,7 @@ pub struct RoundTrips {
     pub near: End,
     /// The answering end, as it reports itself.
     pub far: Option<End>,
-    /// It went on for as long as it was meant to.
+    /// Went on for as long as it was meant to.
     pub complete: bool,
 }
 

@@ -41,7 +41,7 @@ pub enum OtherUser {
     Kernel,
     /// The kernel swaps to the file.
     Swap,
-    /// What the block device lies on has a user of its own.
+    /// A file or device below the block device has a user of its own.
     Below {
         /// The file or device that it lies on.
         base: PathBuf,
@@ -81,8 +81,8 @@ pub fn write_protection(mode: u32) -> Option<u32> {
     (mode & libc::S_IFMT == libc::S_IFREG && bits & 0o222 == 0).then_some(bits)
 }
 
-/// Whether a block device takes no writes, as `blockdev --setro` makes it: a loop device that was attached so, a disk
-/// with a switch. The kernel lets it be opened for writing all the same, and then fails each write.
+/// Returns `true` if a block device takes no writes, as `blockdev --setro` makes it: a loop device that was attached
+/// so, a disk with a switch. The kernel lets it be opened for writing all the same, and then fails each write.
 pub fn is_read_only_device(metadata: &fs::Metadata) -> bool {
     Device::of(metadata).is_some_and(Device::is_read_only)
 }
@@ -197,8 +197,8 @@ pub fn backing_files(path: &Path) -> Vec<PathBuf> {
     stack::backing_files(path)
 }
 
-/// Whether two files or devices are made of the same bytes, in full or in part, by whatever names: a write to one is
-/// one to the other. Waits for the file systems of both.
+/// Returns `true` if two files or devices are made of the same bytes, in full or in part, by whatever names: a write to
+/// one is one to the other. Waits for the file systems of both.
 pub fn share_bytes(one: &Path, other: &Path) -> bool {
     stack::share_bytes(one, other)
 }
@@ -312,7 +312,7 @@ fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<
     }
 }
 
-/// Whether the kernel swaps to a regular file.
+/// Returns `true` if the kernel swaps to a regular file.
 fn is_swap(metadata: &fs::Metadata) -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let own = FileId::of(metadata);
@@ -366,8 +366,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether something comes true in a moment: a program that another test starts has our descriptors, and with them
-    /// our locks, between its fork and its exec.
+    /// Returns `true` if something comes true in a moment: a program that another test starts has our descriptors, and
+    /// with them our locks, between its fork and its exec.
     fn becomes(is_so: impl Fn() -> bool) -> bool {
         (0..500).any(|_| is_so() || (std::thread::sleep(std::time::Duration::from_millis(10)), false).1)
     }

@@ -46,7 +46,7 @@ impl Device {
         Some(Path::new("/dev").join(folder.file_name()?.to_str()?.replace('!', "/")))
     }
 
-    /// Whether the kernel takes no writes to it, whatever the mode of its node says.
+    /// Returns `true` if the kernel takes no writes to it, whatever the mode of its node says.
     pub(crate) fn is_read_only(self) -> bool {
         fs::read(self.folder().join("ro")).is_ok_and(|ro| ro.starts_with(b"1"))
     }
@@ -74,7 +74,7 @@ impl Device {
         slaves.filter_map(|slave| Self::named_in(&slave.path().join("dev"))).collect()
     }
 
-    /// What it is attached to as a loop device.
+    /// Backing file of a loop device.
     fn backing(self) -> Option<PathBuf> {
         backing_file(&self.folder())
     }
@@ -87,7 +87,7 @@ pub(crate) fn backing_file(folder: &Path) -> Option<PathBuf> {
     (!backing.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(backing)))
 }
 
-/// What the device at a path is attached to as a loop device, and so on down to the last.
+/// Backing files of the loop device at a path, from the next one down to the last.
 pub(crate) fn backing_files(path: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     while found.len() < DEPTH_MAX {
@@ -117,9 +117,9 @@ enum Base {
     File(FileId),
 }
 
-/// Whether two files or devices are made of the same bytes, in full or in part: one is the other by whatever name, or
-/// lies on it as a loop device or partition, or both lie on the same bytes of a third. What a device mapper or RAID
-/// puts together is not followed.
+/// Returns `true` if two files or devices are made of the same bytes, in full or in part: one is the other by whatever
+/// name, or lies on it as a loop device or partition, or both lie on the same bytes of a third. What a device mapper or
+/// RAID puts together is not followed.
 pub(crate) fn share_bytes(one: &Path, other: &Path) -> bool {
     let (one, other) = (pieces(one), pieces(other));
     one.iter().any(|one| {
@@ -129,7 +129,7 @@ pub(crate) fn share_bytes(one: &Path, other: &Path) -> bool {
     })
 }
 
-/// What a file or device is made of: itself, and so on down.
+/// Pieces that a file or device is made of: itself, and so on down.
 fn pieces(path: &Path) -> Vec<Piece> {
     let mut found: Vec<Piece> = Vec::new();
     let (mut at, mut bytes) = (path.to_owned(), 0..u64::MAX);
@@ -265,7 +265,7 @@ fn opened(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// Whether the kernel has a use of a block device, or a program has it for itself alone (open(2), `O_EXCL`).
+/// Returns `true` if the kernel has a use of a block device, or a program has it for itself alone (open(2), `O_EXCL`).
 fn is_claimed(node: &Path) -> bool {
     let opened = File::options().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(node);
     opened.is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)

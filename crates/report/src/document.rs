@@ -23,7 +23,7 @@ pub struct Document {
     pub verdicts: Vec<Conclusion>,
     /// The few figures to see first.
     pub tiles: Vec<Tile>,
-    /// Why a reader should be careful, each a sentence.
+    /// Cautions for the reader, each a sentence.
     pub warnings: Vec<String>,
     /// Tables and charts.
     pub sections: Vec<Section>,
@@ -140,7 +140,7 @@ pub struct Card {
     pub detail: String,
     /// Chart from a function of [`chart`](crate::chart).
     pub svg: String,
-    /// It takes the whole width of the page, as a chart with a narrow and a broad drawing does.
+    /// Takes the whole width of the page, as a chart with a narrow and a broad drawing does.
     pub wide: bool,
 }
 

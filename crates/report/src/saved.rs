@@ -32,7 +32,7 @@ pub struct Saved {
     pub created: Option<SystemTime>,
     /// Results of the measurement.
     pub verdicts: Vec<Conclusion>,
-    /// Why to be careful.
+    /// Cautions for the reader.
     pub warnings: Vec<String>,
     /// Facts about the place.
     pub environment: Vec<Fact>,
@@ -44,7 +44,7 @@ pub struct Saved {
     pub results: Value,
 }
 
-/// Why a file is not a document.
+/// Reason why a file is not a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
@@ -117,8 +117,8 @@ impl Saved {
         ours(json(text).unwrap_or(text)) || ours(text.lines().next().unwrap_or_default())
     }
 
-    /// Whether both are of one run, such as its page and its JSON: all figures that both have are equal. Of two runs
-    /// hardly two figures are equal, and one alone may be by chance.
+    /// Returns `true` if both are of one run, such as its page and its JSON: all figures that both have are equal. Of
+    /// two runs hardly two figures are equal, and one alone may be by chance.
     pub fn is_same_run(&self, other: &Self) -> bool {
         let both = self.measures.iter().filter_map(|measure| {
             let of_other = other.measures.iter().find(|other| other.is_of(measure))?;

@@ -435,7 +435,7 @@ impl Future for ChangeFlight {
 }
 
 impl Drop for ChangeFlight {
-    /// It may still happen: its outcome is not known.
+    /// Notes a change that may still happen: its outcome is not known.
     fn drop(&mut self) {
         if let Some(change) = self.change.take() {
             self.shared.landed(change, &Err(BlockError::lost()));

@@ -13,7 +13,7 @@ use crate::writes::{Change, Retained};
 /// Number of retained changes in flight at a time: enough for a network, few enough for any target's queue.
 const WRITES_IN_FLIGHT: usize = 16;
 
-/// Why a doubt stays.
+/// Reason why a doubt stays.
 enum Unresolved {
     /// The device cannot be reached; what is retained stays.
     Later(BlockError),

@@ -20,9 +20,9 @@ const SMALLEST: usize = 4096;
 pub enum Change {
     /// These bytes were written.
     Data(SharedBuf),
-    /// It was unmapped.
+    /// Unmapped.
     Unmap,
-    /// It was made zeroes.
+    /// Made zeroes.
     Zero(Zeroing),
 }
 

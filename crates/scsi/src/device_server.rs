@@ -92,7 +92,7 @@ impl Nexus {
 pub struct Begun {
     /// Its answer, now or later.
     pub answer: Io<Response>,
-    /// What it may change on a medium until then; `None`: nothing.
+    /// Possible changes to a medium until then; `None`: there are none.
     pub effect: Option<MediumEffect>,
 }
 
@@ -194,7 +194,7 @@ fn claim_of(operation: &Operation, cdb: &PaddedCdb, data_out: &[u8]) -> Claim {
     Claim::blocks(blocks.lba, blocks.count.into())
 }
 
-/// What a command may change on the medium of its unit while it is under way. Operations that have the whole medium for
+/// Possible changes to the medium of a command's unit while it is under way. Operations that have the whole medium for
 /// themselves go on without their command, and others are refused until these end.
 fn effect_of(operation: &Operation, itl: &Arc<ItlNexus>, claim: &Claim) -> Option<MediumEffect> {
     let changes = operation.writes() && *claim != Claim::Nothing;
@@ -264,7 +264,7 @@ fn run_shared(command: Command, claim: Claim) -> Io<Response> {
     }
 }
 
-/// What there is instead of a logical unit.
+/// Reply to commands for which there is no logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absence {
     /// The REPORT LUNS well-known logical unit.

@@ -34,7 +34,7 @@ const LEFT_TO_OTHERS: u64 = 1 << 30;
 /// The same on a small file system: this part of it.
 const LEFT_PART: u64 = 20;
 
-/// Why a snapshot cannot be begun.
+/// Reason why a snapshot cannot be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FleeceError {
     /// The area has not one grain.
@@ -64,7 +64,7 @@ pub struct Usage {
     pub used: u64,
     /// Bytes that there is room for.
     pub area: u64,
-    /// Why the snapshot is over; `None`: it is whole.
+    /// Reason why the snapshot is over; `None`: it is whole.
     pub ended: Option<String>,
 }
 
@@ -117,7 +117,7 @@ struct Disks {
 enum GrainState {
     /// On the device still; a change waits for its copy.
     Copying,
-    /// It was zeroes.
+    /// Zeroes.
     Zeroes,
     /// In the area, at this grain.
     Area(u32),
@@ -495,7 +495,8 @@ impl Fleece {
         self.disks().map(|_| buf)
     }
 
-    /// What lay in the range then, as [`BlockDevice::extents`]: the device is asked for no more pieces than that takes.
+    /// Extents of the range at the snapshot's instant, as [`BlockDevice::extents`]: the device is asked for no more
+    /// pieces than that takes.
     pub(crate) async fn extents(
         &self,
         offset: u64,

@@ -16,7 +16,7 @@ use crate::fleeces::Fleeces;
 /// The bit of the count that says that nothing may enter.
 const SHUT: u64 = 1 << 63;
 
-/// Why changes could not be held.
+/// Reason why changes could not be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HoldError {
     /// Changes under way have not ended, or what was to be done meanwhile has not, within the time.

@@ -153,7 +153,7 @@ impl Layer for SnapshotLayer {
         Io::Ready(self.inside.inner.geometry().check_write(offset, from.len).map(|()| false))
     }
 
-    /// What a smaller size cuts off cannot be copied: it is refused while there is a snapshot.
+    /// Refuses a smaller size while there is a snapshot: data that it cuts off cannot be copied.
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let layer = Arc::clone(&self.inside);
         self.change(0, 0, Effect::Data, move |inner| {

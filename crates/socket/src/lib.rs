@@ -16,7 +16,7 @@ use rustix::net::{
 /// Connections that the kernel holds until they are accepted: what clients that use several open at once.
 const BACKLOG: i32 = 64;
 
-/// Why there is no socket where it should be.
+/// Reason why there is no socket where it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Somebody answers there.

@@ -21,7 +21,7 @@ const NAME_MAX: usize = 223;
 #[serde(try_from = "String", into = "String")]
 pub struct IscsiName(String);
 
-/// Why a name is none.
+/// Reason why a name is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Empty, or longer than 223 bytes.

@@ -6,10 +6,10 @@ use std::path::Path;
 use lunway_block::small_file;
 use lunway_iscsi::chap::{Secret, SecretFileError};
 
-/// Why a file holds no secret.
+/// Reason why a file holds no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It cannot be read.
+    /// Cannot be read.
     #[error("cannot read it: {0}")]
     Unreadable(#[from] io::Error),
     /// Nothing in it, or more than a secret.

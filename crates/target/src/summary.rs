@@ -45,13 +45,13 @@ pub struct LunSummary {
     pub serial: String,
     /// Its backing store, as it was at most 30 seconds ago; null: unknown.
     pub space: Option<SpaceReading>,
-    /// What is wrong with the file behind it: its name leads elsewhere, or another program has cut it. Null: nothing is
-    /// known to be.
+    /// Fault of the file behind it: its name leads elsewhere, or another program has cut it. Null: nothing is known to
+    /// be.
     pub lost_file: Option<String>,
     /// Bytes that the raw image behind it had when it was served last, if it was made shorter since then; null: it was
     /// not, or nothing is known of it.
     pub shrunk_from: Option<u64>,
-    /// Why it is not served; null: it is served. The device of one that is offline cannot be opened.
+    /// Reason why it is not served; null: it is served. The device of one that is offline cannot be opened.
     pub offline: Option<String>,
 }
 
@@ -97,13 +97,13 @@ pub struct SessionSummary {
     pub portal_group: u16,
     /// CRC32C over headers, over data.
     pub digests: [bool; 2],
-    /// What else was negotiated.
+    /// Other keys that were negotiated.
     pub keys: SessionKeys,
     /// Time of login, seconds of Unix time.
     pub since: u64,
 }
 
-/// What initiator and target follow in a session (RFC 7143 §13), of the leading connection.
+/// Operational keys of a session (RFC 7143 §13), of the leading connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionKeys {
     /// InitialR2T: even the first burst of a write needs an R2T.

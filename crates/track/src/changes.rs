@@ -86,9 +86,9 @@ pub struct ChangedRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeState {
-    /// It may hold anything: read it.
+    /// May hold anything: read it.
     Written,
-    /// It reads as zeroes: it was unmapped, or written with zeroes, as a whole.
+    /// Reads as zeroes: it was unmapped, or written with zeroes, as a whole.
     Unmapped,
 }
 

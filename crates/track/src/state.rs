@@ -32,7 +32,7 @@ pub(crate) struct TrackState {
     pub(crate) lasting: Vec<u8>,
     /// See [`Backing`](crate::Backing).
     pub(crate) exact: Vec<u8>,
-    /// Why the chain does not go further back; empty: tracking began then.
+    /// Reason why the chain does not go further back; empty: tracking began then.
     pub(crate) reason: String,
     pub(crate) hot: BTreeSet<u64>,
     /// Oldest first.
@@ -45,7 +45,7 @@ pub(crate) struct TrackState {
 pub(crate) enum Released {
     /// Something older or nothing needs it: done.
     Done,
-    /// It belongs below the open epoch's.
+    /// Belongs below the open epoch's.
     BelowLive(Map),
 }
 

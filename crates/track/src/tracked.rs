@@ -61,7 +61,7 @@ pub struct Tracking {
     /// The tracked device, which nobody keeps open by asking for its changes.
     inner: Weak<dyn BlockDevice>,
     in_place: Option<InPlace>,
-    /// What that said last.
+    /// Last answer of `in_place`.
     misplaced: Arc<Mutex<Option<String>>>,
 }
 
@@ -550,7 +550,7 @@ impl Tracking {
         Self { in_place: Some(in_place), ..self }
     }
 
-    /// Why nothing is tracked, as last known; `None`: it is. Waits for no storage.
+    /// Returns the reason why nothing is tracked, as last known; `None`: it is. Waits for no storage.
     pub fn lost_now(&self) -> Option<String> {
         self.shared.tracker.lost_now().or_else(|| lock(&self.misplaced).clone())
     }

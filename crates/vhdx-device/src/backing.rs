@@ -35,7 +35,7 @@ impl From<File> for Backing {
 /// A file with the engine's lock, which all of its handles share.
 pub(crate) struct Locked {
     file: File,
-    /// What tests let fail.
+    /// Faults that tests inject.
     #[cfg(test)]
     pub(crate) faults: Arc<crate::failing::Faults>,
 }

@@ -39,7 +39,7 @@ impl ChainState {
     }
 }
 
-/// What an operation on a closed device is told.
+/// Error of operations on a closed device.
 pub(crate) fn closed() -> BlockError {
     BlockError::gone("the VHDX file was closed")
 }

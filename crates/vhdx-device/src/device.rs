@@ -33,7 +33,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// bounds time and memory for hostile files.
 const EXTENTS_MAX: usize = 65_536;
 
-/// Why a VHDX file could not be opened.
+/// Reason why a VHDX file could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {}: {source}{}", path.display(), remedy(source))]
 pub struct OpenError {
@@ -43,7 +43,7 @@ pub struct OpenError {
     pub source: lunway_vhdx::OpenError,
 }
 
-/// What a device offers in place of what was refused, as the end of a sentence.
+/// Alternative to what was refused, as the end of a sentence.
 fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
     match refused {
         lunway_vhdx::OpenError::WriteProtected { .. } | lunway_vhdx::OpenError::ReadOnlyDevice => {
@@ -105,9 +105,9 @@ pub(crate) struct Inner {
     wanting: AtomicUsize,
     /// Nobody uses the device any more.
     left: AtomicBool,
-    /// It was logged that the file was cut.
+    /// Logged that the file was cut.
     cut: AtomicBool,
-    /// What is said of a flush of the host that has failed, once it was logged.
+    /// Message about a flush of the host that has failed, once it was logged.
     failed: OnceLock<String>,
     workers: Workers,
 }
@@ -173,7 +173,7 @@ impl VhdxDevice {
         Ok(Self { inner: Arc::new(Inner::new(Chain::new(vec![disk])?)) })
     }
 
-    /// How many files the chain has. `None` where it is not open.
+    /// Number of files in the chain. `None` where it is not open.
     pub fn levels(&self) -> Option<usize> {
         let state = self.inner.state.read().unwrap_or_else(PoisonError::into_inner);
         state.chain().ok().map(|chain| chain.disks().len())
@@ -509,7 +509,7 @@ pub(crate) fn meaning(error: DiskError) -> BlockError {
     }
 }
 
-/// What is said of a file that another program has cut.
+/// Message about a file that another program has cut.
 const CUT: &str = "the VHDX file, or a parent, was cut behind its device's back: what is missing is lost, and fails as a medium error; \
      restore it from a backup, or let lunway disk repair fill it with zeroes";
 

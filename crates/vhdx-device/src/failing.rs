@@ -104,7 +104,7 @@ async fn a_disk_that_takes_no_writes_since_a_flush_failed_says_so_and_what_to_do
     assert!(told > 0, "some step fails the disk");
 }
 
-/// What is changed.
+/// Change that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Live {
     Grow,
@@ -125,7 +125,7 @@ impl Live {
     }
 }
 
-/// What the disk holds: blocks by number, and their bytes.
+/// Contents of the disk: blocks by number, and their bytes.
 const FLUSHED: [(u64, u8); 4] = [(0, 1), (3, 2), (8, 3), (11, 4)];
 
 async fn holds(device: &VhdxDevice, what: &str) {

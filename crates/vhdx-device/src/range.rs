@@ -11,7 +11,7 @@ use crate::backing::Backing;
 use crate::device::{Inner, meaning};
 
 impl Inner {
-    /// Where a range lies in one of the chain's files, if it does so in one piece.
+    /// Position of a range in one of the chain's files, if it lies there in one piece.
     pub(crate) fn lend(&self, offset: u64, len: u64) -> Result<Option<FileRange>, BlockError> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(chain) = state.chain() else { return Ok(None) };
@@ -52,7 +52,7 @@ impl Inner {
 
 /// Writes what a range of another file holds.
 fn copy_bytes(from: &FileRange, file: &File, to: u64) -> std::io::Result<()> {
-    /// How much at a time, bytes.
+    /// Bytes at a time.
     const PIECE: u64 = 1 << 20;
     let mut buf = vec![0; from.len.min(PIECE) as usize];
     let mut done = 0;

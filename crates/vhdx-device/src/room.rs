@@ -28,7 +28,7 @@ fn write(device: &VhdxDevice, owner: &Owner, len: usize) -> Write {
     Box::pin(device.write(0, Buf::copy_of(&vec![7; len]).freeze(), Durability::Volatile).into_future())
 }
 
-/// Whether a write does not end for some time.
+/// Returns `true` if a write does not end for some time.
 async fn waits(write: &mut Write) -> bool {
     tokio::time::timeout(Duration::from_millis(100), write.as_mut()).await.is_err()
 }

@@ -13,7 +13,7 @@ use crate::chain_state::{Alone, ChainState};
 use crate::device::{Inner, folder, identity, no_guids};
 use crate::{names, random_guids, snapshot};
 
-/// How often it is tried to open the file again, while operations come. An attempt reads the table, of a large disk
+/// Interval between attempts to open the file again, while operations come. An attempt reads the table, of a large disk
 /// some hundred MiB, so that a host without a disk is not asked for it by each command.
 const RETRY_TIME: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
 
@@ -27,7 +27,7 @@ pub(crate) struct Unopened {
     path: PathBuf,
     /// Its parents, the nearest first: found again by their names, which must still be theirs.
     parents: Vec<Locked>,
-    /// Why it could not be opened; empty: it was not tried yet.
+    /// Reason why it could not be opened; empty: it was not tried yet.
     why: String,
     tried: Option<Instant>,
 }
@@ -51,17 +51,17 @@ impl Unopened {
         &self.file
     }
 
-    /// Whether another attempt is due.
+    /// Returns `true` if another attempt is due.
     pub(crate) fn is_due(&self) -> bool {
         self.tried.is_none_or(|tried| tried.elapsed() >= RETRY_TIME)
     }
 
-    /// What an operation at `offset` of the disk is told.
+    /// Error of an operation at `offset` of the disk.
     pub(crate) fn error(&self, offset: u64) -> BlockError {
         BlockError::Medium { offset }
     }
 
-    /// Why the last attempt failed.
+    /// Returns the reason why the last attempt failed.
     pub(crate) fn why(&self) -> &str {
         &self.why
     }

@@ -32,12 +32,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// How bad the worst finding is; `None`: there is none.
+    /// Severity of the worst finding; `None`: there is none.
     pub fn worst(&self) -> Option<AnomalySeverity> {
         self.worst
     }
 
-    /// Whether something is against the standard or lost, so that the file is not opened for writing.
+    /// Returns `true` if something is against the standard or lost, so that the file is not opened for writing.
     pub fn is_damaged(&self) -> bool {
         self.worst() >= Some(AnomalySeverity::Damage)
     }

@@ -49,7 +49,7 @@ impl fmt::Display for Structure {
     }
 }
 
-/// Why a file was not opened.
+/// Reason why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -71,9 +71,9 @@ pub enum OpenError {
     Lost {
         /// Which structure leads there, or is gone itself.
         place: Structure,
-        /// Where in the file that structure is, bytes.
+        /// Offset of that structure in the file, bytes.
         offset: u64,
-        /// What is gone, and what can be done.
+        /// Loss, and its remedy.
         problem: String,
     },
     /// Nothing is wrong with the file, but this code does not know what it needs.
@@ -194,7 +194,7 @@ impl OpenError {
     }
 }
 
-/// Why a file was not made.
+/// Reason why a file was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -206,7 +206,7 @@ pub enum CreateError {
     Storage(#[from] io::Error),
 }
 
-/// Why an operation on an open disk failed.
+/// Reason why an operation on an open disk failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -284,7 +284,8 @@ impl DiskError {
     }
 }
 
-/// Why a closed file was not changed. It is as it was, or, where the change was already durable, as it was asked to be.
+/// Reason why a closed file was not changed. It is as it was, or, where the change was already durable, as it was asked
+/// to be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {

@@ -25,7 +25,7 @@ use crate::storage::Storage;
 #[derive(Debug)]
 pub struct Measured<S> {
     storage: S,
-    /// What the storage had when it was opened, and what it was given since.
+    /// Length that the storage had when it was opened, and was given since.
     len: AtomicU64,
 }
 

@@ -114,7 +114,7 @@ impl<S: Storage> Disk<S> {
     }
 }
 
-/// What a scan has found to be lost.
+/// Losses that a scan has found.
 #[derive(Default)]
 struct Losses {
     first: Option<Anomaly>,

@@ -91,11 +91,11 @@ pub fn pack<S: Storage>(
 /// Outcome for a block that was to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It lies lower now: bytes.
+    /// Lies lower now: bytes.
     Moved(u64),
     /// There is no hole below it, or it has no data any more.
     Stays,
-    /// It stays where it was, for now: a write waited for it, or the caller did not want to go on.
+    /// Stays where it was, for now: a write waited for it, or the caller did not want to go on.
     Yielded,
 }
 

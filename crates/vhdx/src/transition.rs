@@ -62,11 +62,11 @@ pub(crate) enum Discard {
 pub enum DiscardMode {
     /// Its contents are not needed; what is given up reads as zeroes. May do less than asked.
     Unmap,
-    /// It reads as zeroes afterwards; space may be given back.
+    /// Reads as zeroes afterwards; space may be given back.
     Zero,
-    /// It reads as zeroes afterwards; space that is there stays.
+    /// Reads as zeroes afterwards; space that is there stays.
     ZeroKeepSpace,
-    /// It reads as the parent's data afterwards. Only whole blocks that have data are given up.
+    /// Reads as the parent's data afterwards. Only whole blocks that have data are given up.
     Parent,
 }
 

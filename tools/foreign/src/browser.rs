@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::program;
 
-/// How a page is looked at.
+/// View of a page: window and medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// Width of the window, CSS pixels.
@@ -33,15 +33,15 @@ impl View {
     }
 }
 
-/// What a browser showed.
+/// Result of showing a page in a browser.
 #[derive(Clone, Debug)]
 pub struct Looked {
     /// Charts that are visible.
     pub charts: usize,
     /// The page's ground is dark.
     pub dark: bool,
-    /// What a reader would complain of, each a sentence: charts without size, text that is too small, cut off, on top
-    /// of other text or hardly told from its ground, anything wider than the window.
+    /// Complaints that a reader would have, each a sentence: charts without size, text that is too small, cut off, on
+    /// top of other text or hardly told from its ground, anything wider than the window.
     pub problems: Vec<String>,
     /// A picture of all of it.
     pub screenshot: PathBuf,
@@ -88,7 +88,7 @@ pub fn look(page: &Path, folder: &Path, view: View) -> Option<Looked> {
     })
 }
 
-/// What the script found, by the lines.
+/// Findings of the script, by the lines.
 fn open(program: &Path, around: &Path, screenshot: &Path, view: View, profile: &Path) -> String {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "120"]).arg(program).args([

@@ -10,8 +10,8 @@ use crate::{not_run, program};
 /// Set in the process that runs inside.
 const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
 
-/// Whether this process is inside a user and network namespace of the test's own, where it is root over a network
-/// without anything.
+/// Returns `true` if this process is inside a user and network namespace of the test's own, where it is root over a
+/// network without anything.
 ///
 /// If it is not, another one is started there that runs the same test and nothing else, and what it finds is the
 /// result: the test that asked returns at once. `test` is its name as `--exact` wants it, modules included. Where user

@@ -26,7 +26,7 @@ use std::path::Path;
 use mark::{Mark, Marks};
 use requirement::{Chapter, Lists, Reason, Requirement};
 
-/// How things stand with a requirement.
+/// Standing of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Code obeys it and a test shows it.
@@ -61,7 +61,7 @@ impl Standing {
     }
 }
 
-/// What is wrong with the lists or the marks.
+/// Fault of the lists or the marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A mark that names no requirement.
@@ -114,7 +114,7 @@ impl Trace {
         self.lists.words_of(reason)
     }
 
-    /// Where code obeys the requirement.
+    /// Marks where code obeys the requirement.
     pub fn code(&self, requirement: &Requirement) -> &[Mark] {
         self.code.get(&requirement.id).map_or(&[], Vec::as_slice)
     }
@@ -124,7 +124,7 @@ impl Trace {
         self.tests.get(&requirement.id).map_or(&[], Vec::as_slice)
     }
 
-    /// How things stand with the requirement.
+    /// Standing of the requirement.
     pub fn standing(&self, requirement: &Requirement) -> Standing {
         match &requirement.reason {
             Some(Reason::Refused(_)) => Standing::Refused,
@@ -137,7 +137,7 @@ impl Trace {
         }
     }
 
-    /// How many of these requirements stand how.
+    /// Number of these requirements by standing.
     pub fn counts<'a>(
         &self,
         requirements: impl Iterator<Item = &'a Requirement>,

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What all marks have in common. Brackets tell a mark from a mere mention, `RFC 7143 §6.3`.
+/// Common beginning of all marks. Brackets tell a mark from a mere mention, `RFC 7143 §6.3`.
 const SIGN: &str = concat!("RFC ", "7143 [");
 
 /// One requirement named in one place.
@@ -18,7 +18,7 @@ const SIGN: &str = concat!("RFC ", "7143 [");
 pub struct Mark {
     /// The requirement.
     pub id: String,
-    /// Whether a test shows it here, rather than code obeys it.
+    /// `true` if a test shows it here, rather than code obeys it.
     pub shows: bool,
     /// The file, from the root of the repository.
     pub file: PathBuf,

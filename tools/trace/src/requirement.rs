@@ -16,12 +16,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// How strongly the RFC asks.
+/// Strength of the RFC's wording.
 pub const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
 /// Whom it asks. `people` are those who install and configure.
 pub const ROLES: [&str; 4] = ["target", "initiator", "both", "people"];
 
-/// Why a requirement has no mark, or needs none.
+/// Reason why a requirement has no mark, or needs none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// `deliberately not:`
@@ -63,7 +63,7 @@ pub struct Requirement {
     pub role: String,
     /// One sentence of our own.
     pub words: String,
-    /// Why there is no mark.
+    /// Reason why there is no mark.
     pub reason: Option<Reason>,
 }
 

@@ -20,7 +20,7 @@ pub struct Comparison {
     pub again: Vec<Contrast>,
     /// Trust in the measurement: whether the machine was stable.
     pub trust: Trust,
-    /// It was not cut short.
+    /// Not cut short.
     pub complete: bool,
 }
 

@@ -22,7 +22,7 @@ const AUTOCORRELATION_MIN: f64 = 0.2;
 /// Trust in a comparison: whether it may be acted on.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// Why not; sentences. Empty: it may.
+    /// Reasons, as sentences. Empty: it may.
     pub reasons: Vec<String>,
     /// Further remarks for a reader; sentences.
     pub notes: Vec<String>,

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use super::ini::SourceLine;
 use crate::JobError;
 
-/// Why a job file cannot be run as it stands.
+/// Reason why a job file cannot be run as it stands.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobFileError {
-    /// It cannot be read.
+    /// Cannot be read.
     #[error("cannot read the job file {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Underlying error.
         source: io::Error,
     },
     /// Something in it is wrong, or cannot be done here.
@@ -100,7 +100,7 @@ pub enum Problem {
     Refused {
         /// Key and value.
         setting: String,
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
     /// A value that the key cannot have.

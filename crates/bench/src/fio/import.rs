@@ -45,11 +45,11 @@ impl Imported {
 /// Direction of the I/O of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
-    /// It read.
+    /// Read.
     Read,
-    /// It wrote.
+    /// Wrote.
     Write,
-    /// It trimmed.
+    /// Trimmed.
     Trim,
     /// Reads and writes in one, as fio's `unified_rw_reporting` gives them.
     Mixed,
@@ -75,7 +75,7 @@ impl fmt::Display for Did {
     }
 }
 
-/// Why a document is not what fio writes.
+/// Reason why a document is not what fio writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {

@@ -3,7 +3,7 @@
 /// Treatment of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// It does here what it does in fio.
+    /// Does here what it does in fio.
     Honoured(Key),
     /// Taken, and said to have no effect here: it chooses between ways to do the same, or a log that is not written.
     WithoutEffect(Reason),
@@ -11,7 +11,7 @@ pub enum Treatment {
     Refused {
         /// Values that ask for nothing.
         unless: &'static [&'static str],
-        /// Why it cannot be honoured, as part of a sentence.
+        /// Reason why it cannot be honoured, as part of a sentence.
         why: &'static str,
     },
 }
@@ -55,7 +55,7 @@ pub enum Key {
     ZeroBuffers,
 }
 
-/// Why a key has no effect.
+/// Reason why a key has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The device of the command line is measured, whatever files the job file names.

@@ -30,7 +30,7 @@ impl KbBase {
     }
 }
 
-/// Why a value cannot be read: what was wanted, as the end of a sentence.
+/// Reason why a value cannot be read: what was wanted, as the end of a sentence.
 pub(super) type Wanted = &'static str;
 
 const SIZE: Wanted = "a size as in 4k, 1m or 4096 is wanted";

@@ -51,17 +51,17 @@ impl RwMode {
         }
     }
 
-    /// It reads.
+    /// Returns `true` if it reads.
     pub fn reads(self) -> bool {
         !matches!(self, Self::Write | Self::Randwrite)
     }
 
-    /// It writes.
+    /// Returns `true` if it writes.
     pub fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::Randread)
     }
 
-    /// It does both: how much of each is to be said.
+    /// Returns `true` if it does both: how much of each is to be said.
     pub fn is_mixed(self) -> bool {
         self.reads() && self.writes()
     }

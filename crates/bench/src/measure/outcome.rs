@@ -28,7 +28,7 @@ pub struct Outcome {
     pub depth_mean: f64,
     /// Most I/Os in flight at once; of several workers the sum of what each had at most.
     pub depth_max: u32,
-    /// Why it ended.
+    /// Reason why it ended.
     pub end: End,
     /// I/Os given up on without an answer, after a cancel.
     pub abandoned: u32,
@@ -39,12 +39,12 @@ pub struct Outcome {
     pub verification: Option<Verification>,
 }
 
-/// Why a job ended.
+/// Reason why a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Its limit was reached.
     Limit,
-    /// It was cancelled.
+    /// Cancelled.
     Cancelled,
     /// Nothing but errors came any more.
     Failing,

@@ -67,8 +67,8 @@ impl Kind {
     /// All of them, in the order in which they are listed for people.
     pub const ALL: [Self; 5] = [Self::Anvil, Self::H2bench, Self::Crystal, Self::Atto, Self::Steady];
 
-    /// It may write without being told where nothing is stored yet: its region is small enough to find that out. The
-    /// others work on whole devices, and write only if they are told.
+    /// Returns `true` if it may write without being told where nothing is stored yet: its region is small enough to
+    /// find that out. The others work on whole devices, and write only if they are told.
     pub fn writes_where_empty(self) -> bool {
         !matches!(self, Self::H2bench | Self::Steady)
     }

@@ -16,10 +16,10 @@ const SLICE: Duration = Duration::from_micros(500);
 /// Failures in a row, without a success, after which it is no use to go on.
 const FAILURES_MAX: u32 = 16;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It was asked to end, or nothing but failures came.
+    /// Asked to end, or nothing but failures came.
     End,
     /// This I/O failed; others may not.
     Failed,

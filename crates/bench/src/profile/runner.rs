@@ -51,7 +51,7 @@ pub(super) enum Done {
     Read(u64, Duration),
     /// Or written.
     Write(u64, Duration),
-    /// It failed, or moved nothing.
+    /// Failed, or moved nothing.
     Failed,
 }
 

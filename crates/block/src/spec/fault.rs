@@ -117,7 +117,7 @@ impl FaultError {
     }
 }
 
-/// Why a text is not a [`FaultSpec`].
+/// Reason why a text is not a [`FaultSpec`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FaultSpecError {
     /// Nothing there, or nothing but settings.

@@ -174,7 +174,7 @@ const CACHE_KEY: &str = "?cache=";
 /// Kinds that a size follows; alone they are hardly meant as the name of a file.
 const SIZED: [&str; 2] = ["ram", "null"];
 
-/// Why a text does not name a device. The sentence never holds the whole text, which may contain a secret.
+/// Reason why a text does not name a device. The sentence never holds the whole text, which may contain a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
     /// Nothing there.
@@ -299,7 +299,7 @@ impl DeviceSpec {
         matches!(self.leaf(), Self::Ram { .. })
     }
 
-    /// Whether the disk lies in a VHDX, in a file or on another device, whatever decorates it.
+    /// Returns `true` if the disk lies in a VHDX, in a file or on another device, whatever decorates it.
     pub fn is_vhdx(&self) -> bool {
         matches!(self, Self::Vhdx { .. } | Self::VhdxOn { .. }) || self.inner().is_some_and(Self::is_vhdx)
     }

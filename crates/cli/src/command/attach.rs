@@ -270,7 +270,7 @@ fn tell_of_sizes(spec: &DeviceSpec, device: &dyn BlockDevice, over_nbd: bool) {
     }));
 }
 
-/// What people do with the file, as commands.
+/// Next steps with the file, as commands.
 fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
     let geometry = opened.device.geometry();
     let read_only = if geometry.read_only { "--read-only " } else { "" };

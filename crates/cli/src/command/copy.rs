@@ -74,7 +74,7 @@ pub(crate) struct Copy {
     replaced: Option<Replaced>,
 }
 
-/// What a copy does with its destination, before and after.
+/// Treatment of a copy's destination, before and after.
 #[derive(Debug, Default, Args)]
 pub(super) struct How {
     /// Read both again afterwards, and compare them
@@ -92,14 +92,14 @@ pub(super) struct How {
     pub(super) skip_free: bool,
 }
 
-/// Where a copy is written.
+/// Destination of a copy.
 pub(super) struct Destination {
     /// The device that is opened.
     spec: DeviceSpec,
     pub(super) before: Before,
     /// The file's name once it is complete, where it has another one until then.
     pub(super) complete: Option<PathBuf>,
-    /// That file.
+    /// The unfinished file.
     file: Option<FileId>,
     /// The file was made just now, and has no data yet.
     made: bool,
@@ -163,13 +163,13 @@ impl Destination {
         self.overwritten.as_ref().map_or(Ok(()), |file| file.give_back(changed)).map_err(Failure::Failed)
     }
 
-    /// Whether a destination that was there before is what it was, if this command has not `changed` it.
+    /// Returns `true` if a destination that was there before is what it was, if this command has not `changed` it.
     pub(super) fn is_untouched(&self, changed: bool) -> bool {
         let is_left = self.overwritten.as_ref().is_some_and(Overwritten::is_left);
         self.complete.is_none() && !changed && !is_left
     }
 
-    /// What is incomplete while it is written, for a sentence; `otherwise`: a device, which has no other name.
+    /// Name of what is incomplete while it is written, for a sentence; `otherwise`: a device, which has no other name.
     pub(super) fn incomplete(&self, otherwise: &str) -> String {
         match (&self.complete, &self.overwritten) {
             (Some(complete), _) => partial(complete).display().to_string(),
@@ -178,7 +178,7 @@ impl Destination {
         }
     }
 
-    /// What a new file is whose name has no ending, as a further line; empty for all others.
+    /// Format of a new file whose name has no ending, as a further line; empty for all others.
     pub(super) fn kind_of_new(&self) -> String {
         match (&self.spec, &self.complete) {
             (DeviceSpec::File { .. }, Some(complete)) if complete.extension().is_none() => format!(
@@ -438,7 +438,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Who may read the source, if that is a file.
+    /// Permissions of the source, if that is a file.
     fn source_mode(&self) -> Option<u32> {
         self.mode.or_else(|| file_mode(&DeviceSpec::parse(&self.source).ok()?))
     }
@@ -463,7 +463,7 @@ impl Copy {
         }
     }
 
-    /// What a copy that ends early leaves, and what completes it.
+    /// Leftovers of a copy that ends early, and how to complete it.
     fn remains(&self, into: &Destination) -> String {
         match &into.complete {
             Some(complete) => {
@@ -575,7 +575,7 @@ const SIGNED: u64 = 512;
 /// The least time that a rate is made of, seconds: the first figure that the printed time has.
 const TIMED: f64 = 0.1;
 
-/// That a destination is larger than what was written to it, as a line of its own; empty where it is not.
+/// Remark that a destination is larger than what was written to it, as a line of its own; empty where it is not.
 pub(in crate::command) fn unchanged(behind: u64) -> String {
     match behind {
         0 => String::new(),
@@ -715,7 +715,8 @@ fn remove_unfinished(path: &Path) -> anyhow::Result<()> {
     fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
 }
 
-/// Whether a copy was killed while it made its file, so that there is no disk in it yet and nothing was copied.
+/// Returns `true` if a copy was killed while it made its file, so that there is no disk in it yet and nothing was
+/// copied.
 ///
 /// A raw file gets its length, a VHDX its signature and a VHD its footer after everything else that an empty disk has
 /// (a dynamic VHD gets the copy of its footer at the start, from which it can be opened, after its table). A file with

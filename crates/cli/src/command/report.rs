@@ -106,7 +106,7 @@ impl Diff {
     }
 }
 
-/// How a side is called: by its first file.
+/// Name of a side: that of its first file.
 fn side(first: &Path, more: &[PathBuf]) -> String {
     match more.len() {
         0 => first.display().to_string(),

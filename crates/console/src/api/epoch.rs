@@ -47,7 +47,7 @@ struct Epochs {
     epochs: Vec<Epoch>,
     /// Bytes that changed since the youngest was closed.
     changed_bytes: u64,
-    /// Why nothing is tracked now; null: it is.
+    /// Reason why nothing is tracked now; null: it is.
     lost: Option<String>,
 }
 
@@ -76,7 +76,7 @@ struct Changed {
     epoch: Option<String>,
     /// `false`: anything may have changed.
     known: bool,
-    /// Why the changes are unknown; null: they are known.
+    /// Reason why the changes are unknown; null: they are known.
     why: Option<String>,
     /// In order, in multiples of 64 KiB except at the end of the disk. Everything outside of them is unchanged.
     ranges: Vec<Range>,
@@ -99,9 +99,9 @@ struct Range {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum RangeState {
-    /// It may hold anything.
+    /// May hold anything.
     Written,
-    /// It reads as zeroes.
+    /// Reads as zeroes.
     Unmapped,
 }
 

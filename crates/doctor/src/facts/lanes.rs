@@ -33,7 +33,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Whether the one that is named is there.
+    /// Returns `true` if the one that is named is there.
     pub fn has_named(&self) -> bool {
         self.shown.contains(&self.named)
     }
@@ -49,7 +49,7 @@ pub struct Lane {
     pub near: Option<IpAddr>,
     /// Portal that the lane leads to.
     pub portal: Option<SocketAddr>,
-    /// It carries something only when no other is left.
+    /// Carries something only when no other is left.
     pub reserve: bool,
     /// Results of a probe.
     pub probe: Seen<LaneProbe>,
@@ -83,11 +83,11 @@ pub struct LaneProbe {
     pub round_trip_us: f64,
     /// The slowest of them, microseconds.
     pub round_trip_max_us: f64,
-    /// What the fastest 10 % took at most, microseconds: the lane's own time, without what a busy machine adds.
+    /// 10th percentile, microseconds: the lane's own time, without what a busy machine adds.
     pub round_trip_p10_us: Seen<f64>,
-    /// What 99 % of them took at most, microseconds.
+    /// 99th percentile, microseconds.
     pub round_trip_p99_us: Seen<f64>,
-    /// How many were made.
+    /// Number of reads that were made.
     pub reads: u32,
     /// Of those, reads that took as long as a delayed acknowledgement does.
     pub held_back: u32,

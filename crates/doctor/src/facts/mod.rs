@@ -42,7 +42,7 @@ pub struct Facts {
     pub schema: u32,
     /// The machine.
     pub host: Option<Host>,
-    /// What it is for Kubernetes.
+    /// Facts of a node of Kubernetes.
     pub kubernetes: Option<Kubernetes>,
     /// Its network ports, loopbacks left out.
     pub ports: Option<Seen<Vec<Port>>>,

@@ -13,9 +13,9 @@ use crate::seen::Seen;
 pub struct Port {
     /// The interface's name.
     pub name: String,
-    /// It carries iSCSI, or the user says so.
+    /// Carries iSCSI, or the user says so.
     pub storage: bool,
-    /// It has a driver for hardware behind it.
+    /// Has a driver for hardware behind it.
     pub physical: bool,
     /// Kind of the port, as the kernel names it: `vlan`, `bond`, `team`, `bridge`, `veth`; empty for a card.
     pub kind: String,
@@ -31,7 +31,7 @@ pub struct Port {
     pub mtu: u32,
     /// Megabits per second.
     pub speed: Seen<u32>,
-    /// It sends and receives at once.
+    /// Sends and receives at once.
     pub full_duplex: Seen<bool>,
     /// Its receiver heeds pause frames (IEEE 802.3 annex 31B).
     pub rx_pause: Seen<bool>,
@@ -114,12 +114,12 @@ pub struct Peer {
     /// The kernel's route from `local` to `remote`.
     #[serde(default)]
     pub route: Seen<Route>,
-    /// What the kernel knows of the connections to it.
+    /// Statistics of the kernel on the connections to it.
     #[serde(default)]
     pub flow: Seen<Flow>,
 }
 
-/// What the kernel knows of all connections between two ends, as `ss` shows it of TCP_INFO.
+/// Statistics of the kernel on all connections between two ends, as `ss` shows it of TCP_INFO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Flow {

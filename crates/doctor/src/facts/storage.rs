@@ -42,7 +42,7 @@ pub struct Disk {
     pub logical_sector: u32,
     /// Bytes of a physical sector.
     pub physical_sector: u32,
-    /// It has turning platters, or says so.
+    /// Has turning platters, or says so.
     pub rotational: Seen<bool>,
     /// I/O scheduler in use.
     pub scheduler: Seen<String>,
@@ -133,7 +133,7 @@ pub struct Mount {
     pub kind: String,
     /// Options in effect.
     pub options: Vec<String>,
-    /// It lies on a disk that is reached over iSCSI.
+    /// Lies on a disk that is reached over iSCSI.
     pub iscsi: bool,
     /// Percentage of its bytes in use.
     pub used_percent: Seen<f64>,
@@ -165,6 +165,6 @@ pub struct FstabEntry {
 pub struct Swap {
     /// A device or a file.
     pub path: String,
-    /// It lies on a disk that is reached over iSCSI.
+    /// Lies on a disk that is reached over iSCSI.
     pub iscsi: Seen<bool>,
 }

@@ -52,7 +52,7 @@ pub struct PortalState {
     pub listen: String,
     /// The portals.
     pub portals: Vec<String>,
-    /// Why there are none, or not all.
+    /// Reason why there are none, or not all.
     #[serde(default)]
     pub waiting: Option<String>,
 }
@@ -106,10 +106,10 @@ pub struct ServedSession {
     pub portal: String,
     /// CRC32C over headers, over data.
     pub digests: [bool; 2],
-    /// What else was negotiated.
+    /// Other keys that were negotiated.
     #[serde(default)]
     pub keys: Seen<SessionKeys>,
-    /// What its initiator gave up.
+    /// Task management functions of its initiator.
     #[serde(default)]
     pub task_management: Seen<TaskManagement>,
     /// Time of the login, Unix time.
@@ -119,7 +119,7 @@ pub struct ServedSession {
     pub operations: Vec<Operations>,
 }
 
-/// What initiator and target follow in a session (RFC 7143 §13).
+/// Operational keys of a session (RFC 7143 §13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionKeys {
     /// InitialR2T: even the first burst of a write needs an R2T.

@@ -40,7 +40,7 @@ pub struct WindowsPort {
     pub tcp_no_delay: Seen<u64>,
     /// Windows may switch it off to save power.
     pub power_saving: Seen<bool>,
-    /// It registers its address in DNS.
+    /// Registers its address in DNS.
     pub registers_dns: Seen<bool>,
     /// NetBIOS over TCP/IP runs on it.
     pub netbios: Seen<bool>,
@@ -64,7 +64,7 @@ pub struct WindowsSession {
     pub local: String,
     /// The portal's address.
     pub portal: String,
-    /// It comes back after a restart.
+    /// Comes back after a restart.
     pub persistent: bool,
     /// A source address was chosen for it, not "default".
     pub bound: bool,

@@ -54,7 +54,7 @@ pub(super) struct Over {
     targets: BTreeMap<String, BTreeSet<String>>,
     /// Devices of the device mapper by the names of their maps.
     names: BTreeMap<String, String>,
-    /// Why nothing is known.
+    /// Reason why nothing is known.
     unseen: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel knows of iSCSI's connections: round trips, and what held their sender back.
+//! Statistics of the kernel on iSCSI's connections: round trips, and what held their sender back.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,11 +1,11 @@
-//! What a node of Kubernetes has for a CSI driver's node plugin.
+//! Facts of a node of Kubernetes that a CSI driver's node plugin depends on.
 
 use std::path::Path;
 
 use super::source::Machine;
 use crate::facts::Kubernetes;
 
-/// Where a kubelet keeps its state: kubeadm and most distributions, MicroK8s, k0s. k3s and RKE2 use the first.
+/// Directories of a kubelet's state: kubeadm and most distributions, MicroK8s, k0s. k3s and RKE2 use the first.
 const STATE: [&str; 3] =
     ["/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet"];
 
@@ -33,7 +33,8 @@ pub(super) fn kubernetes(machine: &Machine) -> Option<Kubernetes> {
     })
 }
 
-/// Whether mounts below a folder are seen in other mount namespaces (mount_namespaces(7)), by the mount that it is on.
+/// Returns `true` if mounts below a folder are seen in other mount namespaces (mount_namespaces(7)), by the mount that
+/// it is on.
 fn shared(machine: &Machine, folder: &str) -> Result<bool, String> {
     let text = machine.text("/proc/self/mountinfo")?;
     // `36 35 98:0 / /var rw,noatime shared:1 - ext4 …` (proc(5)): the fifth is the point, optional ones end with `-`.
@@ -48,8 +49,8 @@ fn shared(machine: &Machine, folder: &str) -> Result<bool, String> {
     deepest.map(|(_, shared)| shared).ok_or_else(|| format!("no mount has {folder}"))
 }
 
-/// Whether multipathd of the machine itself runs: by its socket's entry among the abstract ones, which every user may
-/// read.
+/// Returns `true` if multipathd of the machine itself runs: by its socket's entry among the abstract ones, which every
+/// user may read.
 fn multipathd(machine: &Machine) -> Result<bool, String> {
     let folder = if machine.is_live() { "/proc/thread-self/net" } else { "/proc/net" };
     let text = machine.text(&format!("{folder}/unix"))?;

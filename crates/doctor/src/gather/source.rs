@@ -158,7 +158,7 @@ impl Machine {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Why a file is not known.
+    /// Returns the reason why a file is not known.
     pub(crate) fn why(&self, path: &str, error: &io::Error) -> String {
         match error.kind() {
             io::ErrorKind::PermissionDenied => format!("reading {path} takes root"),
@@ -238,7 +238,7 @@ impl Machine {
     }
 }
 
-/// Why something was not asked at all.
+/// Returns the reason why something was not asked at all.
 fn not_reached(what: &str) -> String {
     format!("{what} was not asked: what was asked before it took all of the {} s", RUN_TIME.as_secs())
 }

@@ -10,11 +10,11 @@ use crate::verdict::{Outcome, Verdict};
 
 const BOTH: &str = "hosts and a target that were checked together";
 const HOSTS: &str = "two or more hosts that were checked together";
-/// What to do about a lane of lunway's initiator that is down.
+/// Fix of a lane of lunway's initiator that is down.
 const LANE_DOWN: &str = "on {host}: check the cable and the switch; lunway doctor DEVICE --probe";
-/// What gives a disk of lunway's initiator another lane.
+/// Fix that gives a disk of lunway's initiator another lane.
 const OTHER_PORTAL: &str = "on {host}: add portal={portal} to the address of the disk, or to its paths.toml";
-/// What gives lunway's initiator a name of its own.
+/// Fix that gives lunway's initiator a name of its own.
 const OTHER_NAME: &str =
     "on {host}: hostnamectl set-hostname NAME    # or add initiator=IQN to the address of the disk";
 
@@ -176,7 +176,7 @@ fn of_lunway(host: &HostEnd) -> &[LunwaySession] {
     host.lunway_sessions.get().map_or(&[], Vec::as_slice)
 }
 
-/// Whether the two ends tell of one session of lunway's initiator, which knows its ISID.
+/// Returns `true` if the two ends tell of one session of lunway's initiator, which knows its ISID.
 fn is_the_same(own: &LunwaySession, served: &ServedSession) -> bool {
     served.initiator == own.initiator
         && served.target.eq_ignore_ascii_case(&own.target)

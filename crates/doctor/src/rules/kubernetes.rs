@@ -137,7 +137,7 @@ fn node(
     }]
 }
 
-/// Whether a target is reached by two sessions of the kernel's initiator.
+/// Returns `true` if a target is reached by two sessions of the kernel's initiator.
 fn has_two_sessions(facts: &Facts) -> bool {
     let sessions = facts.open_iscsi.iter().filter_map(|initiator| initiator.sessions.get()).flatten();
     let mut targets = BTreeSet::new();

@@ -18,15 +18,15 @@ const LOSS_MAX: f64 = 1e-4;
 const SEGMENTS_MIN: u64 = 1000;
 /// Bytes of the headers of IPv6 and TCP with its options, and what a kernel rounds off.
 const HEADERS_MAX: u32 = 80;
-/// How many times slower the fastest tenth of a lane's round trips may be than that of the fastest lane. Medians differ
-/// by more on a machine with more processes than cores, where sessions are on different ones.
+/// Largest ratio of the fastest tenth of a lane's round trips to that of the fastest lane. Medians differ by more on a
+/// machine with more processes than cores, where sessions are on different ones.
 const UNEQUAL_MAX: f64 = 2.0;
 /// Round trips below this, microseconds, differ by the scheduling of two processes alone.
 const UNEQUAL_MIN_US: f64 = 500.0;
 /// Reads of a hundred that may take as long as a delayed acknowledgement: one that had to wait for a disk or for a lost
 /// segment is no pattern.
 const HELD_BACK_MAX: u32 = 2;
-/// How many times longer than over the best lane the slowest 1 % of reads may take.
+/// Largest ratio of the slowest 1 % of reads to those over the best lane.
 const SLOWEST_MAX: f64 = 4.0;
 /// Times below this, microseconds, are those of a scheduler: processes of a busy machine wait some time slices of 3 ms
 /// (21 ms were seen where both ends, a build and a guest shared two cores). A segment that is lost costs 200 ms or

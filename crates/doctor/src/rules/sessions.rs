@@ -88,7 +88,7 @@ struct Key {
     record: &'static str,
     value: fn(&SessionKeys) -> String,
     sound: fn(&SessionKeys) -> bool,
-    /// What it should be, for a record.
+    /// Value that it should have, for a record.
     wanted: &'static str,
 }
 

@@ -97,7 +97,7 @@ struct Descriptor {
 
 /// Content of a block bitmap.
 pub(super) enum Bitmap {
-    /// It was never written: all of the group is free but for metadata.
+    /// Never written: all of the group is free but for metadata.
     AllFree,
     /// A bit for each cluster, 1 where it is used.
     Bits(Vec<u8>),

@@ -41,7 +41,7 @@ pub struct LogicalVolume {
     pub name: String,
     /// Segments of the volume, in the order of its addresses.
     pub segments: Vec<Segment>,
-    /// Why it is not looked into.
+    /// Reason why it is not looked into.
     pub refused: Option<&'static str>,
 }
 

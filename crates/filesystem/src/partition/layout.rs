@@ -18,7 +18,7 @@ pub struct PartitionEntry {
     pub range: Range<u64>,
     /// Its name, where the table has names.
     pub name: Option<String>,
-    /// Why what is in it is not looked at: its type, or a contradiction.
+    /// Reason why what is in it is not looked at: its type, or a contradiction.
     pub refused: Option<&'static str>,
     /// Content declared by its type, if that is not a file system whose free map is read here.
     pub declared: Option<&'static Declared>,

@@ -39,7 +39,7 @@ pub struct Layout {
     pub now: u64,
 }
 
-/// Why a VHD cannot be made so.
+/// Reason why a VHD cannot be made so.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A size that the format does not have.

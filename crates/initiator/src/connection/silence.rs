@@ -43,7 +43,7 @@ impl Default for Silence {
     }
 }
 
-/// Why such a path is left, for people.
+/// Returns the reason why such a path is left, for people.
 pub(crate) fn black_hole(time: Duration) -> String {
     format!("nothing has come for {}, not even an acknowledgement: a black hole", HumanTime(time))
 }
@@ -53,9 +53,9 @@ pub(crate) fn black_hole(time: Duration) -> String {
 pub(crate) enum Sign {
     /// Nothing new.
     None,
-    /// It has become silent: ask the target.
+    /// Has become silent: ask the target.
     Silent,
-    /// It is silent no longer.
+    /// Silent no longer.
     Heard,
     /// The peer is dead: nothing has come for that long.
     Dead(Duration),

@@ -318,7 +318,7 @@ pub(super) fn short_transfer(long: &Cdb, effect: Effect) -> Option<Cdb> {
     transfers.then(|| cdb::short_transfer(long)).flatten().map(|short| Cdb::new(&short))
 }
 
-/// Whether a command is a question about the unit, and moves no data.
+/// Returns `true` if a command is a question about the unit, and moves no data.
 fn asks_only(effect: Effect) -> bool {
     matches!(effect, Effect::Query | Effect::Inspect | Effect::Barrier | Effect::Look)
 }
@@ -326,7 +326,7 @@ fn asks_only(effect: Effect) -> bool {
 enum Verdict {
     Final,
     Again,
-    /// It was not carried out, and may not be allowed any more.
+    /// Not carried out, and may not be allowed any more.
     Unsure,
     Later(Duration),
 }
@@ -346,7 +346,7 @@ fn access_told_by(code: AdditionalSense) -> Option<AccessState> {
     }
 }
 
-/// Why the target port refused a command, for people, if it did.
+/// Returns the reason why the target port refused a command, for people, if it did.
 fn refusal_of_the_port(sense: &[u8]) -> Option<String> {
     let sense = Sense::parse(sense)?;
     (sense.key == SenseKey::NOT_READY && access_told_by(sense.code).is_some()).then(|| sense.to_string())

@@ -11,7 +11,7 @@ use crate::session::slots::{AwaitedCommand, Effect, Stage};
 /// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
-/// Why changes fail that were not sent before the unit said that registrations were preempted.
+/// Reason why changes fail that were not sent before the unit said that registrations were preempted.
 pub(super) const MAYBE_FENCED: &str = "registrations were preempted: this node may have been fenced";
 
 /// Returns `true` if a unit attention leaves open which disk answers under the old address now: the target's units have
@@ -48,7 +48,7 @@ pub(crate) struct Doubt {
     raised: u64,
     /// Error for new commands, where there is no unit under the address.
     absent: Option<BlockError>,
-    /// Why the disk must not be used any more.
+    /// Reason why the disk must not be used any more.
     condemned: Option<String>,
     /// One of the reasons is a preemption: whether held changes may still be sent is for the observer to find out,
     /// where there may be another path.
@@ -70,7 +70,7 @@ impl Doubt {
         self.absent.clone().filter(|_| effect != Effect::Inspect)
     }
 
-    /// Why the disk must not be used any more, once.
+    /// Returns the reason why the disk must not be used any more, once.
     pub(crate) fn take_verdict(&mut self) -> Option<String> {
         self.condemned.take()
     }
@@ -159,7 +159,7 @@ impl Session {
         self.lock().doubt.raised
     }
 
-    /// It was the same disk, after that many reasons to ask.
+    /// Notes that it was the same disk, after that many reasons to ask.
     pub(crate) fn clear_doubt(&self, doubts: u64) {
         self.decide(|state| {
             if state.doubt.raised == doubts {

@@ -52,7 +52,7 @@ use crate::session::proof::Proof;
 use crate::session::slots::{AwaitedCommand, Command, Effect, Outcome, Slots, Stage};
 use crate::session::traffic::{Pings, Traffic};
 
-/// Why the driver stops using a connection.
+/// Reason why the driver stops using a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// As we wanted.
@@ -91,7 +91,7 @@ enum Logout {
     Sent(Instant),
 }
 
-/// What the driver has to read again, as it may have changed.
+/// Properties that the driver has to read again, as they may have changed.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
     /// The unit's shape.
@@ -136,7 +136,7 @@ pub(crate) struct SessionState {
     /// done nothing yet.
     pub(crate) carried_out: bool,
     part: Part,
-    /// Why the connection is to be dropped, where it is.
+    /// Reason why the connection is to be dropped, where it is.
     pub(crate) severed: Option<String>,
     /// Doubt whether it is still the same disk.
     pub(crate) doubt: Doubt,

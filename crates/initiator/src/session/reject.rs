@@ -31,7 +31,7 @@ pub(crate) enum Rejection {
     /// Sent again in a new session: the target has a task of the same tag, so the two ends do not agree on what is
     /// under way.
     OutOfStep,
-    /// It will say the same again.
+    /// Will say the same again.
     Final,
 }
 

@@ -121,7 +121,7 @@ pub enum InitiatorEvent {
     Rejected {
         /// The submission's.
         token: u64,
-        /// Why.
+        /// Reason.
         reason: RejectReason,
         /// The submission's buffer.
         data_in: Buf,

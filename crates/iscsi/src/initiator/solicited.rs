@@ -42,7 +42,7 @@ pub(super) struct Solicited {
 pub(super) enum Leniency {
     /// More R2Ts than agreed on are unfinished: this many.
     Outstanding(usize),
-    /// It asks for what was sent without being asked for.
+    /// Asks for what was sent without being asked for.
     Unsolicited,
 }
 

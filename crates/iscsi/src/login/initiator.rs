@@ -133,7 +133,7 @@ pub enum InitiatorStep {
     Failed(LoginError),
 }
 
-/// Why a login failed.
+/// Reason why a login failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// The target is at another address.

@@ -5,7 +5,7 @@ use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
-    /// Why a PDU was rejected (RFC 7143 §11.17.1).
+    /// Reason why a PDU was rejected (RFC 7143 §11.17.1).
     pub struct RejectReason {
         /// The data digest was wrong; the initiator may send the data again.
         DATA_DIGEST_ERROR = 0x02, "data digest error";
@@ -41,7 +41,7 @@ pub struct Reject {
     pub opcode: OpcodeByte,
     /// Constant [`FINAL`].
     pub flags: u8,
-    /// Why.
+    /// Reason.
     pub reason: RejectReason,
     /// Reserved.
     pub reserved: [u8; 1],

@@ -20,12 +20,12 @@ use crate::serial::Serial;
 /// breaks more than one PDU in a command has the checksums of TCP and of every link against it.
 const RECOVERIES_MAX: u32 = 8;
 
-/// Why a Data-Out cannot be taken.
+/// Reason why a Data-Out cannot be taken.
 pub(super) enum DataOutFault {
-    /// It belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4.2 and
-    /// §4.2.3.3 let the initiator finish its sequences, so it is ignored.
+    /// Belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4.2 and §4.2.3.3
+    /// let the initiator finish its sequences, so it is ignored.
     NoTask,
-    /// It breaks its task.
+    /// Breaks its task.
     Sequence(TaskId, IscsiSense),
 }
 
@@ -540,7 +540,8 @@ impl TargetConnection {
         }
     }
 
-    /// Whether a task that was aborted, and that the driver has still, is answered when it ends. To be called with
+    /// Decides whether a task that was aborted, and that the driver has still, is answered when it ends. To be called
+    /// with
     /// `true` where the function that aborted it is rejected: the initiator then counts on the answer. With `false`
     /// where a later function aborts it.
     pub fn set_answered(&mut self, id: TaskId, answered: bool) {

@@ -14,7 +14,7 @@ const WINDOW_PART: u16 = 8;
 /// Commands that are offered at least, where the window has them.
 const WINDOW_MIN: u16 = 4;
 
-/// What a connection occupies, and its lease of the budget.
+/// Memory that a connection occupies, and its lease of the budget.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     /// `None`: before login, when nothing that is large may come.

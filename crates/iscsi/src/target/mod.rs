@@ -184,7 +184,7 @@ pub enum TargetEvent {
 pub enum Aborted {
     /// There is no such task, or not any more.
     NotFound,
-    /// It was still waiting for data, or for older commands, and is gone.
+    /// Still waiting for data, or for older commands, and is gone.
     Dropped,
     /// The driver has it, perhaps aborted already. It will not be answered, but may still have its effect until the
     /// driver says otherwise by `complete`.
@@ -202,7 +202,7 @@ enum Phase {
 /// A PDU that waits until all numbers before `cmd_sn` have come.
 struct Held {
     cmd_sn: u32,
-    /// It has no number of its own: a task management function that is about all that was sent before it.
+    /// Has no number of its own: a task management function that is about all that was sent before it.
     immediate: bool,
     head: Head,
     data: Option<Data>,
@@ -292,7 +292,7 @@ pub struct TargetConnection {
     memory: Occupancy,
     control: control::Control,
     arrivals: u64,
-    /// What PDUs may cost yet, see [`Self::take_up_to`].
+    /// Cost that PDUs may have yet, see [`Self::take_up_to`].
     cost_left: usize,
     holds_back: bool,
     login_by: Instant,
@@ -351,7 +351,7 @@ impl TargetConnection {
         self.take_pdus();
     }
 
-    /// Whether PDUs that have been received are held back: before anything else is received, they must be
+    /// Returns `true` if PDUs that have been received are held back: before anything else is received, they must be
     /// [taken](Self::take_up_to).
     pub fn holds_back(&self) -> bool {
         self.holds_back

@@ -129,7 +129,7 @@ impl Task {
 pub(super) struct AbortedTask {
     pub(super) id: TaskId,
     pub(super) task: Task,
-    /// It is answered when it ends: the function that was to abort it was rejected.
+    /// Answered when it ends: the function that was to abort it was rejected.
     pub(super) answered: bool,
     /// Bytes of the connection's Data-Out budget.
     pub(super) reserved: usize,

@@ -59,7 +59,7 @@ pub enum Side {
     Outside(u8),
 }
 
-/// Why there is no sandbox.
+/// Reason why there is no sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The kernel, or who runs it, forbids it.

@@ -20,7 +20,7 @@ const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 /// The largest burst and queue, bytes.
 const BUFFER_MAX: u64 = 1 << 30;
 
-/// Why a network cannot be built.
+/// Reason why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// Nothing to build.

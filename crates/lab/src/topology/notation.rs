@@ -79,7 +79,7 @@ impl Serialize for End {
     }
 }
 
-/// Why a text is not a share of frames.
+/// Reason why a text is not a share of frames.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a share of frames: write per cent from 0% to 100%, such as 0.1%")]
 pub struct LossError(String);

@@ -46,11 +46,11 @@ pub(super) struct Flown<O> {
 
 /// Outcome of sending an operation to its lane.
 pub(super) enum Sent<O: Operation> {
-    /// It is answered: the disk's word, good or bad.
+    /// Answered: the disk's word, good or bad.
     Answered(Result<O::Output, BlockError>),
     /// The lane failed.
     Failed(Flown<O>),
-    /// It is under way.
+    /// Under way.
     Flying(Flying<O>),
 }
 

@@ -119,7 +119,7 @@ impl Flight {
     }
 }
 
-/// Why an operation cannot be sent now.
+/// Reason why an operation cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     /// No lane can carry it.
@@ -466,7 +466,7 @@ impl Shared {
         self.when_none == WhenNone::Fail || (0..self.lanes.len()).all(|lane| core.health.is_closed(lane))
     }
 
-    /// Why there is no lane, for people.
+    /// Returns the reason why there is no lane, for people.
     pub(super) fn no_lane(&self) -> BlockError {
         let (now, core) = (self.now(), self.lock());
         let lane = |(id, name): (usize, &String)| {
@@ -480,7 +480,7 @@ impl Shared {
         BlockError::gone(format!("no path to the disk can be used ({})", lanes.join("; ")))
     }
 
-    /// Why a change is not sent again, for people.
+    /// Returns the reason why a change is not sent again, for people.
     pub(super) fn not_proven(&self, lane: LaneId) -> BlockError {
         let time = ExactDuration(self.settle);
         let message = format!(

@@ -13,7 +13,7 @@ const RANGES_MAX: usize = 256;
 enum Until {
     /// Nothing of that session can reach the disk any more.
     Settled { lane: LaneId, epoch: u64 },
-    /// It is answered: its caller has dropped it while it was under way.
+    /// Answered: its caller has dropped it while it was under way.
     Answered { number: u64 },
 }
 

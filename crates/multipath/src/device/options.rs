@@ -89,12 +89,12 @@ impl Default for WhenNone {
 /// portal is gone, and no other path leads to that portal group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unproven {
-    /// It is sent again when the disk has answered a [`barrier`](crate::Lane::barrier) over another lane. What was in
-    /// the network at the loss has arrived or died by then, and what has arrived has ended: true of every target that
-    /// reads its sockets within the time.
+    /// Sent again when the disk has answered a [`barrier`](crate::Lane::barrier) over another lane. What was in the
+    /// network at the loss has arrived or died by then, and what has arrived has ended: true of every target that reads
+    /// its sockets within the time.
     #[default]
     Resend,
-    /// It fails. Later changes of the same place wait for the proof.
+    /// Fails. Later changes of the same place wait for the proof.
     Fail,
 }
 
@@ -117,7 +117,7 @@ impl WhenNone {
     }
 }
 
-/// Why a setting cannot be read.
+/// Reason why a setting cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is none of {known}")]
 pub struct SettingError {

@@ -44,7 +44,7 @@ pub(super) enum Worth {
     Bad(Why),
 }
 
-/// Why a flush fails although a lane has answered it.
+/// Reason why a flush fails although a lane has answered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// Nothing proves that the storage has kept its cache; `reported` if it has said that its power was off.

@@ -40,7 +40,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// It was lost, having been up since `up_since`.
+    /// Notes a loss of what had been up since `up_since`.
     pub(super) fn lost(&mut self, flap: &Flap, up_since: Duration, now: Duration) {
         if now.saturating_sub(up_since) >= flap.forget {
             self.losses = 0;

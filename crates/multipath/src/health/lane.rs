@@ -9,20 +9,20 @@ use crate::AluaState;
 /// State of a lane, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneState {
-    /// It carries I/O (or would, if its [`AluaState`] let it).
+    /// Carries I/O (or would, if its [`AluaState`] let it).
     Up,
-    /// It is connected and not used yet: it came and went, or the return to it is to wait.
+    /// Connected and not used yet: it came and went, or the return to it is to wait.
     HeldBack {
         /// Until then; `None`: until the user says so.
         left: Option<Duration>,
     },
-    /// It does not answer as it should: used only if no other is left.
+    /// Does not answer as it should: used only if no other is left.
     Suspect,
-    /// It waits until no other is left.
+    /// Waits until no other is left.
     Reserve,
     /// Its connection is lost and is being brought back.
     Down,
-    /// It does not come back.
+    /// Does not come back.
     Closed,
     /// The user switched it off.
     Disabled,
@@ -54,7 +54,7 @@ pub(super) enum Link {
     Closed,
 }
 
-/// Why a lane that is up is not used.
+/// Reason why a lane that is up is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
     /// `None`: until the user says so.

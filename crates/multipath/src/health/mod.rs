@@ -48,7 +48,7 @@ pub(crate) struct Health {
     failback: Failback,
     /// The preferred lane of `failover`.
     preferred: Option<LaneId>,
-    /// Why this node may write no more, over whichever lane.
+    /// Reason why this node may write no more, over whichever lane.
     fenced: Option<String>,
 }
 

@@ -22,7 +22,7 @@ pub struct LocalPort {
     pub mtu: Option<u32>,
     /// A cable is in it, and something at the other end.
     pub carrier: bool,
-    /// It leads nowhere but to this machine.
+    /// Leads nowhere but to this machine.
     pub loopback: bool,
 }
 

@@ -145,7 +145,7 @@ pub struct PlannedLane {
     pub weight: u32,
     /// Speed that the card negotiated, bits per second.
     pub speed: Option<u64>,
-    /// Why there is this lane.
+    /// Reason why there is this lane.
     pub reason: String,
 }
 
@@ -173,7 +173,7 @@ impl PlannedLane {
     }
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {

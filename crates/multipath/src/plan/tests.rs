@@ -31,7 +31,7 @@ fn portal(address: &str) -> Portal {
 
 /// A machine whose kernel sends by the first card in the destination's subnet, else to 10.0.1.254.
 struct Setting {
-    /// It has rules that make it send by the source's card.
+    /// Has rules that make it send by the source's card.
     routes_by_source: bool,
     locals: Vec<LocalPort>,
     portals: Vec<Portal>,

@@ -16,7 +16,7 @@ pub(super) struct Share {
     pub(super) rate: f64,
     /// The most it is trusted with now.
     pub(super) limit: u64,
-    /// It gets [`PIECE_MIN`] at any cost, to show its rate.
+    /// Gets [`PIECE_MIN`] at any cost, to show its rate.
     pub(super) probe: bool,
     /// Bytes that it takes.
     pub(super) len: u64,

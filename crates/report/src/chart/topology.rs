@@ -79,7 +79,7 @@ pub enum End {
 pub enum CableState {
     /// Good.
     Up,
-    /// It was changed while measuring: slowed, or pulled and plugged again.
+    /// Changed while measuring: slowed, or pulled and plugged again.
     Disturbed,
     /// Pulled, or carrying nothing.
     Down,

@@ -58,7 +58,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// What to multiply its figures by, and the unit in which they are written then.
+    /// Factor of its figures, and the unit in which they are written then.
     pub fn readable(&self) -> (f64, &str) {
         readable(&self.unit, self.old.max(self.new))
     }
@@ -77,7 +77,7 @@ pub enum ChangeVerdict {
     CannotTell(Why),
 }
 
-/// Why it cannot be told.
+/// Reason why it cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Too few repeats for a verdict among so many rows.
@@ -116,7 +116,7 @@ impl ChangeVerdict {
         }
     }
 
-    /// Why it cannot be told; `None` where it can.
+    /// Returns the reason why it cannot be told; `None` where it can.
     pub fn reason(self) -> Option<String> {
         let Self::CannotTell(why) = self else { return None };
         Some(match why {

@@ -90,7 +90,7 @@ pub(crate) struct Command {
     pub(crate) may_change_all: bool,
 }
 
-/// What a copy manager is given beside the parameter list.
+/// Arguments of a copy manager beside the parameter list.
 pub(crate) struct CopyRequest {
     /// The units that it may reach: all that the nexus sees.
     pub(crate) reachable: Vec<Arc<ItlNexus>>,

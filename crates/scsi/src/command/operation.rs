@@ -186,8 +186,8 @@ impl Operation {
         self.kind.beside_medium_operation
     }
 
-    /// It reads or changes blocks or state, and so is meant for one particular unit; other commands only ask about
-    /// whichever is there.
+    /// Returns `true` if it reads or changes blocks or state, and so is meant for one particular unit; other commands
+    /// only ask about whichever is there.
     pub(crate) fn presumes_the_unit(&self) -> bool {
         self.kind.passage != Passage::None || self.kind.reaches || self.authority != Authority::Observe
     }
@@ -215,7 +215,7 @@ impl Operation {
 /// No row has this operation code.
 const ABSENT: u8 = u8::MAX;
 
-/// Why there is no operation.
+/// Reason why there is no operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFound {
     /// The operation code is unknown.

@@ -74,7 +74,7 @@ pub(crate) struct ModeParameters {
 /// Version of the kept form: this byte, then the flags.
 const KEPT_VERSION: u8 = 1;
 
-/// What a MODE SELECT changes: the flags of the pages that it brings. Those of other pages stay, whoever changes them
+/// Change by a MODE SELECT: the flags of the pages that it brings. Those of other pages stay, whoever changes them
 /// meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModeChange {

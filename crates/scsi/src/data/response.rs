@@ -13,7 +13,7 @@ use crate::data::status::Status;
 pub struct Response {
     /// Status of the command.
     pub status: Status,
-    /// Why, with CHECK CONDITION.
+    /// Reason, with CHECK CONDITION.
     pub sense: Option<Box<Sense>>,
     /// Data for the initiator.
     pub data_in: SharedBuf,

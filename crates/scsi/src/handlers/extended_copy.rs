@@ -34,7 +34,7 @@ struct Party {
     itl: Arc<ItlNexus>,
     /// PAD: what is left of a block is discarded at the source, filled with zeroes at the destination.
     pad: bool,
-    /// What READ and WRITE are refused by.
+    /// Table by which READ and WRITE are refused.
     operations: &'static OperationTable,
 }
 
@@ -182,7 +182,7 @@ impl Segment {
     }
 }
 
-/// Why a step failed.
+/// Reason why a step failed.
 enum Failure {
     /// The unit refuses such a command.
     Refused,

@@ -1,4 +1,4 @@
-//! What INQUIRY tells of a logical unit, as a nexus sees it: standard data (SPC-4 §6.6.2) and vital product data, page
+//! Data of INQUIRY about a logical unit, as a nexus sees it: standard data (SPC-4 §6.6.2) and vital product data, page
 //! by page (SPC-4 §7.8).
 
 use super::third_party_copy;

@@ -107,7 +107,7 @@ pub(crate) fn verify_16(command: Command) -> Answer {
     verify(command, blocks)
 }
 
-/// Is alone on its blocks: another write between the two steps would be told as a miscompare.
+/// Write and verification alone on their blocks: another write between the two steps would be told as a miscompare.
 fn write_and_verify(command: Command, blocks: Blocks) -> Answer {
     let comparison = Comparison::of(&command)?;
     if comparison == Comparison::OneBlock {

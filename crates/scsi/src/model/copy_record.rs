@@ -71,7 +71,7 @@ pub(crate) enum CopyState {
     InProgress(CopyMark),
     /// Everything was copied.
     Done,
-    /// It ended early, and this is why.
+    /// Ended early, and this is why.
     Failed(Box<Sense>),
 }
 
@@ -98,7 +98,7 @@ impl CopyRecord {
     }
 }
 
-/// Why a copy cannot begin.
+/// Reason why a copy cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Its list identifier belongs to one that is under way.
@@ -114,7 +114,7 @@ pub(crate) struct CopyRecords {
     steps: Mutex<Steps>,
 }
 
-/// What copies write at the moment.
+/// Ranges that copies write at the moment.
 #[derive(Debug, Default)]
 struct Steps {
     under_way: Vec<Step>,
@@ -253,7 +253,7 @@ impl Copying {
         self.update(|record| record.segments += 1);
     }
 
-    /// It is over.
+    /// Notes the end.
     pub(crate) fn end(self, failure: Option<&Sense>) {
         let cancelled = self.is_cancelled();
         self.update(|record| {

@@ -22,8 +22,8 @@ use crate::model::unit_options::LogicalUnitOptions;
 /// Ports that are remembered. One that is forgotten hears POWER ON again, which costs it a check and nothing else.
 const GREETED_MAX: usize = 256;
 
-/// Why ordinary commands need a closer look before they run: bits of the logical unit, and of the I_T_L nexus. All
-/// clear is one load of each on the fast path.
+/// Reason why ordinary commands need a closer look before they run: bits of the logical unit, and of the I_T_L nexus.
+/// All clear is one load of each on the fast path.
 pub(crate) mod obstacle {
     /// RESERVE(6) or RESERVE(10) is in force.
     pub(crate) const RESERVED: u8 = 1;

@@ -20,7 +20,7 @@ impl LunView {
     /// No logical unit, and nothing to change.
     pub const NOTHING: Self = Self { luns: Some(BTreeSet::new()), read_only: true };
 
-    /// What this view and another have in common: the units that both show, and writing where both allow it.
+    /// Intersection with another view: the units that both show, and writing where both allow it.
     #[must_use]
     pub fn common_with(self, other: &Self) -> Self {
         let luns = match (self.luns, &other.luns) {

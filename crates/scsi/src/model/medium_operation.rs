@@ -112,7 +112,7 @@ pub(crate) struct MediumOperation {
 pub(crate) enum Waited {
     /// The operation is over; the phase says how.
     Over,
-    /// It goes on.
+    /// Goes on.
     Released,
 }
 

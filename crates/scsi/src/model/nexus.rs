@@ -275,7 +275,7 @@ impl Nexus {
         &self.owner
     }
 
-    /// Whether a unit is expected soon under a number that this nexus may see.
+    /// Returns `true` if a unit is expected soon under a number that this nexus may see.
     pub(crate) fn awaits(&self, number: u16) -> bool {
         self.target().expects(number) && self.seen().view.shows(number)
     }
@@ -300,7 +300,8 @@ impl Nexus {
         self.seen().units.iter().map(|itl| itl.lun).collect()
     }
 
-    /// It sees all logical units of the target, and may write to each: what concerns the whole target is its to change.
+    /// Returns `true` if it sees all logical units of the target, and may write to each: what concerns the whole target
+    /// is its to change.
     pub(crate) fn may_change_all(&self) -> bool {
         let view = self.view();
         !view.read_only && self.target().luns().iter().all(|(lun, _)| view.shows(*lun))

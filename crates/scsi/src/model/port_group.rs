@@ -53,7 +53,7 @@ impl AccessState {
         self as u8
     }
 
-    /// Why a command of this reach is not carried out through a port in this state.
+    /// Returns the reason why a command of this reach is not carried out through a port in this state.
     pub(crate) fn refuses(self, reach: Reach) -> Option<AdditionalSense> {
         let (least, code) = match self {
             Self::ActiveOptimized | Self::ActiveNonOptimized => return None,
@@ -113,11 +113,11 @@ impl PortGroup {
     }
 }
 
-/// Why a group is in its state (SPC-4 table 308).
+/// Reason why a group is in its state (SPC-4 table 308).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum StateCause {
-    /// It always was.
+    /// Always was.
     #[default]
     Unknown = 0x00,
     /// SET TARGET PORT GROUPS.

@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use lunway_block::Io;
 
-/// Why kept state cannot be read or written.
+/// Reason why kept state cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// It is there and not what was written, or not of a version that is known. It is never taken for absent: a
-    /// reservation that is lost silently lets two hosts write one file system.
+    /// There and not what was written, or not of a version that is known. It is never taken for absent: a reservation
+    /// that is lost silently lets two hosts write one file system.
     #[error("the {item} kept for {owner:?} are damaged: {why}; {}", remedy(.item))]
     Damaged {
         /// Owner of the item.
@@ -32,7 +32,7 @@ pub enum StateError {
     },
 }
 
-/// What to do about an item that is damaged. What is kept in a file is named before.
+/// Remedy of an item that is damaged. The sentence before it names the item.
 fn remedy(item: &str) -> &'static str {
     match item {
         item::RESERVATIONS => {

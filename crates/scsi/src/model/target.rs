@@ -54,12 +54,12 @@ pub struct ScsiTarget {
     setting_groups: Arc<FairTurn>,
 }
 
-/// Why SET TARGET PORT GROUPS was not carried out.
+/// Reason why SET TARGET PORT GROUPS was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetGroupsError {
     /// The choice with this index cannot be made.
     Choice(usize),
-    /// It cannot be kept.
+    /// Cannot be kept.
     State(StateError),
 }
 

@@ -35,9 +35,9 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// It is new.
+    /// New.
     Added,
-    /// It goes.
+    /// Goes.
     Removed,
     /// Its value changes.
     Changed,

@@ -217,7 +217,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: String,
-        /// Why.
+        /// Underlying error.
         source: std::io::Error,
     },
     /// The file that it shall be saved to is taken, or cannot be written.
@@ -225,10 +225,10 @@ pub enum ConfigError {
     Save {
         /// The file.
         file: String,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         why: String,
     },
-    /// It is not TOML, or has a key that nobody knows, or a value of the wrong kind.
+    /// Not TOML, or has a key that nobody knows, or a value of the wrong kind.
     #[error(
         "{file}, line {line}{key}: {message}",
         key = .key.as_ref().map_or(String::new(), |key| format!(", {}", shortened(key))),
@@ -268,7 +268,7 @@ pub enum ConfigError {
         /// Its name.
         file: String,
     },
-    /// It cannot be written as TOML: a path that is not UTF-8.
+    /// Cannot be written as TOML: a path that is not UTF-8.
     #[error("{origin} cannot be written as TOML: {why}")]
     Unwritable {
         /// Origin of the configuration.

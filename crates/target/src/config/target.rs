@@ -134,7 +134,7 @@ pub enum PortalGroupState {
     /// The path to use.
     #[default]
     ActiveOptimized,
-    /// It works, but another path is better.
+    /// Works, but another path is better.
     ActiveNonOptimized,
     /// Only commands that identify and manage the logical unit are accepted.
     Standby,

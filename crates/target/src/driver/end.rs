@@ -19,7 +19,7 @@ const FLUSH_TIME: Duration = Duration::from_secs(5);
 /// which can overtake our last PDU.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
     /// The protocol's reasons.
@@ -31,7 +31,7 @@ pub(super) enum End {
     /// The peer closed it.
     #[error("the initiator closed the connection")]
     Closed,
-    /// It broke.
+    /// Broke.
     #[error("the connection broke: {0}")]
     Broken(io::Error),
     /// The session whose place it was to take did not stop.

@@ -8,7 +8,7 @@ use lunway_iscsi::target::TaskId;
 
 use super::work::{Done, Work};
 
-/// What a connection waits for other than its socket, and the bounds of the commands among it.
+/// Work that a connection waits for beside its socket, and the bounds of the commands among it.
 ///
 /// The counts are those of the commands in `work`: both change in [`push`](Self::push) and
 /// [`poll_next`](Self::poll_next), and nowhere else.
@@ -50,7 +50,8 @@ impl Executing {
         self.work.push(work);
     }
 
-    /// Whether there is work that was never polled: the device may begin only when it is asked for the first time.
+    /// Returns `true` if there is work that was never polled: the device may begin only when it is asked for the first
+    /// time.
     pub(super) fn take_unpolled(&mut self) -> bool {
         std::mem::take(&mut self.unpolled)
     }
@@ -64,7 +65,7 @@ impl Executing {
         self.commands == 0
     }
 
-    /// What is done next; `None`: there is no work.
+    /// Next work that is done; `None`: there is none.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Done>> {
         let next = self.work.poll_next_unpin(cx);
         if let Poll::Ready(Some(Done::Command { bytes, .. })) = &next {

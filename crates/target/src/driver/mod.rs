@@ -200,13 +200,13 @@ impl Connection {
         }
     }
 
-    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_READING_MAX`] for what
-    /// is answered at once: only a peer that does not take its answers is read no further.
+    /// Returns `true` if the socket is read. What comes is bounded by the command window, and by [`UNSENT_READING_MAX`]
+    /// for what is answered at once: only a peer that does not take its answers is read no further.
     fn reads(&self) -> bool {
         self.core.unsent_memory() <= UNSENT_READING_MAX && !self.takeover.is_mute() && self.ending.is_none()
     }
 
-    /// Whether PDUs that were received wait for the connection's next turn, and for nothing else.
+    /// Returns `true` if PDUs that were received wait for the connection's next turn, and for nothing else.
     fn holds_back(&self) -> bool {
         self.core.holds_back() && self.reads()
     }

@@ -10,7 +10,7 @@ use lunway_iscsi::pdu::LoginStatus;
 use super::Connection;
 use super::work::{Done, Work};
 
-/// What is known of an initiator that logs in.
+/// Facts about an initiator that logs in.
 #[derive(Default)]
 pub(super) struct LoginUnderWay {
     /// Its wish, also for the log.
@@ -24,7 +24,7 @@ impl LoginUnderWay {
         self.asked = Some(Box::new(ask));
     }
 
-    /// It wants to join a session that there is.
+    /// Returns `true` if it wants to join a session that there is.
     pub(super) fn joins(&self) -> bool {
         self.asked.as_ref().is_some_and(|ask| ask.tsih != 0)
     }

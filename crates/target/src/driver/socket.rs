@@ -35,7 +35,7 @@ impl Socket {
         self.readable
     }
 
-    /// It may take something.
+    /// Returns `true` if it may take something.
     pub(super) fn is_writable(&self) -> bool {
         self.writable
     }

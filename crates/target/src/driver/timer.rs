@@ -23,7 +23,7 @@ impl Timer {
         Self { sleep: Box::pin(tokio::time::sleep(Duration::ZERO)), armed: None, postponed: None }
     }
 
-    /// It is due at this time, or before.
+    /// Arms it for this time, or before.
     pub(super) fn arm(&mut self, at: Instant) {
         if self.armed.is_none_or(|armed| at < armed) {
             self.sleep.as_mut().reset(at.into());
@@ -38,12 +38,12 @@ impl Timer {
         }
     }
 
-    /// What the core has due waits, and is looked at again later.
+    /// Postpones work that the core has due.
     pub(super) fn postpone(&mut self, now: Instant) {
         self.postponed = Some(now + POSTPONEMENT);
     }
 
-    /// It is due, and is no longer armed; else the task is woken when it is.
+    /// Disarms it if it is due, and returns `true`; else the task is woken when it is.
     pub(super) fn poll_due(&mut self, cx: &mut Context<'_>) -> bool {
         let due = self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready();
         if due {

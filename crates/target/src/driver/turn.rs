@@ -1,4 +1,4 @@
-//! How much a connection does before the other connections of its core have their turn, and whose turn is next.
+//! Turns of connections on a core: how much one does before the others, and which one is next.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use crate::principal;
 /// of the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for
 /// each other no longer than a network takes.
 const BYTES: usize = 1 << 20;
-/// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`BYTES`].
+/// Least cost of a command: 256 short ones, at 1 µs to 2 µs each, are as long as [`BYTES`].
 const COMMAND_BYTES: usize = 4 << 10;
 /// Cost of the PDUs of any kind that a connection takes in a turn: to reject one, or to answer a ping, takes as long as
 /// a short command, and many thousands come in one read. A text costs by its length.
 pub(super) const PDU_COST: usize = BYTES / COMMAND_BYTES;
 
-/// What a connection has done in its turn. A turn goes on over rounds, as a connection that finds work ready does not
-/// wait. PDUs are counted by the protocol core, which holds back what costs more than [`PDU_COST`].
+/// Work that a connection has done in its turn. A turn goes on over rounds, as a connection that finds work ready does
+/// not wait. PDUs are counted by the protocol core, which holds back what costs more than [`PDU_COST`].
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// Bytes that commands have moved.
@@ -43,7 +43,7 @@ impl Turn {
         BYTES.saturating_sub(self.socket_bytes)
     }
 
-    /// Whether it is the turn of the core's other connections.
+    /// Returns `true` if it is the turn of the core's other connections.
     pub(super) fn is_over(&self) -> bool {
         self.device_bytes >= BYTES || self.socket_room() == 0
     }

@@ -27,7 +27,7 @@ pub(super) enum Work {
     Elsewhere(Pin<Box<dyn Future<Output = Done> + Send>>),
 }
 
-/// What a command may still change on a medium.
+/// Possible changes to a medium by a command.
 pub(super) enum Effect {
     /// Nothing.
     None,

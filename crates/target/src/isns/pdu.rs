@@ -59,19 +59,19 @@ pub(super) struct RegisteredTarget {
     pub(super) portals: Vec<(SocketAddr, u16)>,
 }
 
-/// Why a server's answer is none.
+/// Reason why a server's answer is none.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AnswerError {
     /// The connection.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is to something else, or not in the protocol.
+    /// To something else, or not in the protocol.
     #[error("its answer does not match the request")]
     Foreign,
     /// Too long.
     #[error("its answer has more than {RESPONSE_MAX} bytes")]
     TooLong,
-    /// It does not do what was asked (§5.4).
+    /// Does not do what was asked (§5.4).
     #[error("it refuses with status {0}")]
     Refused(u32),
 }

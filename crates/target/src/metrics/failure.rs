@@ -8,8 +8,8 @@ use lunway_scsi::{AdditionalSense, Response, SenseKey};
 /// all sessions share.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a device failed a command, as the sense data says that its initiator gets. A command that is itself wrong, or
-/// that writes where writing is not allowed, is no failure of a device.
+/// Reason why a device failed a command, as the sense data says that its initiator gets. A command that is itself
+/// wrong, or that writes where writing is not allowed, is no failure of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub(crate) enum Cause {
@@ -17,9 +17,9 @@ pub(crate) enum Cause {
     Full,
     /// The medium, or the operating system for it, could not read or write.
     Medium,
-    /// It is not there any longer.
+    /// Not there any longer.
     Gone,
-    /// It has not answered in time.
+    /// Has not answered in time.
     Timeout,
     /// Something else in the target failed.
     Internal,

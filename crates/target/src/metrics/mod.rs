@@ -186,7 +186,7 @@ pub struct SessionReading {
     /// Counters.
     #[serde(flatten)]
     pub metrics: LunMetrics,
-    /// What its initiator gave up.
+    /// Task management functions of its initiator.
     pub task_management: TaskManagementReading,
 }
 

@@ -73,7 +73,7 @@ struct Sockets {
 
 #[derive(Debug)]
 struct Thread {
-    /// It ends when this is dropped.
+    /// Ends when this is dropped.
     stop: oneshot::Sender<()>,
     join: JoinHandle<()>,
 }
@@ -147,7 +147,7 @@ pub struct PortalSummary {
     /// The portals that it stands for, with real ports.
     #[schemars(with = "Vec<String>")]
     pub portals: Vec<SocketAddr>,
-    /// Why there are none, or not all.
+    /// Reason why there are none, or not all.
     pub waiting: Option<String>,
 }
 
@@ -404,7 +404,7 @@ impl State {
         PortalSummary { listen: spec.clone(), group, portals: addresses, waiting }
     }
 
-    /// Why an entry of `listen` stands for no portal, or not for all that it means; `None`: it does.
+    /// Returns the reason why an entry of `listen` stands for no portal, or not for all that it means; `None`: it does.
     fn waiting(&self, spec: &PortalSpec, addresses: &[MachineAddress]) -> Option<String> {
         let meant = meant(spec.scope(), addresses);
         let is_meant =

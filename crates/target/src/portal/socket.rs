@@ -48,7 +48,7 @@ impl BindError {
 /// A socket that listens.
 pub(super) struct Bound {
     pub(super) listener: TcpListener,
-    /// It was passed to this process: the one that passed it has it as well.
+    /// Passed to this process: the one that passed it has it as well.
     pub(super) inherited: bool,
 }
 

@@ -42,10 +42,10 @@ pub enum PortalScope {
     Network(IpNet),
 }
 
-/// Why a text is no [`PortalSpec`].
+/// Reason why a text is no [`PortalSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortalSpecError {
-    /// It is nothing that could be listened on.
+    /// Nothing that could be listened on.
     #[error(
         "{0:?} is no address, interface or network: write it like 192.168.1.2:3260, [fd00::2]:3260, eth1 or 10.0.0.0/24"
     )]

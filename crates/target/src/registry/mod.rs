@@ -224,7 +224,7 @@ impl Joinable {
     }
 }
 
-/// What the rights of a session follow from, beside the rules of its target.
+/// Basis of the rights of a session, beside the rules of its target.
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) nexus: Arc<Nexus>,
@@ -242,7 +242,7 @@ pub(crate) struct Standing {
 struct Member {
     cid: u16,
     handle: Arc<Handle>,
-    /// It begins no command any more; the devices behind these logical units still have some.
+    /// Begins no command any more; the devices behind these logical units still have some.
     busy: Option<BTreeSet<u16>>,
     /// Nothing of it runs any longer.
     departed: bool,
@@ -397,7 +397,7 @@ impl Registry {
         self.lock().connections_with(target, None)
     }
 
-    /// What the rights of all sessions with a target follow from.
+    /// Bases of the rights of all sessions with a target.
     pub(crate) fn standings_with(&self, target: &str) -> Vec<Standing> {
         let inner = self.lock();
         let sessions = inner.sessions.values().filter(|session| session.key.target == target);
@@ -585,7 +585,7 @@ impl Ticket {
         }
     }
 
-    /// What the rights of its session follow from.
+    /// Basis of the rights of its session.
     pub(crate) fn standing(&self) -> Option<Standing> {
         self.registry.lock().sessions.get(&self.session?)?.standing()
     }

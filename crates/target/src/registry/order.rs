@@ -58,7 +58,7 @@ impl AbortScope {
     }
 }
 
-/// Why a connection was told to close.
+/// Reason why a connection was told to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Cause {
     /// RFC 7143 §6.3.5.

@@ -101,7 +101,7 @@ pub(super) struct Changer {
 struct Draft {
     generation: u64,
     old: Arc<Config>,
-    /// What the caller made of it.
+    /// Configuration that the caller made of it.
     new: Config,
     dry_run: bool,
     permit: Permit,

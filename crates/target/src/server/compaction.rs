@@ -64,7 +64,7 @@ pub struct CompactionSummary {
 struct Last {
     task: Arc<Compaction>,
     outcome: Option<Result<(), BlockError>>,
-    /// It was begun by a policy, and makes way for one that was asked for.
+    /// Begun by a policy, and makes way for one that was asked for.
     by_itself: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::config::ConfigError;
 use crate::portal::BindError;
 use crate::state::StateDirError;
 
-/// Why a server did not start, or a change was not made: then everything is as it was.
+/// Reason why a server did not start, or a change was not made: then everything is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration.
@@ -75,7 +75,7 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// Why a change was not made. Everything is as it was.
+/// Reason why a change was not made. Everything is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The new configuration cannot be, or something that it names cannot be had.
@@ -149,7 +149,7 @@ pub enum ChangeError {
         lun: u16,
         /// The device.
         device: String,
-        /// It is memory, which removing it loses, too.
+        /// Memory, which removing it loses, too.
         memory: bool,
     },
     /// A device does not take its new size.
@@ -204,7 +204,7 @@ pub enum ChangeError {
         target: String,
         /// The LUN.
         lun: u16,
-        /// What would become of it, in words.
+        /// Change to it, in words.
         change: &'static str,
         /// The snapshots.
         names: Vec<String>,
@@ -222,15 +222,15 @@ pub enum ChangeError {
         /// Error that the device returned.
         error: BlockError,
     },
-    /// It cannot be kept.
+    /// Cannot be kept.
     #[error("cannot save the configuration: {0}")]
     Persist(io::Error),
     /// Files that the change needs, or that an earlier one waits for, do not answer. Nothing is changed later either.
     #[error("{}", late(what, *behind, *seconds))]
     Late {
-        /// What has not ended: `saving the configuration file F`.
+        /// Step that has not ended: `saving the configuration file F`.
         what: String,
-        /// It is an earlier change that does it.
+        /// An earlier change that does it.
         behind: bool,
         /// Time that was waited, seconds.
         seconds: u64,
@@ -246,7 +246,7 @@ pub enum ChangeError {
     InUse {
         /// The logical unit or target.
         place: String,
-        /// Who is logged in to it.
+        /// Initiators that are logged in to it.
         initiators: Vec<String>,
     },
     /// Memory that holds data would be removed or replaced, and nobody said that this is meant.
@@ -260,7 +260,7 @@ pub enum ChangeError {
         lun: u16,
         /// Memory in use, bytes.
         bytes: u64,
-        /// What would be done with it: `is removed`.
+        /// Change to it, in words: `is removed`.
         change: &'static str,
     },
     /// The server stops.

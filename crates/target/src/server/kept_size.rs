@@ -67,7 +67,7 @@ impl KeptSize {
         recorded.filter(|recorded| *recorded > present)
     }
 
-    /// What is wrong, and what to do, in a sentence; `None`: nothing.
+    /// Warning with its remedy, a sentence; `None`: it is not shorter than it was.
     pub(super) fn warning(&self) -> Option<String> {
         let (before, Kept { present, .. }) = (self.shrunk_from()?, *self.kept());
         let path = String::from_utf8_lossy(&self.path);

@@ -11,8 +11,8 @@ use super::{Luns, effects};
 use crate::config::{Config, LunConfig, TargetConfig};
 use crate::summary::SessionSummary;
 
-/// How long a removal waits for sessions that are just ending: a host has logged out before the daemon has ended its
-/// connection.
+/// Time for which a removal waits for sessions that are just ending: a host has logged out before the daemon has ended
+/// its connection.
 const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Interval at which it looks.
 const ENDING_POLL: Duration = Duration::from_millis(20);

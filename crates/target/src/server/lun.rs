@@ -54,7 +54,7 @@ pub(super) struct Lun {
     opened_read_only: bool,
     pub(super) compactions: Arc<Compactions>,
     work: Arc<DeviceWork>,
-    /// Where it is a raw image and there is a state directory.
+    /// Size of a raw image as it was served last, where there is a state directory.
     kept_size: Option<Arc<KeptSize>>,
     /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await
     /// must be.
@@ -96,7 +96,7 @@ pub(super) struct Resize {
 /// Succession of a logical unit when its configuration changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Succession {
-    /// It stays what it is; only its size may change, in place.
+    /// Stays what it is; only its size may change, in place.
     Kept {
         /// Its new size, where that is part of the device's name.
         resize: Option<u64>,
@@ -107,7 +107,7 @@ pub(super) enum Succession {
     NewDevice,
     /// The same device, opened anew: memory would lose its data, and others are locked by this logical unit.
     Reopened {
-        /// It is memory.
+        /// Memory.
         memory: bool,
     },
 }
@@ -203,7 +203,7 @@ impl Maker {
         })
     }
 
-    /// Why a device that lies at a place is not served, where that is a file of the daemon itself.
+    /// Returns the reason why a device that lies at a place is not served, where that is a file of the daemon itself.
     async fn own_file(&self, place: Option<String>) -> Option<String> {
         let (place, own_files) = (place?, Arc::clone(&self.own_files));
         self.runtime.spawn_blocking(move || own_files.of_place(&place)).await.ok()?
@@ -300,7 +300,7 @@ impl Lun {
         }
     }
 
-    /// It is served from now on: says so, and keeps its size.
+    /// Begins to serve it: says so, and keeps its size.
     pub(super) fn begin(&self, runtime: &Handle) {
         self.kept_size.iter().for_each(|kept| kept.keep(runtime));
         let (size, serial) = (self.device.geometry().size, self.unit.identity().serial());

@@ -129,7 +129,7 @@ struct Current {
     generation: u64,
     /// Warnings of the configuration alone.
     warnings: Vec<Warning>,
-    /// What a reload has left for the next start, a sentence each.
+    /// Settings that a reload has left for the next start, a sentence each.
     later: Vec<String>,
 }
 

@@ -65,7 +65,7 @@ struct OfflineLun {
 pub(super) struct Left {
     target: Arc<TargetConfig>,
     config: LunConfig,
-    /// It has not answered yet.
+    /// Has not answered yet.
     opening: Option<Opening>,
 }
 
@@ -124,7 +124,7 @@ impl Offline {
         gone
     }
 
-    /// Why one is offline.
+    /// Returns the reason why one is offline.
     pub(super) fn why(&self, target: &str, id: u16) -> Option<String> {
         self.luns().get(&(target.to_owned(), id)).map(|lun| lun.why.clone())
     }

@@ -14,7 +14,7 @@ use crate::config::DeviceName;
 pub struct LunOpenOptions {
     /// Bytes of a logical sector; `None`: what the device says.
     pub sector: Option<u32>,
-    /// It will only be read.
+    /// Will only be read.
     pub read_only: bool,
     /// A file whose last bytes are no whole sector is served without them: it was served so before, and at a start
     /// nobody is there to lengthen it.
@@ -38,7 +38,7 @@ impl From<Arc<dyn BlockDevice>> for OpenedDevice {
     }
 }
 
-/// Why a device could not be opened: the back end's own error, whose text is a sentence for people.
+/// Reason why a device could not be opened: the back end's own error, whose text is a sentence for people.
 pub type OpenError = Box<dyn Error + Send + Sync>;
 
 /// A device being opened.

@@ -46,8 +46,8 @@ impl OwnFiles {
         self.known().saved = Some(file.to_owned());
     }
 
-    /// What of the daemon's own a device is that lies at a place ([`Identity::place`](lunway_block::Identity)), as a
-    /// sentence; `None`: nothing.
+    /// File of the daemon that a device is, by its place ([`Identity::place`](lunway_block::Identity)), as a sentence;
+    /// `None`: nothing.
     pub(super) fn of_place(&self, place: &str) -> Option<String> {
         let (mut own, saved, state) = {
             let known = self.known();
@@ -84,7 +84,7 @@ fn named(config: &Config) -> Vec<(PathBuf, &'static str)> {
     own
 }
 
-/// Whether a regular file lies at a place.
+/// Returns `true` if a regular file lies at a place.
 fn is_at(path: &Path, place: &str) -> bool {
     rustix::fs::stat(path).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile

@@ -1,5 +1,5 @@
-//! What a new configuration needs, had before anything is changed: secrets, sockets, and devices that are opened beside
-//! other changes.
+//! Resources of a new configuration, acquired before anything is changed: secrets, sockets, and devices that are opened
+//! beside other changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Openings {
         self.find(target, config).map(|at| self.luns.swap_remove(at).lun)
     }
 
-    /// What is to be served has its track file, before anybody can write it. Blocks.
+    /// Gives disks that are to be served their track files, before anybody can write them. Blocks.
     pub(super) fn settle_track_files(&self, wanted: &[(TargetConfig, LunConfig)]) {
         let opened = wanted.iter().filter_map(|(target, config)| self.find(target.name.as_str(), config));
         opened.for_each(|at| self.luns[at].lun.settle_track_file());

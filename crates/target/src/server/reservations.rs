@@ -34,7 +34,7 @@ pub struct LunRegistration {
     pub portal_group: u16,
     /// The key, `0x` and 16 hexadecimal digits.
     pub key: String,
-    /// It holds the persistent reservation.
+    /// Holds the persistent reservation.
     pub holder: bool,
 }
 

@@ -74,7 +74,7 @@ pub struct SnapshotSummary {
     pub used: u64,
     /// Bytes that may be copied. If more are needed, the snapshot is lost.
     pub area: u64,
-    /// Why it cannot be read any more; null: it can.
+    /// Reason why it cannot be read any more; null: it can.
     pub broken: Option<String>,
 }
 
@@ -289,7 +289,7 @@ impl Server {
         found.ok_or_else(|| ChangeError::NotFound(format!("snapshot {name}")))
     }
 
-    /// Whether a logical unit may get `size` bytes without ending a snapshot.
+    /// Checks whether a logical unit may get `size` bytes without ending a snapshot.
     ///
     /// # Errors
     ///

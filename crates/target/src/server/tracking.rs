@@ -27,7 +27,7 @@ const LOOK_POLL: Duration = Duration::from_secs(5);
 /// Interval between attempts.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Why the changes of a disk cannot be tracked.
+/// Reason why the changes of a disk cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TrackError {
     /// There is no folder for the file.
@@ -149,12 +149,12 @@ impl Track {
     }
 }
 
-/// What becomes of a disk whose track file cannot be had or written, or whose file's last bytes are no whole sector.
+/// Treatment of a disk whose track file cannot be opened or written, or whose file's last bytes are no whole sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
-    /// It is not served: who asks for it is there to mend that.
+    /// Not served: who asks for it is there to mend that.
     Refuse,
-    /// It is served, and not tracked: at a start nobody is there, and the data matter more.
+    /// Served, and not tracked: at a start nobody is there, and the data matter more.
     Untracked,
     /// The same of what a saved configuration names. It is served without its tail, too.
     Saved,
@@ -231,7 +231,7 @@ impl LateFile {
     }
 }
 
-/// It as a storage.
+/// Storage in a track file that may come later.
 struct Late(Arc<LateFile>);
 
 impl Storage for Late {
@@ -265,7 +265,7 @@ fn open_locked(path: &Path) -> io::Result<File> {
     locked(options?)
 }
 
-/// What identifies the disk of a logical unit.
+/// Function that identifies the disk of a logical unit.
 fn identify(lun: &LunConfig) -> Identify {
     let store = match lun.device.spec().leaf() {
         DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => Some(path.clone()),
@@ -291,7 +291,7 @@ pub(super) fn locked(file: File) -> io::Result<File> {
     }
 }
 
-/// Whether the path of an open track file still leads to it.
+/// Check that the path of an open track file still leads to it.
 fn in_place(path: PathBuf, id: FileId) -> InPlace {
     Arc::new(move || match path.metadata() {
         Ok(file) if FileId::of(&file) == id => Ok(()),

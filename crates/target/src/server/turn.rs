@@ -35,7 +35,7 @@ struct State {
 struct Now {
     /// Number of turns so far.
     turns: u64,
-    /// What the change whose turn it is does with files: `saving the configuration file F`.
+    /// Step of the present change that works with files: `saving the configuration file F`.
     step: Option<String>,
     /// Nobody waits for that any longer.
     late: bool,
@@ -59,7 +59,7 @@ pub(super) struct Turn {
 pub struct FileDiffers {
     /// The file.
     pub file: String,
-    /// Why it could not be put back.
+    /// Reason why it could not be put back.
     pub why: String,
 }
 

@@ -34,7 +34,7 @@ impl Warning {
         Self { kind: WarningKind::UnsettledLun, text }
     }
 
-    /// What a change does with files, and has not ended although nobody waits for it any longer.
+    /// Warning of a step with files that has not ended although its caller no longer waits.
     pub(super) fn unsettled_config(step: &str) -> Self {
         let text = format!(
             "{step} has not ended: changes of the configuration are refused until it has, and those that were given up are never \

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use super::error::ChangeError;
 use crate::warning::Warning;
 
-/// How long a change of size is waited for: a file system frees terabytes in less. A snapshot, which waits for the
-/// commands under way, is waited for as long: no longer than initiators wait for a command.
+/// Time limit for a change of size: a file system frees terabytes in less. A snapshot, which waits for the commands
+/// under way, is waited for as long: no longer than initiators wait for a command.
 const WORK_TIME: Duration = Duration::from_secs(30);
 
 /// Devices with work that has not ended although nobody waits for it any longer.
@@ -33,29 +33,29 @@ pub(super) struct DeviceWork {
     unsettled: Arc<Unsettled>,
 }
 
-/// Whether work is under way.
+/// Progress of work.
 #[derive(Default)]
 enum State {
     /// None is.
     #[default]
     Idle,
-    /// It is, and somebody waits for it.
+    /// Under way, with a caller that waits for it.
     Waited,
-    /// It is, and nobody does.
+    /// Under way, without a caller.
     Left {
         /// The work in words.
         what: String,
-        /// It may still be made.
+        /// May still be made.
         begun: bool,
     },
 }
 
-/// Why work was not done, or is not known to be.
+/// Reason why work was not done, or is not known to be.
 #[derive(Debug)]
 pub(super) enum WorkError {
     /// The device's answer.
     Device(BlockError),
-    /// It was not waited for, or not begun: a sentence.
+    /// Not waited for, or not begun: a sentence.
     Unsettled(String),
 }
 
@@ -110,7 +110,7 @@ impl DeviceWork {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why no work can begin now.
+    /// Returns the reason why no work can begin now.
     fn why_not(&self) -> Option<String> {
         let State::Left { what, begun } = &*self.state() else { return None };
         let may = if *begun { "may still be made" } else { "will not be made" };

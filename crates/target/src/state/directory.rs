@@ -18,7 +18,7 @@ const LOCK: &str = ".lock";
 
 /// Operations on a directory and its files, each step as small as a crash can cut it.
 pub(super) trait Directory: Send {
-    /// Whether its path still leads to it.
+    /// Checks whether its path still leads to it.
     fn check(&self) -> Result<(), LostDirectory>;
     /// The bytes of a file; `None`: there is none.
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>>;
@@ -69,7 +69,7 @@ impl OpenDirectory {
         &self.path
     }
 
-    /// Whether the path still leads to the directory. Waits for the file system.
+    /// Checks whether the path still leads to the directory. Waits for the file system.
     pub(crate) fn check(&self) -> Result<(), LostDirectory> {
         let why = match fs::metadata(&self.path) {
             Ok(found) if FileId::of(&found) == self.id => return Ok(()),

@@ -29,8 +29,8 @@ use queue::{Queue, Request, Thing};
 pub(crate) use directory::OpenDirectory;
 pub(crate) use file::name as file_name;
 
-/// Whether a file of the state directory is the daemon's own by its name: a kept item, a track file, what a snapshot
-/// needs, the lock.
+/// Returns `true` if a file of the state directory is the daemon's own by its name: a kept item, a track file, what a
+/// snapshot needs, the lock.
 pub(crate) fn is_state_file(name: &str) -> bool {
     // Each owner is a target and a LUN, with a slash between; a long name ends with a hash.
     let is_item =
@@ -44,10 +44,10 @@ pub(crate) fn is_state_file(name: &str) -> bool {
 pub(crate) const SET_STATE_DIR: &str =
     "set state_dir in the configuration; it takes effect at the next start of the daemon";
 
-/// Why state cannot be kept in a directory.
+/// Reason why state cannot be kept in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
-    /// It cannot be made, read or written.
+    /// Cannot be made, read or written.
     #[error("cannot keep state in {}: {source}", path.display())]
     Unusable {
         /// The directory.
@@ -102,7 +102,7 @@ pub struct FileStore {
     lost: Arc<Lost>,
 }
 
-/// Why the directory is lost, as it was seen last: whoever asks does not wait for a file system.
+/// Reason why the directory is lost, as it was seen last: whoever asks does not wait for a file system.
 #[derive(Debug, Default)]
 struct Lost(Mutex<Option<String>>);
 
@@ -166,7 +166,7 @@ impl FileStore {
         &self.place
     }
 
-    /// Why the directory is lost, if that was seen at the last request or within 10 s.
+    /// Returns the reason why the directory is lost, if that was seen at the last request or within 10 s.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lost.now().clone()
     }

@@ -1,4 +1,4 @@
-//! What waits for the thread of the state directory: who is next, and what need not be written any more.
+//! Queue of the state directory's thread: whose item is next, and which need not be written any more.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// warnings of both kinds come within 10 s.
 const LOOK_TIME: Duration = Duration::from_secs(10);
 
-/// What is kept under one name.
+/// Item that is kept under one name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Thing {
     pub(super) owner: String,
@@ -166,7 +166,7 @@ mod tests {
         saved
     }
 
-    /// What is saved in the order in which it is, with the number of answers.
+    /// Items in the order in which they are saved, with the number of answers.
     fn drain(queue: &Queue) -> Vec<(String, Vec<u8>, usize)> {
         queue.close();
         let saves = std::iter::from_fn(|| match queue.next()? {

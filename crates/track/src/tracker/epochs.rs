@@ -24,7 +24,7 @@ pub struct ClosedEpoch {
     pub changed: u64,
 }
 
-/// Why an epoch was not closed or released.
+/// Reason why an epoch was not closed or released.
 #[derive(Debug, thiserror::Error)]
 pub enum EpochError {
     /// There is no such epoch.
@@ -42,7 +42,7 @@ pub enum EpochError {
     /// The track file is not where the next start looks for it.
     #[error("{0}; no epoch is closed, since the next start would not know it")]
     Misplaced(String),
-    /// What was written before it closed could not be made durable: it could be lost without being in a later epoch.
+    /// Writes before its end could not be made durable: they could be lost without being in a later epoch.
     #[error("the disk could not be flushed ({0}); no epoch is closed")]
     Unflushed(String),
     /// The tracker is closed.

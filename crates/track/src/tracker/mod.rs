@@ -106,7 +106,7 @@ struct LogState {
     hot: BTreeSet<u64>,
     /// Hot regions, oldest first, and how many operations had begun in them when they were looked at.
     order: VecDeque<(u64, u64)>,
-    /// Why nothing is tracked.
+    /// Reason why nothing is tracked.
     lost: Option<String>,
 }
 
@@ -401,7 +401,7 @@ impl Tracker {
         (self.live.touched() * GRAIN).min(self.size.load(SeqCst))
     }
 
-    /// Why nothing is tracked; `None`: it is.
+    /// Returns the reason why nothing is tracked; `None`: it is.
     pub fn lost(&self) -> Option<String> {
         lock(&self.log).lost.clone()
     }
@@ -433,7 +433,7 @@ impl Tracker {
     }
 }
 
-/// Why a track file is not this disk's as it is now.
+/// Returns the reason why a track file is not this disk's as it is now.
 fn doubt(state: &TrackState, size: u64, backing: &Backing) -> Option<&'static str> {
     if backing.lasting.is_empty() {
         return Some("nothing shows whether the disk was changed while it was not served");

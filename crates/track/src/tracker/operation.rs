@@ -5,9 +5,9 @@ use std::ops::Range;
 /// Kind of change that an operation makes to its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It may hold anything afterwards.
+    /// May hold anything afterwards.
     Written,
-    /// It reads as zeroes afterwards.
+    /// Reads as zeroes afterwards.
     Zeroed,
 }
 
@@ -50,9 +50,9 @@ pub enum Begun {
 /// End of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was carried out.
+    /// Carried out.
     Done,
-    /// It failed, or never reached the disk; nothing of it will happen any more.
+    /// Failed, or never reached the disk; nothing of it will happen any more.
     Failed,
     /// Nothing waits for its end any more: it may happen at any later time.
     Abandoned,

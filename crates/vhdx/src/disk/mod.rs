@@ -67,7 +67,7 @@ pub struct Disk<S> {
     pub(crate) geometry: Geometry,
     regions: Regions,
     overlay: Option<Overlay>,
-    /// What a replay in memory has added to the end of the file: it reads as zeroes, and is not there.
+    /// Range that a replay in memory has added to the end of the file: it reads as zeroes, and is not there.
     added: Range<u64>,
     read_only: bool,
     data_write_at_open: Guid,
@@ -96,7 +96,7 @@ pub enum Need {
     Block(u64),
 }
 
-/// Why an operation was not resolved.
+/// Reason why an operation was not resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// To be called again after [`Disk::provide`].
@@ -372,7 +372,8 @@ impl<S: Storage> Disk<S> {
 }
 
 impl<S: Storage> Disk<S> {
-    /// Why the disk refuses everything but reads: a flush of the storage has failed. `None`: it does not.
+    /// Returns the reason why the disk refuses everything but reads: a flush of the storage has failed. `None`: it does
+    /// not.
     pub fn why_failed(&self) -> Option<String> {
         self.state().failed.clone()
     }

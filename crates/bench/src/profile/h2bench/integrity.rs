@@ -62,7 +62,7 @@ pub struct Integrity {
     pub faulty: u64,
     /// The first 64 faults.
     pub faults: Vec<Fault>,
-    /// It came to its end.
+    /// Came to its end.
     pub complete: bool,
 }
 

@@ -43,7 +43,7 @@ fn time(manifest: &Manifest) -> String {
     manifest.time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string())
 }
 
-/// What is known of a point, by the notes and by the names of the files that are there.
+/// State of a point, by the notes and by the names of the files that are there.
 fn state(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> &'static str {
     let lacks = |name: &String| !names.contains(name);
     let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);

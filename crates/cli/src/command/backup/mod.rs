@@ -49,7 +49,7 @@ enum Action {
 }
 
 impl Backup {
-    /// Whether other programs wait for its I/O until a signal ends it.
+    /// Returns `true` if other programs wait for its I/O until a signal ends it.
     pub(crate) fn serves(&self) -> bool {
         matches!(self.action, Action::Mount(_))
     }
@@ -101,7 +101,7 @@ impl Destination {
     }
 }
 
-/// What a folder holds.
+/// Catalogue of the points in a folder.
 fn catalogue(folder: &dyn Folder) -> Result<Catalogue, Failure> {
     Catalogue::load(folder).map_err(failed)
 }

@@ -86,7 +86,7 @@ impl Mount {
     }
 }
 
-/// Whether this user may not write to the folder.
+/// Returns `true` if this user may not write to the folder.
 fn is_refused(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }

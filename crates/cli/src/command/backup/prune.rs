@@ -11,7 +11,7 @@ use super::{Destination, failed, guids, holder, points};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
-/// What a prune leaves that ends early.
+/// Sentence about a prune that ends early.
 const UNFINISHED: &str = "every point that was not removed is whole; the next prune continues";
 
 /// Remove points that no retention rule keeps.

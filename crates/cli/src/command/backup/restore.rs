@@ -210,7 +210,7 @@ impl Restore {
     }
 }
 
-/// What a restore that failed has left, and what may be done with it: the end of a sentence; empty where nothing was
+/// Leftovers of a restore that failed, and what may be done with them: the end of a sentence; empty where nothing was
 /// written.
 fn remains(spec: &DeviceSpec, into: &Into, writes: bool, error: Option<&BackupError>) -> String {
     let is_damaged = matches!(error, Some(BackupError::Damaged { .. }));

@@ -85,7 +85,7 @@ pub(super) struct Run {
     json: bool,
 }
 
-/// What is backed up, open.
+/// Source of a backup, open.
 struct Source<'a> {
     device: &'a dyn BlockDevice,
     name: String,
@@ -257,8 +257,8 @@ impl Run {
     }
 }
 
-/// How the source is called in manifests: a file by its whole path, so that it is the same from everywhere. One that is
-/// not UTF-8 would be called as others are, whose backups it would be taken for.
+/// Name of the source in manifests: a file by its whole path, so that it is the same from everywhere. One that is not
+/// UTF-8 would be called as others are, whose backups it would be taken for.
 fn source_name(spec: &DeviceSpec) -> Result<String, Failure> {
     match file_of(spec).and_then(|path| path.canonicalize().ok()) {
         Some(path) => written(&path).map(str::to_owned),

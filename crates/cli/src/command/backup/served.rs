@@ -122,7 +122,7 @@ impl<'a> Frozen<'a> {
         Ok(Changed::Known { since: since.clone(), ranges: Box::new(ranges) })
     }
 
-    /// Why the snapshot cannot be read any more, where it is so.
+    /// Returns the reason why the snapshot cannot be read any more, where it is so.
     pub(super) fn broken(&self) -> Option<String> {
         let answer = self.daemon.ask(Method::GET, &format!("/v1/snapshots/{}", self.name), None);
         let Ok(answer) = answer else {

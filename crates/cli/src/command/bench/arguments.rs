@@ -1,4 +1,4 @@
-//! What can be said on the command line of `lunway bench`.
+//! Arguments of `lunway bench`.
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -31,7 +31,7 @@ impl ValueEnum for ProfileName {
     }
 }
 
-/// What a single job does, by its name.
+/// Name of the pattern of a single job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::command) struct RwModeName(pub(in crate::command) RwMode);
 
@@ -55,7 +55,7 @@ impl ValueEnum for RwModeName {
     }
 }
 
-/// How due times are spread.
+/// Distribution of due times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::command) enum ArrivalsName {
     /// At equal intervals

@@ -125,7 +125,7 @@ pub(crate) struct Bench {
     outputs: Outputs,
 }
 
-/// What the command line asks for.
+/// Task that the command line asks for.
 enum Task {
     Job(RwMode),
     File(Box<JobFile>),

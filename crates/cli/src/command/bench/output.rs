@@ -1,4 +1,4 @@
-//! What `lunway bench` leaves behind: a table, JSON, a page, a stream.
+//! Output of `lunway bench`: a table, JSON, a page, a stream.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::plan::Measured;
 use crate::failure::Failure;
 use crate::output::{Files, is_stdout};
 
-/// Where results go.
+/// Destinations of results.
 #[derive(Debug, Args)]
 pub(super) struct Outputs {
     #[command(flatten)]
@@ -42,7 +42,7 @@ impl Outputs {
         self.json_plus_file.iter().chain(&self.stream)
     }
 
-    /// Where the stream goes.
+    /// Destination of the stream.
     pub(super) fn open_stream(&self) -> Result<Option<Box<dyn Write>>, Failure> {
         let Some(path) = &self.stream else { return Ok(None) };
         if is_stdout(path) {
@@ -142,7 +142,7 @@ pub(crate) fn result_text(outcomes: &[Outcome], notes: &[String]) -> String {
     text
 }
 
-/// What a table has no column for, each on a line of its own.
+/// Findings that a table has no column for, each on a line of its own.
 fn findings(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {

@@ -170,7 +170,7 @@ pub(crate) async fn may_write(
     }
 }
 
-/// Where data was seen on a device of which `region` is to be written, looked for under a progress bar.
+/// Position of data on a device of which `region` is to be written, looked for under a progress bar.
 pub(crate) async fn looked_for(device: &dyn BlockDevice, region: Region) -> Result<Option<u64>, BlockError> {
     let bar = progress::fraction().with_prefix(LOOKING);
     let found =

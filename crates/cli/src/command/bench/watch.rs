@@ -18,7 +18,7 @@ use crate::screen::Screen;
 /// Shortest time between two drawings.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// What is done before a device is written.
+/// Label of the search that comes before a device is written.
 pub(super) const LOOKING: &str = "looking for data";
 
 /// Hands what a run tells to whoever looks on.

@@ -217,7 +217,7 @@ impl Compare {
     }
 }
 
-/// How long a run takes, as planned.
+/// Planned duration of a run.
 fn run_time(devices: &Devices, row: usize) -> Duration {
     let job = &devices.jobs[row];
     // What ends by bytes alone: nobody knows.

@@ -31,7 +31,7 @@ use crate::{device, interrupt, progress, terminal};
 
 /// Size of each logical unit.
 const LUN_SIZE: u64 = IMAGE_SIZE;
-/// What is copied, bytes: a stretch of random data at the start of each part, zeroes in the rest.
+/// Size of the disk that is copied, bytes: a stretch of random data at the start of each part, zeroes in the rest.
 const IMAGE_SIZE: u64 = 256 << 20;
 const PART: u64 = 16 << 20;
 const DATA_IN_PART: u64 = 6 << 20;
@@ -140,7 +140,7 @@ fn first_act(volumes: &Volumes, cancel: &Cancel) -> Result<(Document, Vec<Outcom
     Ok((document, outcomes))
 }
 
-/// What a demonstration leaves: results, notes on them, facts about the place.
+/// Outcome of a demonstration: results, notes on them, facts about the place.
 type Shown = (Vec<Outcome>, Vec<String>, Vec<Fact>);
 
 /// An open target on a port of the kernel's choice that only this machine reaches.

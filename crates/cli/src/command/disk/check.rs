@@ -76,7 +76,7 @@ impl Check {
     }
 }
 
-/// What there is to say of a raw image.
+/// Answer for a raw image.
 const RAW: &str = "a raw image has nothing to check or repair";
 
 fn severity_name(severity: AnomalySeverity) -> &'static str {
@@ -283,7 +283,7 @@ fn stamp(file: &File, kept: &Path) -> anyhow::Result<()> {
     Ok(kept.sync_all()?)
 }
 
-/// Whether a file still has what [`keep`] has kept of it.
+/// Returns `true` if a file still has what [`keep`] has kept of it.
 fn is_unchanged(file: &File, kept: &Path) -> anyhow::Result<bool> {
     let copy = File::open(kept)?;
     let (mut old, mut new) = (vec![0; COPY_PIECE], vec![0; COPY_PIECE]);

@@ -28,7 +28,7 @@ use crate::new_file::{PrivateFiles, as_file, own};
 use crate::report_file::file_of;
 use crate::{device, progress, sector, terminal};
 
-/// How a new VHDX or VHD file is laid out.
+/// Layout of a new VHDX or VHD file.
 #[derive(Clone, Debug, Default, Args)]
 pub(in crate::command) struct NewDisk {
     /// Allocate all blocks: the file is as large as the disk, and its space is reserved
@@ -426,9 +426,9 @@ impl NewKind {
     }
 }
 
-/// What makes a raw image.
+/// Advice on making a raw image.
 const RAW_MADE: &str = "raw images are made by `truncate -s SIZE`, or `lunway lun add … --create SIZE`";
-/// What makes a qcow2 image.
+/// Advice on making a qcow2 image.
 const QCOW2: &str = "qcow2 images are made by `qemu-img create -f qcow2`";
 
 /// Ends of names that say another format, which no command would open as VHDX, and what makes such a file.
@@ -438,7 +438,7 @@ const FOREIGN: [(&[&str], &str); 3] = [
     (&["vmdk", "vdi"], "such images are made by `qemu-img create`"),
 ];
 
-/// How a raw image is frozen, which takes no child.
+/// Advice on freezing a raw image, which takes no child.
 const RAW: &str = "`lunway lun snapshot` freezes a raw image while it is served";
 
 /// The file that is to be made, and its format: what its name says, VHDX where that says nothing. The name must not be
@@ -467,7 +467,7 @@ fn new_file(file: &Path) -> Result<(PathBuf, NewKind), Failure> {
     }
 }
 
-/// How other commands take a VHDX file whose name does not say what it is: a further line; empty where it does.
+/// Advice on naming a VHDX file whose name does not say what it is: a further line; empty where it does.
 fn by_name(path: &Path) -> String {
     match Named::of(path) {
         Ok(Named::Vhdx(_)) => String::new(),

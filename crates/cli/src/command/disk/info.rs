@@ -31,7 +31,7 @@ pub(super) struct Info {
     json: bool,
 }
 
-/// What shows a raw image, which has no format to inspect.
+/// Advice on a raw image, which has no format to inspect.
 const RAW: &str = "of a raw image `lunway disk inside` shows the partitions and file systems";
 
 /// One file, read.
@@ -46,7 +46,7 @@ struct Found {
     minimum: Option<u64>,
     file_bytes: u64,
     allocated: u64,
-    /// How another process has it open.
+    /// Kind of use by another process that has it open.
     in_use: Option<&'static str>,
     children: Vec<PathBuf>,
     /// The files of the chain, this one first, or why it is not whole.

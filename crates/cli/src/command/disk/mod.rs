@@ -70,7 +70,7 @@ enum Action {
 }
 
 impl Disk {
-    /// Whether other programs wait for its I/O until a signal ends it.
+    /// Returns `true` if other programs wait for its I/O until a signal ends it.
     pub(crate) fn serves(&self) -> bool {
         matches!(self.action, Action::Mount(_))
     }
@@ -141,7 +141,7 @@ fn names(paths: &[PathBuf]) -> String {
     paths.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// How people and JSON call a kind of disk.
+/// Name of a kind of disk, for people and JSON.
 fn kind_name(kind: DiskKind) -> &'static str {
     match kind {
         DiskKind::Dynamic => "dynamic",
@@ -150,7 +150,7 @@ fn kind_name(kind: DiskKind) -> &'static str {
     }
 }
 
-/// How people and JSON call what lies behind a range.
+/// Name of the source of a range, for people and JSON.
 fn source_name(source: SegmentSource) -> &'static str {
     match source {
         SegmentSource::File(_) => "data",

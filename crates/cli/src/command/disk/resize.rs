@@ -51,10 +51,10 @@ pub(super) struct Resize {
     json: bool,
 }
 
-/// How a raw image is resized, which is as long as its disk.
+/// Advice on resizing a raw image, which is as long as its disk.
 const RAW: &str = "resize a raw file with truncate, or with `lunway lun resize` while it is served";
 
-/// What the disk is before.
+/// Properties of the disk before the change.
 struct Before {
     size: u64,
     sector: u32,

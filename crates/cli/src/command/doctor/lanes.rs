@@ -240,7 +240,7 @@ fn held_back(times: &[f64]) -> u32 {
     times.iter().filter(|time| DELAYED_US.iter().any(|delayed| delayed.contains(time))).count() as u32
 }
 
-/// Who else answers for the local address of a lane, and who for its portal's.
+/// Owners of the local address of a lane, and of its portal's, by their answers to ARP.
 async fn owners_of(lane: &PlannedLane) -> [Seen<Vec<String>>; 2] {
     let (Some(IpAddr::V4(near)), Some(port)) = (lane.near, lane.interface.clone()) else {
         return [

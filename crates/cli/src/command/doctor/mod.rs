@@ -168,8 +168,8 @@ impl Doctor {
     }
 }
 
-/// What is wrong with a daemon's set-up, as a line that names the rules and the command that tells more; empty where
-/// nothing is, or where it does not answer.
+/// Summary of a daemon's set-up, as a line that names the rules and the command that tells more; empty where nothing
+/// is, or where it does not answer.
 pub(crate) fn of_daemon(daemon: &DaemonAddress) -> String {
     let Ok(target) = serving::look(daemon, &Machine::this()) else { return String::new() };
     let found = diagnose(&Facts { target: Some(target), ..Facts::default() });

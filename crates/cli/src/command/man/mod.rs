@@ -61,7 +61,7 @@ impl Man {
     }
 }
 
-/// Where the pages come from, for their feet.
+/// Program and version, for the feet of the pages.
 fn source() -> String {
     format!("lunway {}", env!("CARGO_PKG_VERSION"))
 }

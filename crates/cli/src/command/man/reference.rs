@@ -9,11 +9,11 @@ pub(super) struct Page {
     pub(super) name: &'static str,
     /// Its section of the manual.
     pub(super) section: u8,
-    /// What it is, in a few words.
+    /// Title, a few words.
     title: &'static str,
     /// Its first paragraphs.
     description: &'static [&'static str],
-    /// What it consists of.
+    /// Sections of the page.
     sections: Vec<Section>,
     /// An example, line by line as it is.
     example: &'static str,

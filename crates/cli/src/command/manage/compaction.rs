@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::freezing::Freezing;
 use crate::{interrupt, progress, terminal};
 
-/// How often the daemon is asked how far it is.
+/// Interval at which the daemon is asked for its progress.
 const POLL: Duration = Duration::from_millis(300);
 
 /// The time after which a compaction that does not get on is remarked on: as long as the default rate needs for two of
@@ -25,7 +25,7 @@ const STALLED_AFTER: Duration = Duration::from_secs(10);
 /// disk does not answer.
 const STOP_TIME: Duration = Duration::from_secs(3);
 
-/// How a logical unit is compacted.
+/// Options of a compaction of a logical unit.
 #[derive(Debug, Args)]
 pub(super) struct Compacting {
     /// Move at most this many bytes per second; fewer while initiators use the disk

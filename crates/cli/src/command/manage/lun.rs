@@ -200,7 +200,7 @@ fn number(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| format!("a number from 0 to {NUMBER_MAX} is expected"))
 }
 
-/// How full a backing store may be, per cent.
+/// Parser of the fill level of a backing store that is warned of, per cent.
 fn threshold(text: &str) -> Result<u8, String> {
     match percent::whole(text)? {
         0 | 100 => Err("it is from 1 to 99".to_owned()),
@@ -270,7 +270,7 @@ impl Lun {
 }
 
 impl Shape {
-    /// What is said of a logical unit, null for what is not.
+    /// Request body with the settings of a logical unit, null for those that are reset.
     fn body(&self, device: Option<&str>, daemon: &Daemon) -> Result<Map<String, Value>, Failure> {
         let body = json!({
             "sector": self.sector,

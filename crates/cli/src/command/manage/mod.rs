@@ -72,7 +72,7 @@ pub(crate) struct Daemon {
     json: bool,
 }
 
-/// How a change is asked for.
+/// Options of a change.
 #[derive(Debug, Args)]
 pub(crate) struct Changing {
     /// Show what would change, without changing it
@@ -184,17 +184,17 @@ impl DaemonAddress {
         })
     }
 
-    /// Whether the user named one.
+    /// Returns `true` if the user named one.
     pub(crate) fn is_named(&self) -> bool {
         self.api.is_some() || self.socket.is_some()
     }
 
-    /// Whether it is on this machine.
+    /// Returns `true` if it is on this machine.
     pub(crate) fn is_here(&self) -> bool {
         self.api.is_none()
     }
 
-    /// Where it is asked, in words.
+    /// Name of the daemon, for people.
     pub(crate) fn name(&self) -> String {
         let socket = || self.socket.clone().unwrap_or_else(Endpoint::default_socket).display().to_string();
         self.api.clone().unwrap_or_else(socket)
@@ -291,8 +291,8 @@ impl Changing {
     }
 }
 
-/// What was changed, for a person. What was to be removed and is not there is no failure, so that scripts can repeat
-/// the command, and has a sentence of its own, as its name may be mistyped.
+/// Summary of a change, for a person. A removal of what is not there is no failure, so that scripts can repeat the
+/// command, and has a sentence of its own, as its name may be mistyped.
 fn changes(answer: &Value, removes: bool) -> String {
     let effects = rows(answer, "effects").iter().filter_map(Value::as_str).map(terminal::clean);
     let mut lines: Vec<_> = rows(answer, "changes").iter().map(|change| text(change, "text")).collect();
@@ -381,7 +381,7 @@ fn refused(error: ClientError, path: &str) -> Failure {
     }
 }
 
-/// What to do about a refusal that a parameter of the API decides, in the words of the command line.
+/// Remedy of a refusal that a parameter of the API decides, in the words of the command line.
 fn remedy(parameter: &str, path: &str) -> &'static str {
     match parameter {
         "create" => "; omit --create to serve it as it is",

@@ -90,7 +90,7 @@ struct Set {
     changing: Changing,
 }
 
-/// What both verbs say of a target.
+/// Settings of a target that `add` and `set` have in common.
 #[derive(Debug, Args)]
 struct Settings {
     /// Description that is reported to initiators (TargetAlias); an empty one removes it
@@ -166,7 +166,7 @@ impl Add {
         Ok(())
     }
 
-    /// That the target is there already and lets in every initiator, which a new one does not.
+    /// Remark that the target is there already and lets in every initiator, which a new one does not.
     fn found(&self) -> Result<Option<String>, Failure> {
         let targets = self.changing.daemon.ask(Method::GET, "/v1/targets", None)?;
         let is_it = |target: &&Value| text(&target["config"], "name").eq_ignore_ascii_case(&self.name);
@@ -211,7 +211,7 @@ impl Set {
 }
 
 impl Settings {
-    /// What takes the place of what was there.
+    /// Request body with the members that replace the present ones.
     fn body(&self, daemon: &Daemon) -> Result<Map<String, Value>, Failure> {
         let or_null = |text: &str, value: Value| if text.is_empty() { Value::Null } else { value };
         let mut body = given([

@@ -106,9 +106,9 @@ impl Ways {
     }
 }
 
-/// What was measured, and how it is looked at.
+/// Measurement, and the way in which it is judged.
 struct Measured {
-    /// Where to, for people.
+    /// Far end, for people.
     subject: String,
     matrix: Matrix,
     omit: Duration,

@@ -55,7 +55,7 @@ fn legend(measured: &Measured) -> String {
     )
 }
 
-/// Why a reader should be careful.
+/// Cautions for the reader.
 pub(super) fn cautions(measured: &Measured) -> Vec<String> {
     let matrix = &measured.matrix;
     let clipped = matrix.cells.iter().find(|cell| cell.measured.clipped());

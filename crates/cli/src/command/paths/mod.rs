@@ -77,7 +77,7 @@ impl Paths {
         device::run(async { if trial { self.trial(url).await } else { self.show(&spec, &url).await } })
     }
 
-    /// What would be.
+    /// Shows the plan of the lanes that would be opened.
     async fn trial(&self, mut url: MultipathUrl) -> Result<(), Failure> {
         if let Some(kind) = self.plan {
             if kind != PlanKind::Explicit {
@@ -104,7 +104,7 @@ impl Paths {
         print_blocks(&blocks)
     }
 
-    /// What is.
+    /// Opens the lanes, and shows their state.
     async fn show(&self, spec: &DeviceSpec, url: &MultipathUrl) -> Result<(), Failure> {
         let multipath = IscsiMultipath::open(url, &OpenOptions::default().iscsi)
             .await
@@ -229,7 +229,7 @@ fn single(url: &MultipathUrl) -> Option<MultipathUrl> {
     Some(MultipathUrl { lanes: vec![lane], from: Vec::new(), plan: Some(PlanKind::Explicit), ..url.clone() })
 }
 
-/// That a disk is reached over one path, and how it would be over several.
+/// Remark that a disk is reached over one path, and how it would be over several.
 fn single_sentence(spec: &DeviceSpec) -> String {
     match spec.leaf() {
         DeviceSpec::Iscsi { url } if matches!(Address::parse(url.expose_secret()), Ok(Address::One(_))) => {

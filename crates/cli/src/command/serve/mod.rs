@@ -25,7 +25,7 @@ use crate::protection::Protection;
 use crate::tail::Tail;
 use crate::{device, supervisor, terminal};
 
-/// How long initiators have to log out when the server ends.
+/// Time in which initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Serve devices over iSCSI until Ctrl-C or SIGTERM.
@@ -205,7 +205,7 @@ fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<(Sockets
     }
 }
 
-/// What to do where a socket cannot be bound.
+/// Remedy where a socket cannot be bound.
 fn taken(error: &ListenError) -> String {
     match error {
         ListenError::Taken(_) => format!("{error}, or name another one with --socket"),
@@ -281,11 +281,11 @@ fn status(server: &Server) -> String {
     format!("serving {luns} of {targets} on {portals}")
 }
 
-/// What is said about a server that has begun, besides what it serves.
+/// Announcement of a server that has begun, besides what it serves.
 struct Announcement<'a> {
     /// The Unix socket that it is managed on.
     managed: Option<&'a Path>,
-    /// Why it is managed on none.
+    /// Reason why it is managed on none.
     unmanaged: Option<String>,
     json: bool,
 }

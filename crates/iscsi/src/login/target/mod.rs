@@ -153,7 +153,7 @@ pub struct LoginGrant {
     pub refusal: Option<LoginStatus>,
 }
 
-/// Why somebody may not log in, and where to go instead.
+/// Reason why somebody may not log in, and where to go instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginRefusal {
     /// Status of the answer.

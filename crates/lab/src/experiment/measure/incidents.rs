@@ -117,7 +117,7 @@ pub(crate) struct Had {
     pub(crate) back: Vec<Duration>,
 }
 
-/// It happens.
+/// Incident under way.
 pub(crate) struct Happening<'scope> {
     stop: Sender<()>,
     thread: ScopedJoinHandle<'scope, Had>,

@@ -1,10 +1,10 @@
-//! Why an experiment could not be run.
+//! Reason why an experiment could not be run.
 
 use std::io;
 
 use crate::error::LabError;
 
-/// Why an experiment could not be run to its end.
+/// Reason why an experiment could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -37,7 +37,7 @@ pub enum RunError {
     Open {
         /// The run.
         test: String,
-        /// Why not.
+        /// Underlying error.
         source: Box<lunway_device::OpenError>,
     },
     /// A job could not be run.
@@ -45,7 +45,7 @@ pub enum RunError {
     Bench {
         /// The run.
         test: String,
-        /// Why not.
+        /// Underlying error.
         source: lunway_bench::BenchError,
     },
     /// The wire could not be measured.
@@ -53,7 +53,7 @@ pub enum RunError {
     Net {
         /// The run.
         test: String,
-        /// Why not.
+        /// Underlying error.
         source: lunway_net::NetError,
     },
     /// A comparison that cannot be made.
@@ -61,7 +61,7 @@ pub enum RunError {
     Compare {
         /// The run.
         test: String,
-        /// Why not.
+        /// Reason.
         said: String,
     },
     /// Nothing could be written before measuring.

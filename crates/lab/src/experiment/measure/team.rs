@@ -48,7 +48,7 @@ impl Team {
         Ok(Some(Self { test: run.test.clone(), near, target: run.target.clone(), far, sessions }))
     }
 
-    /// It is that of this run.
+    /// Returns `true` if it is that of this run.
     pub(crate) fn is_of(&self, run: &Run) -> bool {
         self.test == run.test
     }

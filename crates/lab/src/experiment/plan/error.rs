@@ -1,4 +1,4 @@
-//! Why a file is no experiment.
+//! Reason why a file is no experiment.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::topology::TopologyError;
 
 use crate::experiment::plan::expression::ExpressionError;
 
-/// Why a file is no experiment: a sentence that names the file, the table and the key.
+/// Reason why a file is no experiment: a sentence that names the file, the table and the key.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
     /// Neither shipped nor a file.
@@ -51,7 +51,7 @@ pub enum ExperimentError {
     Topology {
         /// The file.
         file: String,
-        /// Why not.
+        /// Underlying error.
         source: TopologyError,
     },
     /// Something in it cannot be meant.
@@ -71,10 +71,10 @@ pub enum ExperimentError {
 /// Kind of problem with a key.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
-    /// It must be there.
+    /// Must be there.
     #[error("it is missing: {0}")]
     Missing(&'static str),
-    /// It must not be there.
+    /// Must not be there.
     #[error("it belongs to runs with measure = \"{0}\"")]
     Foreign(&'static str),
     /// No such thing.

@@ -52,7 +52,7 @@ enum Operator {
 /// Reason why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoValue {
-    /// It has no value.
+    /// Has no value.
     #[error("{0} was not measured")]
     Name(String),
     /// A division by nothing.
@@ -60,7 +60,7 @@ pub enum NoValue {
     NotFinite(String),
 }
 
-/// Why a text is no expression.
+/// Reason why a text is no expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an expression: {why}; write for example D.read.mb_s / link.lane1")]
 pub struct ExpressionError {

@@ -1,4 +1,4 @@
-//! What an experiment is: its file, read and checked, and the names in it.
+//! Definition of an experiment: its file, read and checked, and the names in it.
 //!
 //! | file | room of |
 //! |---|---|

@@ -94,12 +94,12 @@ impl RunPath {
         if policy == "service-time" { self.throughput } else { self.weight }
     }
 
-    /// It has something that a policy goes by.
+    /// Returns `true` if it has something that a policy goes by.
     pub(crate) fn has_options(&self) -> bool {
         self.reserve || self.weight.is_some() || self.throughput.is_some()
     }
 
-    /// It is the same way, whatever its options.
+    /// Returns `true` if it is the same way, whatever its options.
     pub fn is_way_of(&self, other: &Self) -> bool {
         (&self.leaves, &self.enters) == (&other.leaves, &other.enters)
     }
@@ -236,7 +236,7 @@ pub enum Incident {
     Cable(Action),
     /// A host's target is killed.
     Stop(String),
-    /// It is started again.
+    /// Started again.
     Start(String),
 }
 

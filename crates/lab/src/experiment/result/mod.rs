@@ -1,4 +1,4 @@
-//! What was measured: figures, sentences, and the three forms of both.
+//! Results of an experiment: figures, sentences, and the three forms of both.
 //!
 //! | file | room of |
 //! |---|---|

@@ -35,7 +35,7 @@ pub struct Results {
     pub notes: Vec<String>,
     /// Congestion control algorithm of TCP.
     pub congestion_control: &'static str,
-    /// It was asked to end before it was done.
+    /// Asked to end before it was done.
     pub interrupted: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct ResultRow {
     pub policy: String,
     /// I/O pattern: `read`, `randwrite`, `randrw-read` …
     pub rw: &'static str,
-    /// It is the control.
+    /// The control.
     pub is_control: bool,
     /// Every repeat, in order.
     pub samples: Vec<Sample>,
@@ -113,14 +113,14 @@ pub struct Sample {
     pub cpu: CpuUse,
     /// The processor limited it, not the network: it does not count.
     pub limited: bool,
-    /// It was cut short.
+    /// Cut short.
     pub partial: bool,
     /// Throughput over time.
     pub timeline: SampledTimeline,
 }
 
 impl Sample {
-    /// It was done to its end, and the processor did not limit it.
+    /// Returns `true` if it was done to its end, and the processor did not limit it.
     pub fn counts(&self) -> bool {
         !self.limited && !self.partial
     }
@@ -175,12 +175,12 @@ pub struct ResultCell {
     pub retransmits: u64,
     /// The processor limited one of the repeats: the cell does not count.
     pub limited: bool,
-    /// It was cut short.
+    /// Cut short.
     pub partial: bool,
 }
 
 impl ResultCell {
-    /// It was done to its end, and the processor did not limit it.
+    /// Returns `true` if it was done to its end, and the processor did not limit it.
     pub fn counts(&self) -> bool {
         !self.limited && !self.partial
     }

@@ -135,7 +135,7 @@ pub(crate) async fn exclusive_on<T: AsRef<Gate>>(owner: Arc<T>, claim: Claim) ->
     enter(owner, Mode::Exclusive, claim, None).await
 }
 
-/// Is alone inside, once all older commands have left; younger ones wait.
+/// Waits to be alone inside, once all older commands have left; younger ones wait.
 pub(crate) async fn exclusive<T: AsRef<Gate>>(owner: Arc<T>) -> ExclusivePass<Owned<T>> {
     enter(owner, Mode::Alone, Claim::Nothing, None).await
 }

@@ -54,7 +54,7 @@ pub struct RegistrationSummary {
     pub relative_target_port: u16,
     /// Reservation key.
     pub key: u64,
-    /// It holds the persistent reservation.
+    /// Holds the persistent reservation.
     pub holder: bool,
 }
 

@@ -103,7 +103,7 @@ pub(crate) struct Registration {
     pub(crate) key: u64,
 }
 
-/// Why a PERSISTENT RESERVE OUT was refused.
+/// Reason why a PERSISTENT RESERVE OUT was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// RESERVATION CONFLICT.

@@ -104,12 +104,12 @@ impl Name {
     }
 }
 
-/// What a file takes.
+/// Size of a file.
 #[derive(Clone, Copy)]
 struct Size {
     /// Its length, bytes.
     bytes: u64,
-    /// What the host has allocated for it, bytes.
+    /// Bytes that the host has allocated for it.
     allocated: u64,
 }
 
@@ -321,7 +321,7 @@ fn collect<'a>(node: &'a Node, volumes: &mut Vec<&'a Node>) {
     node.children.iter().for_each(|child| collect(child, volumes));
 }
 
-/// What is on the disk, what the file holds of it now and would hold after the chosen mode, and what is left alone.
+/// Table of the volumes on the disk: bytes that the file holds of each now and would hold after the chosen mode.
 fn volumes_table(volumes: &[&Node], share: &dyn Fn(&Node) -> Option<Share>) -> String {
     let row = |node: &&Node| {
         let share = share(node);

@@ -68,7 +68,7 @@ impl Inside {
     }
 }
 
-/// How people call what is in a part of the disk.
+/// Name of the contents of a part of the disk, for people.
 fn kind(node: &Node) -> String {
     let mut text = node.kind.unwrap_or("nothing that is known here").to_owned();
     for name in [&node.name, &node.label].into_iter().flatten() {
