@@ -144,7 +144,7 @@ impl<'a> Lease<'a> {
             Ok(()) => true,
             Err(error) if room == Room::Dispensable && is_no_room(&error) => false,
             Err(error) => {
-                // Nobody should have to wait for it.
+                // Otherwise others would have to wait for it.
                 let _ = folder.remove(&name);
                 return Err(writing()(error));
             }

@@ -37,7 +37,7 @@ impl<'a> PointMount<'a> {
     ///
     /// # Errors
     ///
-    /// Where the file cannot be made: on a share that is read-only for this machine, nobody can be told.
+    /// Where the file cannot be made: on a share that is read-only for this machine, other machines cannot be told.
     pub fn begin(folder: &'a dyn Folder, holder: &Holder) -> Result<Self> {
         let name = format!("{NAME}{:016x}", holder.nonce);
         let writing = || BackupError::folder("writing", &folder.show(&name));

@@ -47,7 +47,7 @@ enum Act {
     Read,
     /// The source says that it is zeroes.
     Zero,
-    /// Left out: nobody needs what it holds.
+    /// Left out: its contents are not needed.
     Skip,
 }
 

@@ -32,7 +32,7 @@ pub struct CompactionProgress {
 }
 
 /// A compaction of a device that is used: the orders for [`BlockDevice::compact`](crate::BlockDevice::compact), its
-/// progress, and its end before its time. Shared by whoever asks and the device; nothing here waits.
+/// progress, and its end before its time. Shared by the caller and the device; nothing here waits.
 #[derive(Debug)]
 pub struct Compaction {
     rate: u64,
@@ -62,7 +62,7 @@ impl Compaction {
         }
     }
 
-    /// Gives up before what the disk's file systems say is free. Whoever asks has seen to it that they write nothing,
+    /// Gives up before what the disk's file systems say is free. The caller has seen to it that they write nothing,
     /// and have nothing to write, until the phase is no longer [`Mapping`](CompactionPhase::Mapping): frozen, not only
     /// flushed.
     #[must_use]
@@ -70,13 +70,13 @@ impl Compaction {
         Self { frozen: true, phase: AtomicU8::new(CompactionPhase::Mapping as u8), ..self }
     }
 
-    /// Moves only while nobody else has used the device for `time`.
+    /// Moves only while no other user has used the device for `time`.
     #[must_use]
     pub fn when_idle(self, time: Duration) -> Self {
         Self { idle: Some(time), ..self }
     }
 
-    /// Time for which nobody else must have used the device before anything moves.
+    /// Time for which no other user must have used the device before anything moves.
     pub fn idle(&self) -> Option<Duration> {
         self.idle
     }

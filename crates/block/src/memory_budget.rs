@@ -27,7 +27,7 @@ pub struct MemoryLimits {
     pub each: usize,
 }
 
-/// Budget of memory for what waits: requests that were received, data on its way, answers that nobody takes.
+/// Budget of memory for what waits: requests that were received, data on its way, answers that are not taken.
 ///
 /// Each connection has a [lease](MemoryLease) for its owner, the principal. A lease has a small
 /// [reserve](MemoryLease::RESERVE) of its own, which is not of the budget, so that a connection can always go on with
@@ -35,8 +35,8 @@ pub struct MemoryLimits {
 /// back when it is no longer needed.
 ///
 /// **Shares.** One owner has `each` at most. Of the `whole`, the last quarter is for owners that have no more than a
-/// sixteenth of it, and of that the second half for those that have no more than a 64th: whoever takes all it can get
-/// leaves something to the others, also together with two more of its kind.
+/// sixteenth of it, and of that the second half for those that have no more than a 64th: an owner that takes all it can
+/// get leaves something to the others, also together with two more of its kind.
 ///
 /// **No deadlock.** A request may need more than there is while all who have something wait for such requests
 /// themselves. So one lease of an owner at a time may be overdrawn for one request, see

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Path to a device, with the traffic over it since it was opened.
 ///
-/// Counters only grow; whoever wants rates takes two samples and divides by the time between them. A device without a
-/// way that could be told apart (memory, a file) has none of these.
+/// Counters only grow; a reader that wants rates takes two samples and divides by the time between them. A device
+/// without a way that could be told apart (memory, a file) has none of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSample {
     /// Display name of the path's destination: a portal.

@@ -1,6 +1,6 @@
 //! Small files that people name: configurations, secrets, reports.
 //!
-//! A name that is given by mistake may lead to anything: a disk image of terabytes, a pipe that nobody writes to,
+//! A name that is given by mistake may lead to anything: a disk image of terabytes, a pipe without a writer,
 //! `/dev/zero`. A reader of a small file neither waits for one of these nor takes it into memory.
 
 use std::fs::{self, File, OpenOptions};

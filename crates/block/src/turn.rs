@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// A lock that is shared or held alone, awaited without a runtime. Whoever waits to be alone holds back those that come
+/// A lock that is shared or held alone, awaited without a runtime. A waiter for being alone holds back those that come
 /// later, so that it gets its turn.
 #[derive(Default)]
 pub(crate) struct Turn {
@@ -107,7 +107,7 @@ impl Drop for Held {
             true => state.alone = false,
             false => state.shared -= 1,
         }
-        // Those that share rouse others only as the last one: nobody else can go on before.
+        // Those that share rouse others only as the last one: no other waiter can go on before.
         if state.shared == 0 {
             Turn::rouse(state);
         }

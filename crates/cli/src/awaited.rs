@@ -130,7 +130,7 @@ pub(crate) fn waits_for(
     }
 }
 
-/// A request that was not answered yet, or whose answer nobody waits for any more.
+/// A request that was not answered yet, or whose answer has no waiting caller any more.
 struct OpenRequest(Unanswered);
 
 impl OpenRequest {

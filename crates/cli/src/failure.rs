@@ -46,7 +46,7 @@ impl Failure {
                 ExitCode::FAILURE
             }
             Self::Found(code) => ExitCode::from(*code),
-            // Whoever read our output has seen enough, as in `lunway inspect … | head -1`.
+            // The reader of our output has seen enough, as in `lunway inspect … | head -1`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Self::Output(error) => {
                 eprintln!("lunway: cannot write the result to standard output: {error}");

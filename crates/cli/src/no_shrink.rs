@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError, Io, Layer, Permit};
 /// A device that refuses a smaller size, because what is cut off is lost; a larger one passes.
 ///
 /// For programs that use the device over a protocol that can resize (NBD, FUSE): there a resize is one request, which
-/// asks nobody. The error is the operating system's "not permitted".
+/// asks for no confirmation. The error is the operating system's "not permitted".
 pub(crate) struct NoShrink {
     inner: Arc<dyn BlockDevice>,
 }

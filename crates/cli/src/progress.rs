@@ -8,7 +8,7 @@ use lunway_block::duration::HumanTime;
 /// Steps of a bar that shows a fraction.
 const STEPS: u64 = 10_000;
 
-/// A bar for bytes, with rate and time left; nothing at all where nobody watches.
+/// A bar for bytes, with rate and time left; nothing at all without a terminal.
 pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
     bar(total, "{prefix:9} {wide_bar} {percent:>3} %  {binary_bytes} of {binary_total_bytes}  {decimal_bytes_per_sec}  {eta} left")
         .with_prefix(what)

@@ -9,13 +9,13 @@ use lunway_occupancy::user_of;
 use lunway_vhdx::merge::children;
 use lunway_vhdx::open_file;
 
-/// Opens and locks a regular file or block device whose data are going to be lost; nobody else begins to use it while
-/// the file is open.
+/// Opens and locks a regular file or block device whose data are going to be lost; no other process begins to use it
+/// while the file is open.
 ///
 /// # Errors
 ///
-/// It is the parent of other disks, nobody may write to it, or another program has it: lunway, QEMU, a loop device, the
-/// kernel.
+/// It is the parent of other disks, its mode allows no writes, or another program has it: lunway, QEMU, a loop device,
+/// the kernel.
 pub(crate) fn open_replaceable(path: &Path) -> anyhow::Result<File> {
     // A file that is no VHDX has no children.
     if let Ok(found) = children(path)

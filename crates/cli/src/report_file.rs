@@ -25,9 +25,9 @@ const MODE: u32 = 0o666;
 ///
 /// **Invariant**: without the user's `--force`, writing it destroys nothing but an older report of ours. With or
 /// without, written is never a device that the command works on, nor what that lies on, nor what the conversion of a
-/// disk would not replace: a file in use, one that nobody may write to, a parent of other disks. [`check`](Self::check)
-/// comes before anything is measured, [`write`](Self::write) after; the file is replaced whole, so that a full file
-/// system or a kill leaves the older one.
+/// disk would not replace: a file in use, one whose mode allows no writes, a parent of other disks.
+/// [`check`](Self::check) comes before anything is measured, [`write`](Self::write) after; the file is replaced whole,
+/// so that a full file system or a kill leaves the older one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportFile<'a> {
     path: &'a Path,

@@ -9,7 +9,7 @@ use crate::terminal;
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// `true` if this process has the alternate screen: there is one terminal, and whoever ends the process restores it.
+/// `true` if this process has the alternate screen: there is one terminal, and the end of the process restores it.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
 /// A text as one drawing: from the top left corner, each line cleared behind its end and everything below, so that

@@ -43,7 +43,7 @@ fn with_expected_form(text: &str) -> String {
 }
 
 /// Hides in a message what is secret in this process's arguments. Messages about wrong usage repeat arguments
-/// (`unexpected argument '…' found`), and whoever writes such a message cannot know that an address was meant.
+/// (`unexpected argument '…' found`), and the author of such a message cannot know that an address was meant.
 pub(crate) fn without_arguments_secrets(text: &str) -> String {
     let arguments = env::args_os().map(|word| word.to_string_lossy().into_owned());
     arguments.fold(text.to_owned(), |text, argument| without_secret_of(text, &argument))

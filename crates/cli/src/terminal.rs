@@ -23,7 +23,7 @@ pub(crate) fn can_redraw(out: &impl IsTerminal) -> bool {
 /// Prints a line, or several, and gets them out at once: the reader may be a program that waits for them.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    // One write: whoever reads lines does not find the last one missing.
+    // One write: a reader of lines does not find the last one missing.
     let text = format!("{text}\n");
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
 }
@@ -32,11 +32,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 pub(crate) fn say(sentence: &str) {
     let mut err = io::stderr().lock();
     let clear = if can_redraw(&err) { "\r\x1b[K" } else { "" };
-    // Nobody who listens is no reason to end.
+    // A missing reader is no reason to end.
     let _ = writeln!(err, "{clear}lunway: {}", clean(sentence));
 }
 
-/// A line, or a part of one, on standard error. Nobody who listens, or a terminal that is gone, is no reason to end, as
+/// A line, or a part of one, on standard error. A missing reader, or a terminal that is gone, is no reason to end, as
 /// the standard library's macros have it, which panic.
 pub(crate) fn tell(text: fmt::Arguments<'_>, end: &str) {
     let _ = write!(io::stderr().lock(), "{text}{end}");

@@ -19,9 +19,9 @@ const UNITS_MAX: u64 = 1 << 27;
 /// every write [marks](Self::written) its range, and what is still free may be given up, if no write comes in between.
 ///
 /// That they are frozen is not taken on trust. Of one that is not, data may lie in a block before its allocation is on
-/// the disk, and no write comes after the map that would mark it. So only volumes count whose own marks say that nobody
-/// is changing them: ext2, ext3 and ext4, which freezing marks as unmounting does; FAT and exFAT, which are marked
-/// before the first change. What is left alone otherwise, and why, is in [`kept`](Self::kept).
+/// the disk, and no write comes after the map that would mark it. So only volumes count whose own marks say that no
+/// system is changing them: ext2, ext3 and ext4, which freezing marks as unmounting does; FAT and exFAT, which are
+/// marked before the first change. What is left alone otherwise, and why, is in [`kept`](Self::kept).
 pub struct FreeMap {
     unit: u64,
     size: u64,

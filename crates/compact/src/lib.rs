@@ -9,7 +9,7 @@
 //! What is dead is proven: free by the file systems' own maps ([`lunway_filesystem`]), zero already, or what the parent
 //! of a differencing disk has as well. Dropping a dead
 //! block changes one entry of the block table; a dead part of a block that lives becomes a hole of the host's file.
-//! Every step leaves a whole file: whoever stops in between begins again where it was.
+//! Every step leaves a whole file: a caller that stops in between begins again where it was.
 //!
 //! | mode | free by file systems | zeroes | the parent's | parts of blocks | moves blocks | Optimize-VHD |
 //! |---|---|---|---|---|---|---|
@@ -120,7 +120,7 @@ pub struct Dropped {
     pub done: u64,
 }
 
-/// Gives up what is dead, and makes that durable. The disk must be open for writing, and nobody else may change it.
+/// Gives up what is dead, and makes that durable. The disk must be open for writing, and nothing else may change it.
 /// `progress` is called now and then, and may end it.
 ///
 /// # Errors

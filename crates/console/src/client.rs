@@ -65,7 +65,7 @@ pub enum ClientError {
     /// Not an address.
     #[error("{0:?} is not the address of an API: write it as http://192.0.2.10:3290")]
     Address(String),
-    /// Nobody there.
+    /// No process there.
     #[error("{}", unreachable(endpoint, source))]
     Connect {
         /// The socket or address.
@@ -219,7 +219,7 @@ impl Client {
         match &self.endpoint {
             Endpoint::Unix(path) => {
                 let stream = match self.connected(UnixStream::connect(path)).await {
-                    // The kernel's queue of connections is full, and nobody takes them.
+                    // The kernel's queue of connections is full, and the daemon does not take them.
                     Err(ClientError::Connect { endpoint, source })
                         if source.kind() == io::ErrorKind::WouldBlock =>
                     {

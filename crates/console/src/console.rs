@@ -23,7 +23,7 @@ use crate::token::{Token, TokenError};
 /// It has a thread and a runtime of its own, so that whatever is asked of it takes no time from the cores that serve;
 /// what is shared with them are the server's own short locks. Bind the sockets with [`Sockets::bind`] before the server
 /// is started, so that a second daemon is noticed before it touches anything; then [`start`](Self::start), and
-/// [`stop`](Self::stop) before the server's shutdown: nobody can change what ends.
+/// [`stop`](Self::stop) before the server's shutdown: requests cannot change what ends.
 pub struct Console {
     manager: Manager,
     tcp: Option<SocketAddr>,
@@ -111,8 +111,8 @@ impl Console {
         self.manager.reload(crate::extract::Ask::default()).await.map_err(ErrorBody::from)
     }
 
-    /// Answers nobody any longer. Changes under way are carried to their end first, unless they wait for a disk that
-    /// does not answer.
+    /// Answers no request any longer. Changes under way are carried to their end first, unless they wait for a disk
+    /// that does not answer.
     pub async fn stop(self) {
         self.manager.end().await;
         drop(self.stop);

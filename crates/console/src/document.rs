@@ -11,7 +11,7 @@ const NAMES: [&str; 4] = ["name", "id", "user", "tag"];
 /// comments and order; what differs is changed, removed, or appended where it belongs.
 ///
 /// `before` is what `text` means, with every default filled in, and `after` what it shall mean. So a default that
-/// nobody wrote stays unwritten, and a key that the file spells in its own way (`LISTEN` addresses without a port,
+/// was not written stays unwritten, and a key that the file spells in its own way (`LISTEN` addresses without a port,
 /// names in capitals, a key by its old name) stays spelled so until its value changes. Elements of lists are matched by
 /// what names them, not by their place.
 ///

@@ -36,7 +36,7 @@ impl Exports {
         self.served().get(name).map(|served| served.socket.clone())
     }
 
-    /// Serves nobody any longer that is not in the list.
+    /// Serves no client any longer that is not in the list.
     pub(crate) fn keep(&self, names: &[String]) {
         self.served().retain(|name, _| names.contains(name));
     }

@@ -152,7 +152,7 @@ async fn collect(mut body: axum::body::Body, is_larger: &mut bool) -> Result<Vec
 /// JSON that does not say what is needed here.
 pub(crate) fn unfit(place: &str, error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
-    // The place is said here, and the parser's own "line 1 column 17" helps nobody with a value that it did not parse.
+    // The place is said here, and the parser's own "line 1 column 17" does not help with a value that it did not parse.
     match error.classify() {
         serde_json::error::Category::Data => {
             let text = text.split_once(" at line ").map_or(text.as_str(), |(text, _)| text);

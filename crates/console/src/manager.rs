@@ -46,7 +46,7 @@ enum Ending {
     Now,
 }
 
-/// Whoever asked for a change, as the change sees it.
+/// The requester of a change, as the change sees it.
 #[derive(Clone)]
 pub(crate) struct Caller {
     /// Withdrawn when it is gone.

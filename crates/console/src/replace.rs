@@ -51,7 +51,7 @@ fn new_file(path: &Path, mode: u32) -> io::Result<File> {
     File::options().write(true).create_new(true).mode(mode).open(path)
 }
 
-/// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content
+/// Replaces what `path` holds. A reader, also after a kill or a power cut at any moment, finds the old content
 /// or the new; when this returns without an error it is the new. Mode and a symbolic link in the way are
 /// kept, and the owner where this process may.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
@@ -79,7 +79,7 @@ impl Replacement {
             if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
                 let kept = std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()));
                 match kept {
-                    // Not ours to give away: whoever may replace the file in its folder owns the new one.
+                    // Not ours to give away: the user who may replace the file in its folder owns the new one.
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                     kept => kept?,
                 }

@@ -35,7 +35,7 @@ pub enum TokenError {
 }
 
 /// A bearer token in a file. It is read for each request, so that a new one counts as soon as the file has it; where
-/// the file cannot be read, nobody is let in.
+/// the file cannot be read, no client is let in.
 pub(crate) struct Token {
     file: PathBuf,
 }

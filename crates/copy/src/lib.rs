@@ -46,7 +46,7 @@ pub struct Transfer<'a> {
     pub destination: &'a dyn BlockDevice,
     /// Known content of the destination.
     pub before: Before,
-    /// Ranges of the source that are not copied. Nobody may write to the source during the copy.
+    /// Ranges of the source that are not copied. The source must not be written during the copy.
     pub skipped: &'a Skipped,
     /// Returns `true` if the copy should end early; asked before each piece.
     pub is_cancelled: &'a (dyn Fn() -> bool + Sync),

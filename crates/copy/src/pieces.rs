@@ -20,7 +20,7 @@ pub(crate) enum Content {
     Data,
     /// Known to be zeroes without reading.
     Zero,
-    /// Data that nobody needs: as zeroes.
+    /// Data that are not needed: as zeroes.
     Skipped,
 }
 

@@ -1,4 +1,4 @@
-//! Ranges of a source that are not copied, because nobody needs them.
+//! Ranges of a source that are not copied, because they are not needed.
 
 use std::ops::Range;
 

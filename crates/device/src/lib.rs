@@ -1,6 +1,6 @@
 //! Opens what a command line or a configuration names: the one place that knows every back end.
 //!
-//! `target`, `bench` and the commands see only [`BlockDevice`]: whoever adds a back end adds it here and in the grammar
+//! `target`, `bench` and the commands see only [`BlockDevice`]: a new back end is added here and in the grammar
 //! ([`lunway_block::spec`]), and every front end has it.
 //!
 //! ```

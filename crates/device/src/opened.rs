@@ -138,7 +138,7 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
         decorators.push(leaf);
         leaf = inner;
     }
-    // A file that nobody may write through need not be writable itself.
+    // A file that is not written through need not be writable itself.
     let protected = decorators.iter().any(|spec| matches!(spec, DeviceSpec::ReadOnly { .. }));
     let read_only = options.read_only || protected;
     // Of a VHDX on a device it is the VHDX that has sectors of its own.
@@ -342,6 +342,6 @@ async fn with_sector(opened: Opened, device: String, options: &OpenOptions) -> R
 pub fn create_file(path: &Path, size: u64) -> Result<(), OpenError> {
     let failed = |source| OpenError::Create { path: path.to_owned(), source };
     let file = File::create_new(path).map_err(failed)?;
-    // Longer than the file system allows, as a rule: nobody has a use of an empty one.
+    // Longer than the file system allows, as a rule: an empty one is of no use.
     file.set_len(size).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(failed)
 }

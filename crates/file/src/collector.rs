@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::ring::{Completions, PAUSE, Ring};
 
-/// Starts a collector for `ring`, which has operations under way and nobody who waits for them.
+/// Starts a collector for `ring`, which has operations under way and no task that waits for them.
 ///
 /// In a runtime (which must have its I/O driver, as all do that carry sockets) it is a task that waits for the ring as
 /// others wait for sockets: a completion wakes the thread that wants it, and no other. A thread in between cost ten

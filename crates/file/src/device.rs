@@ -49,8 +49,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 ///   for it, those of the host first that has most of it.
 /// - **Honest.** A file that was cut behind our back has lost data: reads, writes, unmaps and maps behind the cut fail
 ///   with a medium error and make the file no longer, and the next flush fails, until the file has its length again or
-///   the device is shrunk to what is left; it is not grown until then. A write-back error makes a flush fail, whoever
-///   the kernel told it to first. An abandoned operation keeps its buffer until it is done.
+///   the device is shrunk to what is left; it is not grown until then. A write-back error makes a flush fail, even if
+///   the kernel has told another descriptor of it first. An abandoned operation keeps its buffer until it is done.
 /// - **As large as it was told**: the size of the file when it was opened, rounded down to sectors, until
 ///   [`resize`](BlockDevice::resize). That cuts or extends a regular file; what somebody else did to a file, or to a
 ///   block device, is taken by a resize to just that size.
@@ -287,7 +287,7 @@ impl Inner {
     }
 
     /// The error for a range, if the file has lost bytes of it. What the file has lost fails the next flush once:
-    /// writes that nobody had flushed may have been there.
+    /// writes that were not flushed may have been there.
     fn lost(&self, offset: u64, len: u64) -> Option<BlockError> {
         self.told(self.size.loss(self.fd())?, offset, len)
     }

@@ -98,7 +98,7 @@ impl Drop for Handle {
         }
         let close = move || {
             drop(descriptors);
-            // Where nobody waits, nobody hears.
+            // Without a waiter, the error is not heard.
             let _ = closed.map(|closed| closed.try_send(()));
         };
         if self.placement == Placement::Memory {

@@ -68,7 +68,7 @@ impl NamedFile {
 /// Watches the names of a device's files, on a thread for each file system that is asked.
 ///
 /// [`found`](Self::found) says what is known, and has the names looked at again where that is some seconds old. A
-/// device that nobody asks about costs nothing.
+/// device that is not asked about costs nothing.
 pub struct NameWatch(Arc<Entry>);
 
 struct Entry {

@@ -49,7 +49,7 @@ pub struct FileOptions {
     pub sector: Option<u32>,
     /// Past the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// For reading only; others may read as well, nobody may write.
+    /// For reading only; others may read as well, none may write.
     pub read_only: bool,
     /// Raw data whatever it holds. Without this, a file that begins or ends as a [`Container`] is refused.
     pub raw: bool,
@@ -90,7 +90,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// Its mode lets nobody write to it.
+    /// Its mode allows no writes.
     #[error(
         "cannot open {}: the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed; \
          `readonly:` before its name opens it for reading", path.display()
@@ -242,7 +242,7 @@ pub(crate) fn open_on_thread<T: Send + 'static>(
     let waiting = move || {
         let (opened, result) = mpsc::sync_channel(1);
         let opening = path.clone();
-        // If nobody waits any more, what was opened is closed here.
+        // If the caller waits no more, what was opened is closed here.
         let spawned = named("file-open").spawn(move || drop(opened.send(open(&opening))));
         sender.send(match spawned.map(|_| result.recv_timeout(OPEN_TIME)) {
             Ok(Ok(result)) => result,

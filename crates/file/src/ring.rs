@@ -46,7 +46,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
 ///
-/// Callers put operations in under a lock, which nobody else wants, and submit them at once, so that an operation costs
+/// Callers put operations in under an uncontended lock, and submit them at once, so that an operation costs
 /// its caller one system call and no thread switch. A [`collector`] takes what is done, starts the rest of short
 /// transfers, and wakes the tasks: normally a task of the caller's own runtime.
 ///
@@ -113,7 +113,7 @@ impl Default for Turn {
 ///
 /// The file and the memory are owned here and nowhere else does anybody get at them mutably: `Buf` is unique,
 /// and a `SharedBuf` is never written. Their bytes lie on the heap and do not move with the handle. A caller
-/// that drops its answer drops no part of this, and nobody drops a ring that has work.
+/// that drops its answer drops no part of this, and a ring is not dropped that has work.
 struct Transfer {
     device: u64,
     file: Arc<Handle>,
@@ -348,7 +348,7 @@ impl Ring {
     }
 
     /// Offers what is in the submission queue to the kernel, and says whether it has taken that. The lock on `state` is
-    /// held so that nobody adds entries meanwhile.
+    /// held so that no caller adds entries meanwhile.
     fn offer(&self) -> bool {
         // SAFETY: as in `push`; a fresh view sees what the kernel has taken.
         let is_taken = || unsafe { self.ring.submission_shared().is_empty() };
@@ -514,7 +514,7 @@ mod tests {
         Arc::new(Handle::new(file.into(), true, Placement::Local).unwrap().0)
     }
 
-    /// Reads of a pipe that nobody writes to are as good as those of a disk that does not answer.
+    /// Reads of a pipe without a writer are as good as those of a disk that does not answer.
     #[test]
     fn a_device_whose_operations_hang_is_bounded_and_takes_no_place_of_another_in_the_same_ring() {
         if Ring::allowed().is_err() {

@@ -15,8 +15,8 @@ use crate::transfer::meaning;
 ///
 /// I/O takes no lock. A write that passed its check before a shrink may reach the file after it, and make it longer
 /// again. So each write looks at the size once more when it is done and cuts what it added
-/// ([`cut_again`](Self::cut_again)); and a growth first cuts at the old end, for the sake of writes that nobody waited
-/// for. What a growth adds is therefore always a hole.
+/// ([`cut_again`](Self::cut_again)); and a growth first cuts at the old end, for the sake of writes that no caller
+/// waited for. What a growth adds is therefore always a hole.
 ///
 /// A regular file that somebody else has cut is a medium that has lost data ([`loss`](Self::loss)), until the file has
 /// its length again or the device is given a size that is left of it. Nothing here makes it longer meanwhile, not even

@@ -14,8 +14,8 @@ use crate::handle::{Handle, Placement};
 /// Age of an answer from which a query triggers a refresh: that takes two system calls, which a network file system may
 /// have to ask its server for, and every INQUIRY of page B2h queries it.
 const GOOD_FOR: Duration = Duration::from_secs(1);
-/// Interval at which every device is refreshed that nobody asks for: others fill the file system too, and the first one
-/// to ask gets what is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
+/// Interval at which every device is refreshed that is not asked for: others fill the file system too, and the first
+/// one to ask gets what is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Age from which a figure is no longer told: the file system has not answered for all this time, and others fill it.

@@ -45,12 +45,12 @@ pub struct Workers {
     /// Reads.
     pub reads: ThreadPool,
     /// Maps of what is allocated, on one thread: a map of a fragmented file is thousands of system calls, none of which
-    /// waits for a disk, and whoever asks for it can wait for longer than who reads.
+    /// waits for a disk, and its caller can wait for longer than a reader.
     pub maps: ThreadPool,
     /// Writes.
     pub writes: ThreadPool,
-    /// Unmaps and zeroing in pieces, on one thread: while a file system gives up space of a file it lets nobody write
-    /// to that.
+    /// Unmaps and zeroing in pieces, on one thread: while a file system gives up space of a file it blocks the
+    /// writers of that file.
     pub zeroing: ThreadPool,
     /// Lane of one thread for flushes: they are made one at a time, and one call covers all that wait (`flush`).
     pub flushes: ThreadPool,
@@ -149,7 +149,7 @@ impl ThreadPool {
     }
 
     /// Everything is of one owner, who never leaves: what concerns the whole device is carried out in its order, and
-    /// whoever asked for it.
+    /// whichever owner asked for it.
     fn in_one_line(mut self) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.in_turns = false;

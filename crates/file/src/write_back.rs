@@ -210,7 +210,7 @@ impl WriteBack {
         self.is_due() && !self.running.swap(true, Ordering::AcqRel)
     }
 
-    /// No pass is under way; nobody waits for one.
+    /// No pass is under way; no caller waits for one.
     pub fn give_up(&self) {
         self.running.store(false, Ordering::Release);
         self.wake();
@@ -326,7 +326,7 @@ mod tests {
         assert!(!waiting.is_finished(), "the page cache takes more than the disk can write in time");
         state.cleaned(state.mark());
         waiting.join().unwrap();
-        // Nobody waits for a pass that cannot be made.
+        // No caller waits for a pass that cannot be made.
         state.note(host(), LIMIT_FIRST);
         state.give_up();
         state.wait_for_room(host(), 1);

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`Use::Used`] | its owner says so, or it is metadata whose place follows from geometry |
 //! | [`Use::Free`] | its owner says so, and has been proven right |
-//! | [`Use::Unknown`] | nobody can say: gaps, tails, what is not understood, what is dirty, what is broken |
+//! | [`Use::Unknown`] | not known: gaps, tails, what is not understood, what is dirty, what is broken |
 //!
 //! 1. Everything begins as unknown. A reader lowers only ranges that it owns.
 //! 2. **Superset**: what geometry says is metadata ([`Volume::metadata`]) is raised to used again, whatever a bitmap
@@ -23,7 +23,7 @@
 //! 4. **Dirty is told by the log**, not by a flag: a journal is replayed exactly, in memory, or the volume is unknown.
 //! 5. A volume lies inside its container. One larger than its container is unknown; what lies behind the end of a
 //!    smaller one is unknown; so are the gaps between partitions. Volumes lie in volumes up to [`DEPTH`] deep.
-//! 6. Nothing is free because nobody claims it.
+//! 6. Nothing is free because it is not claimed.
 //! 7. A broken volume hides nothing else on the disk.
 //! 8. What a disk costs is bounded, whatever its bytes are: bytes read ([`Budget`](source::Budget)), memory, depth.
 //!    There is never more than a bit for each cluster, and that only for FAT, while the volume is examined.
@@ -31,7 +31,7 @@
 //! The map is of the bytes as they lie there. On a disk that a guest is writing, a free block may have its data in the
 //! guest's memory already: such a map is good for a backup, and deadly for discarding. Who discards on a disk that may
 //! be in use calls [`Disk::distrust`](tree::Disk::distrust) first, which believes only volumes whose own marks say that
-//! nobody is changing them ([`Mounted`]).
+//! no system is changing them ([`Mounted`]).
 //!
 //! # Two steps
 //!

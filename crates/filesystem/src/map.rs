@@ -9,7 +9,7 @@ pub enum Use {
     Used,
     /// Its owner does not need it, and that is proven.
     Free,
-    /// Nobody can say: kept like what is used.
+    /// Not known: kept like what is used.
     Unknown,
 }
 
@@ -81,7 +81,7 @@ pub fn clip(range: &Range<u64>, window: &Range<u64>) -> Option<Range<u64>> {
 }
 
 /// Joins ranges that touch before it gives them on, so that bits and extents may be given one by one. Ranges must come
-/// in order: one that begins before the end of the last is a mistake of whoever gives it, and is left out, which makes
+/// in order: one that begins before the end of the last is a mistake of the caller, and is left out, which makes
 /// it used.
 pub struct Joiner<'a> {
     held: Range<u64>,

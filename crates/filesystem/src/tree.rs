@@ -40,7 +40,7 @@ pub struct Node {
     pub used: u64,
     /// Bytes that are proven not to be.
     pub free: u64,
-    /// Bytes of which nobody can say.
+    /// Bytes that are unknown.
     pub unknown: u64,
     /// Reason why bytes are unknown that belong to what is in it, in a sentence; gaps and tails need none.
     pub reason: Option<String>,
@@ -106,10 +106,10 @@ impl Disk {
         &self.root
     }
 
-    /// Calls nothing free of volumes that may be mounted by as much as this says: for whoever discards on a disk that
-    /// may be in use. With [`Mounted::Yes`] they are those that were not unmounted; with [`Mounted::Untold`] all but
-    /// those whose marks say that nobody changes them. Extents of LVM2 stay free: a group says on its disks which it
-    /// gives away before anything is written to them.
+    /// Calls nothing free of volumes that may be mounted by as much as this says: for callers that discard on a disk
+    /// that may be in use. With [`Mounted::Yes`] they are those that were not unmounted; with [`Mounted::Untold`] all
+    /// but those whose marks say that no system changes them. Extents of LVM2 stay free: a group says on its disks
+    /// which it gives away before anything is written to them.
     pub fn distrust(&mut self, least: Mounted) {
         self.root.distrust(least);
     }

@@ -25,7 +25,7 @@ const REQUEST_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends on its own account without waiting for answers: half of a loop device's queue, with
 /// requests of the longest kind as much as [`UNDER_WAY_MAX`].
 const BACKGROUND_MAX: u16 = 64;
-/// Bytes of reads and writes that may be under way. Above it nobody listens to the kernel, whose callers wait.
+/// Bytes of reads and writes that may be under way. Above it the kernel is not listened to, whose callers wait.
 const UNDER_WAY_MAX: u32 = 64 << 20;
 /// Length of the device that the first search for data or a hole covers, bytes. Each that finds neither makes the next
 /// twice as long: an extent is 24 bytes here, and at worst 4 KiB there.

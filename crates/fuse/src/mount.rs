@@ -53,7 +53,7 @@ pub enum MountError {
 /// A device mounted as `FOLDER/NAME`.
 ///
 /// [`mount`](Self::mount), then [`ended`](Self::ended) or [`detach`](Self::detach). Dropped before it has ended it is
-/// taken from the folder at once, and whoever has the file open loses it when the process ends.
+/// taken from the folder at once, and programs that have the file open lose it when the process ends.
 ///
 /// A process that is killed leaves a dead mount behind (“transport endpoint is not connected”), which the next one at
 /// this place clears away, or `umount`. What programs had synced is on the device, what had been acknowledged has been
@@ -126,7 +126,7 @@ impl Mounted {
         self.session.has_changed().is_err()
     }
 
-    /// Unmounts as soon as nobody uses it any longer, and flushes the device. `busy` is called once where somebody
+    /// Unmounts as soon as it is not used any longer, and flushes the device. `busy` is called once where somebody
     /// does.
     pub async fn detach(mut self, busy: impl FnOnce()) -> Result<(), BlockError> {
         let mut busy = Some(busy);

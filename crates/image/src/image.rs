@@ -66,7 +66,7 @@ impl Image<File> {
     ///
     /// A qcow2 file, and any parent, that another program may be writing to is refused: QEMU keeps tables of a qcow2
     /// file in memory until it flushes, so that data of long ago would be missing, and a child would show the changes
-    /// of its parent. Nobody begins to write to it while it is open.
+    /// of its parent. No program begins to write to it while it is open.
     ///
     /// # Errors
     ///

@@ -10,10 +10,10 @@ use lunway_scsi::cdb;
 use crate::session::slots::{Command, Effect};
 use crate::session::{Life, Session};
 
-/// Asks a unit for news while nobody else asks it anything, until the device is closed.
+/// Asks a unit for news while no other command is sent, until the device is closed.
 ///
 /// A unit tells what has changed (its size, its identity, the state of its port, reservations that it has lost) with a
-/// unit attention, which is the answer to the next command: without one, nobody hears of it. TEST UNIT READY needs no
+/// unit attention, which is the answer to the next command: without one, it is not heard of. TEST UNIT READY needs no
 /// medium, and no reservation forbids it (SPC-4 table 46).
 pub(crate) async fn look_while_idle(session: Arc<Session>, interval: Duration) {
     if interval.is_zero() {

@@ -153,7 +153,7 @@ impl Recovery {
 
     /// Before the first attempt to connect.
     fn first_wait(&self) -> Duration {
-        // One session that nobody used may end at once: a target that restarts, a cable that is plugged in again.
+        // One unused session may end at once: a target that restarts, a cable that is plugged in again.
         let in_a_row = self.breaches.max(self.barren.saturating_sub(1));
         let wait = WAIT_MIN * 2u32.saturating_pow(in_a_row.min(16));
         wait.min(self.options.retry_max.max(WAIT_MIN))
@@ -187,7 +187,7 @@ impl Recovery {
             let state = session.lock();
             (state.refuses(), state.portal_group, state.slots.unanswered() > 0)
         };
-        // Where nobody waits, nobody has waited since an earlier loss either.
+        // Without a waiting operation, none has waited since an earlier loss either.
         self.waiting_since = self.waiting_since.or(Some(at)).filter(|_| awaited);
         let deadline = self.waiting_since.unwrap_or(at) + self.options.replacement_timeout;
         let last = Mutex::new(why.clone());

@@ -169,7 +169,7 @@ impl TaskReporting {
 }
 
 impl Default for Parameters {
-    /// Returns parameters that suit either role: large bursts, unsolicited data, digests for whoever asks, one
+    /// Returns parameters that suit either role: large bursts, unsolicited data, digests on request, one
     /// connection, no recovery. As both sides want the same, the other's wish decides.
     fn default() -> Self {
         Self {

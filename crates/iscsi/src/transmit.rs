@@ -238,7 +238,7 @@ mod tests {
             assert_eq!(got, whole, "in steps of {step}");
         }
     }
-    /// Answers of a few bytes that nobody took kept 8 KiB each, 45 MiB for one connection that was said to have 512
+    /// Answers of a few bytes that were not taken kept 8 KiB each, 45 MiB for one connection that was said to have 512
     /// KiB.
     #[test]
     fn short_data_that_waits_takes_no_more_memory_than_it_has_bytes() {

@@ -72,8 +72,8 @@ impl Reservation {
         Address(NonNull::new(address).expect("no mapping begins at 0"))
     }
 
-    /// Puts the pages of a whole region ([`HUGE`]) together to a huge one. What is in them stays, whoever reads and
-    /// writes there meanwhile.
+    /// Puts the pages of a whole region ([`HUGE`]) together to a huge one. What is in them stays, whichever thread
+    /// reads and writes there meanwhile.
     pub(crate) fn collapse(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(HUGE) && offset + HUGE <= self.len(), "not a region");
         let address = self.address(offset).0.as_ptr();
@@ -91,7 +91,7 @@ impl Reservation {
             offset >= self.skip && offset + CHUNK <= self.skip + self.len(),
             "a chunk of another reservation"
         );
-        // SAFETY: the bytes become zeroes, as by a write; the guard says that nobody else looks at them.
+        // SAFETY: the bytes become zeroes, as by a write; the guard says that no other thread looks at them.
         unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, CHUNK) }
     }
 }

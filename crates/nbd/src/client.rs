@@ -58,7 +58,8 @@ impl NbdClient {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]: nobody listens there, or speaks what is needed: structured replies and `base:allocation`.
+    /// [`ConnectError`]: no server listens there, or it does not speak what is needed: structured replies and
+    /// `base:allocation`.
     pub async fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let connecting = async {
             let mut streams = Vec::new();

@@ -13,8 +13,8 @@ const PREFERRED_MIN: u32 = 4096;
 
 /// A device and the name under which clients ask for it.
 ///
-/// The only export of a server: whoever asks for the empty name, which is the protocol's word for "the default", gets
-/// it too.
+/// The only export of a server: a client that asks for the empty name, which is the protocol's word for "the default",
+/// gets it too.
 #[derive(Clone)]
 pub struct Export {
     /// The name, at most 4096 bytes; may be empty.

@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub enum NbdAddress {
     /// A Unix socket, which only the user who made it may open.
     Unix(PathBuf),
-    /// TCP. NBD has no authentication: whoever reaches the port has the disk.
+    /// TCP. NBD has no authentication: every program that reaches the port has the disk.
     Tcp(SocketAddr),
 }
 
@@ -248,7 +248,7 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens; nobody is answered yet. A socket that a dead process has left behind is taken over.
+    /// Listens; no client is answered yet. A socket that a dead process has left behind is taken over.
     pub async fn bind(address: &NbdAddress, export: Export) -> Result<Self, NbdBindError> {
         let listener = match address {
             NbdAddress::Unix(path) => {

@@ -508,7 +508,7 @@ impl Transmission {
             }
             Poll::Ready(Err(error)) => {
                 self.leave(End::Broken(error));
-                // Nobody will take them: neither these, of which the first may be sent in part, nor later ones.
+                // The client will not take them: neither these, of which the first may be sent in part, nor later ones.
                 self.unreachable = true;
                 self.outbox.clear();
                 (self.sent, self.memory_unsent) = (0, 0);

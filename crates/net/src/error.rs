@@ -45,7 +45,7 @@ pub enum NetError {
     /// Request beyond the bounds of responders.
     #[error("the responder at {0} refused the request as out of bounds")]
     Refused(SocketAddr),
-    /// Request that nobody can fulfil.
+    /// Request that cannot be fulfilled.
     #[error("{0}")]
     Unreasonable(String),
     /// The connection broke.

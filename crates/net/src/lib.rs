@@ -7,8 +7,8 @@
 //!   Throughput, RoundTrips ──▶ Matrix (window × MTU × streams)
 //! ```
 //!
-//! Blocking sockets on the calling thread: no runtime, and nothing between the measurement and the kernel. Whoever
-//! wants to measure inside a network namespace calls from a thread that is in it.
+//! Blocking sockets on the calling thread: no runtime, and nothing between the measurement and the kernel. A caller
+//! that wants to measure inside a network namespace calls from a thread that is in it.
 //!
 //! **Invariants.** Nothing that a peer sends makes either end allocate, wait or send without bound ([`protocol`]). This
 //! crate knows neither storage nor what its figures are compared with.

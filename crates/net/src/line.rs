@@ -1,4 +1,4 @@
-//! A connection that nobody can make wait for ever.
+//! A connection with time limits: no peer can make it wait for ever.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ const SLEEPS: u32 = 64;
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Nobody has asked yet.
+    /// No request yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -127,7 +127,7 @@ impl Throughput {
         self.senders().map(|end| end.tcp.retransmits).fold(0, u64::saturating_add)
     }
 
-    /// The shortest round trip that any sender saw: the path without queues. None if nobody saw any.
+    /// The shortest round trip that any sender saw: the path without queues. None if no sender saw any.
     pub fn round_trip(&self) -> Option<Duration> {
         self.senders().map(|end| end.tcp.rtt_min).filter(|rtt| !rtt.is_zero()).min()
     }

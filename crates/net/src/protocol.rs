@@ -46,7 +46,7 @@ pub(crate) struct Request {
 /// Task of a connection: which ends send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// Nobody: the welcome is all that is wanted.
+    /// None: the welcome is all that is wanted.
     Describe,
     /// The client.
     Take,

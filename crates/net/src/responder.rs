@@ -35,10 +35,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers measurements on a listening socket, one thread per connection, until it is asked to stop.
 ///
-/// Promises to whoever exposes it: at most [`SESSIONS_MAX`] measurements run; each ends by itself, at the latest half a
-/// minute after the time it asked for, which is at most ten minutes; memory per measurement is constant (one buffer of
-/// a megabyte); data is only ever sent on a connection that asked for it. It reads no file and runs no program. There
-/// is no authentication: who reaches the port can fill the link for as long as it keeps its connections.
+/// Promises to the user who exposes it: at most [`SESSIONS_MAX`] measurements run; each ends by itself, at the latest
+/// half a minute after the time it asked for, which is at most ten minutes; memory per measurement is constant (one
+/// buffer of a megabyte); data is only ever sent on a connection that asked for it. It reads no file and runs no
+/// program. There is no authentication: who reaches the port can fill the link for as long as it keeps its connections.
 #[derive(Debug)]
 pub struct Responder;
 

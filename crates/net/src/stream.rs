@@ -31,7 +31,7 @@ pub(crate) static SOURCE: LazyLock<Box<[u8]>> = LazyLock::new(|| {
 });
 
 /// CPU time of this thread, user and system. What the kernel does for the connection in interrupts is charged to
-/// whoever runs then, so this is a lower limit on a busy machine.
+/// the task that runs then, so this is a lower limit on a busy machine.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -74,8 +74,9 @@ impl fmt::Display for OtherUser {
     }
 }
 
-/// The permission bits of a regular file that nobody may write, as its mode (`st_mode`) says; `None`: somebody may, or
-/// it is something else. The kernel lets root write all the same, so who opens a file for writing asks here.
+/// The permission bits of a regular file that its mode does not let be written, as its mode (`st_mode`) says; `None`:
+/// it may be written, or it is something else. The kernel lets root write all the same, so who opens a file for writing
+/// asks here.
 pub fn write_protection(mode: u32) -> Option<u32> {
     let bits = mode & 0o7777;
     (mode & libc::S_IFMT == libc::S_IFREG && bits & 0o222 == 0).then_some(bits)
@@ -255,7 +256,8 @@ pub fn user_of(path: &Path) -> io::Result<Option<OtherUser>> {
 }
 
 /// QEMU's locks (`block/file-posix.c`, `raw_apply_lock_bytes`; `BlkPermission` of `block/block-common.h`): a read lock
-/// on byte 100 + *n* by who uses permission *n*, on byte 200 + *n* by who shares it with nobody. Consistent reads are
+/// on byte 100 + *n* by who uses permission *n*, on byte 200 + *n* by a program that does not share it. Consistent
+/// reads are
 /// 0, writes 1, another size 3.
 const QEMU_READS: i64 = 100;
 const QEMU_WRITES: i64 = 101;
@@ -270,9 +272,9 @@ const TO_THE_END: i64 = 0;
 /// that is given up there could take the `flock` with it.
 const NETWORK_FILE_SYSTEMS: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Takes the locks that keep QEMU out: another writer, and who needs that nobody writes; of a file that is only read,
-/// who would write. In place of those that the open file has from an earlier call. They end with it. On network file
-/// systems, and where there are no such locks, nothing happens.
+/// Takes the locks that keep QEMU out: another writer, and a reader that allows no writers; of a file that is only
+/// read, who would write. In place of those that the open file has from an earlier call. They end with it. On network
+/// file systems, and where there are no such locks, nothing happens.
 pub fn announce(file: &impl AsFd, writable: bool) {
     let network = rustix::fs::fstatfs(file).map(|is| NETWORK_FILE_SYSTEMS.contains(&(is.f_type as u32)));
     if network != Ok(false) || set(file, libc::F_UNLCK, QEMU_READS, QEMU_BYTES).is_err() {

@@ -6,7 +6,7 @@
 //!                                    └──▶ …or read again from either, and compared with another
 //! ```
 //!
-//! Whoever measures builds a [`Document`]: verdicts in a sentence, tiles, tables, charts, the facts about the place,
+//! The measuring code builds a [`Document`]: verdicts in a sentence, tiles, tables, charts, the facts about the place,
 //! and its raw data. Here is decided how that looks. [`chart`] makes SVG from plain data, [`Strips`] characters for a
 //! terminal; [`environment`] says where this process runs.
 //!

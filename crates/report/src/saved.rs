@@ -18,7 +18,7 @@ const TEXT_MAX: usize = 2000;
 
 /// Saved document: everything but its tables and charts.
 ///
-/// Whoever wrote the file is not trusted: it is read within limits, and what makes no sense in it is left out. Text has
+/// The author of the file is not trusted: it is read within limits, and what makes no sense in it is left out. Text has
 /// lost its control characters.
 #[derive(Clone, Debug)]
 pub struct Saved {

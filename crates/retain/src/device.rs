@@ -534,7 +534,7 @@ impl lunway_block::Layer for RetainingDevice {
         self.change(Planned { offset, len, change: Change::Zero(zeroing), stable: false })
     }
 
-    /// A loss is mended here: whoever is above hears of one that cannot be mended by a flush that fails.
+    /// A loss is mended here: the layers above hear of one that cannot be mended by a flush that fails.
     fn on_cache_news(&self, callback: CacheCallback) {
         drop(callback);
     }

@@ -102,7 +102,7 @@ impl Shared {
                     );
                     self.gate.doubt();
                     state.postponed = (state.postponed.0 + 1, Some(error));
-                    // Else nobody who waits would ever hear of it. Whoever comes next begins anew.
+                    // Else a waiting operation would never hear of it. The next one begins anew.
                     again = false;
                 }
                 Err(Unresolved::Final(error)) => {

@@ -206,7 +206,7 @@ fn pass(command: Command, claim: Claim, ordered: bool) -> Io<Response> {
     match (command.operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
         (Passage::Unit | Passage::Shared, false) => run_shared(command, claim),
-        // It changes nothing on the medium, or passes the gate by itself: it has to wait, and nobody for it.
+        // It changes nothing on the medium, or passes the gate by itself: it has to wait, and no command for it.
         (Passage::None, true) => settle(async move {
             drop(in_order(&command).await);
             command.run().await

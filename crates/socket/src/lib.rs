@@ -109,7 +109,7 @@ fn new() -> io::Result<std::os::fd::OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Returns `true` if nobody listens on a socket any more. A socket too busy to answer now has a listener.
+/// Returns `true` if no process listens on a socket any more. A socket too busy to answer now has a listener.
 fn is_left_behind(path: &Path) -> io::Result<bool> {
     Ok(connect(new()?, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
 }

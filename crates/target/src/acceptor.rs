@@ -11,8 +11,8 @@ use crate::portal::Accept;
 use crate::shared::Shared;
 use crate::worker::Worker;
 
-/// Connections that have to make place for newer ones and have not ended yet: with more of them nobody is accepted.
-/// Waiting for each would let a crowd fill the kernel's queue, where whoever means well waits as well.
+/// Connections that have to make place for newer ones and have not ended yet: with more of them no connection is
+/// accepted. Waiting for each would let a crowd fill the kernel's queue, where well-behaved initiators wait as well.
 const LEAVING_MAX: usize = 32;
 /// Maximum wait for the oldest of them.
 const LEAVING_TIME: Duration = Duration::from_secs(1);

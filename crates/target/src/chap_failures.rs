@@ -29,7 +29,7 @@ const WAIT_MAX: Duration = Duration::from_secs(8);
 const FORGET_TIME: Duration = Duration::from_secs(600);
 
 /// Slows down guessing of secrets: of one source for one account most, of a source for all accounts less, for an
-/// account from all sources least and never for long, so that nobody can lock its user out from another address. A
+/// account from all sources least and never for long, so that no source can lock its user out from another address. A
 /// source that an account's user has logged in from does not pay for the failures of other sources at all.
 ///
 /// Tables that somebody has filled with made-up names and other sources forget some of them for new ones, so that no
@@ -250,7 +250,7 @@ mod tests {
             Some(ACCOUNT_WAIT),
             "a source unknown yet"
         );
-        // Its own failures still count, as those of whoever else is behind its address.
+        // Its own failures still count, as those of others behind its address.
         for _ in 0..PAIR_FREE {
             failures.failed(ip(HOST), "alice", start);
         }

@@ -16,7 +16,7 @@ const RULE_DIGITS: usize = 16;
 const USER: &str = "user:";
 
 /// Returns `true` if the principal is a user proven by CHAP: one peer with its secret, whatever its hosts say their
-/// names are. Others are whoever a rule lets in, which may be many peers.
+/// names are. Others are those that a rule lets in, which may be many peers.
 pub(crate) fn is_user(principal: &str) -> bool {
     principal.starts_with(USER)
 }

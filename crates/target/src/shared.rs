@@ -428,7 +428,7 @@ fn session_key(
     SessionKey { initiator, isid, target, portal_group, principal }
 }
 
-/// The way in for one user: what a session may see and do is its own, so that nobody else can be let into it.
+/// The way in for one user: what a session may see and do is its own, so that no other user can be let into it.
 fn only_for(mut auth: ChapAuth, user: Option<&str>) -> ChapAuth {
     let users = auth.accounts.iter().map(|account| &account.user);
     let others: Vec<_> = users.filter(|other| user != Some(other.as_str())).cloned().collect();

@@ -21,7 +21,7 @@ pub enum WarningKind {
     IdlePortal,
     /// The device of a logical unit cannot be opened.
     OfflineLun,
-    /// A resize or snapshot of a logical unit has not ended, and nobody waits for it any longer.
+    /// A resize or snapshot of a logical unit has not ended, and its caller no longer waits.
     UnsettledLun,
     /// A change of the configuration was given up, and its files do not answer, or hold it.
     UnsettledConfig,

@@ -64,7 +64,7 @@ impl Worker {
             let _slices = runtime.spawn(hand_out_time_slices(tokio::task::yield_now));
             // Ends with an error, when the sender is dropped.
             let _ = runtime.block_on(stopped);
-            // Nobody waits for blocking operations of connections that were given up.
+            // Blocking operations of connections that were given up are not waited for.
             runtime.shutdown_background();
         })?;
         Ok(Self {

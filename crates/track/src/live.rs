@@ -307,7 +307,7 @@ impl Live {
     }
 
     /// The next epoch begins: nothing is touched or hot. Nothing is under way and nothing begins meanwhile. Pages stay,
-    /// for whoever writes here again.
+    /// for the next writer of this page.
     pub(crate) fn clear(&self) {
         for number in self.numbers() {
             let page = self.page(number);

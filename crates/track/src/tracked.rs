@@ -54,11 +54,11 @@ pub struct Tracked {
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A tracked device's epochs, for whoever asks what changed; clones are the same.
+/// A tracked device's epochs, for callers that ask for changes; clones are the same.
 #[derive(Clone)]
 pub struct Tracking {
     shared: Arc<Shared>,
-    /// The tracked device, which nobody keeps open by asking for its changes.
+    /// The tracked device, which questions about its changes do not keep open.
     inner: Weak<dyn BlockDevice>,
     in_place: Option<InPlace>,
     /// Last answer of `in_place`.

@@ -16,7 +16,7 @@ use lunway_vhdx::Storage;
 pub(crate) enum Backing {
     /// A file, locked by the engine.
     File(Locked),
-    /// A device of a fixed length, used by nobody else: the caller sees to that. The engine's threads wait for it.
+    /// A device of a fixed length, without another user: the caller sees to that. The engine's threads wait for it.
     Device(Bytes),
 }
 

@@ -125,7 +125,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits until nobody has used the device for as long as the compaction is to wait for.
+    /// Waits until no user has used the device for as long as the compaction is to wait for.
     fn wait_until_idle(&mut self) {
         let Some(time) = self.task.idle() else { return };
         let mut since = Instant::now();
@@ -163,7 +163,7 @@ pub(crate) fn run(inner: &Arc<Inner>, task: &Compaction) -> Result<(), BlockErro
     pack(inner, task, &mut pace)
 }
 
-/// Returns `true` if nobody wants it to go on.
+/// Returns `true` if it is no longer wanted.
 fn ends(inner: &Inner, task: &Compaction) -> bool {
     task.is_cancelled() || inner.is_left()
 }

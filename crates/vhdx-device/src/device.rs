@@ -103,7 +103,7 @@ pub(crate) struct Inner {
     compacting: AtomicBool,
     /// Work that needs the chain for itself, and waits for it or has it.
     wanting: AtomicUsize,
-    /// Nobody uses the device any more.
+    /// The device has no user any more.
     left: AtomicBool,
     /// Logged that the file was cut.
     cut: AtomicBool,
@@ -265,7 +265,7 @@ impl Inner {
         self.is_left() || self.wanting.load(Ordering::Acquire) > 0
     }
 
-    /// Returns `true` if nobody uses the device any more.
+    /// Returns `true` if the device has no user any more.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }

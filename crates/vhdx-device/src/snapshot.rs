@@ -3,7 +3,7 @@
 //! ```text
 //!   1  base       flushed, its name leads to it, closed, its lock shared: nothing is written to it any more
 //!   2  LEAF.pending-snapshot   a differencing disk on the base, durable
-//!   3  commit     if all names still lead to their files: whoever names the device names LEAF from now on
+//!   3  commit     if all names still lead to their files: the name of the device is that of LEAF from now on
 //!   4  rename     LEAF.pending-snapshot ──▶ LEAF
 //! ```
 //!
@@ -130,7 +130,7 @@ fn continued(
 
 /// Makes the new file: it, and the base for reading alone.
 fn new_leaf(file: &Locked, pending: &Path, relative: &str) -> Result<[Disk<Backing>; 2], BlockError> {
-    // Whoever slips in between the two locks has changed the base, or holds it: both are seen below.
+    // A process that slips in between the two locks has changed the base, or holds it: both are seen below.
     lock(file, false).map_err(told)?;
     let base = Disk::open(Backing::File(file.try_clone()?), &VhdxOpenOptions::read_only(), no_guids());
     let base = base.map_err(told)?;

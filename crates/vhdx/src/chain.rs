@@ -1,4 +1,4 @@
-//! A disk with its parents, and blocking I/O on it: for tools and tests, and for whoever has a thread to wait on.
+//! A disk with its parents, and blocking I/O on it: for tools and tests, and for callers that have a thread to wait on.
 
 use std::fs::File;
 use std::io;

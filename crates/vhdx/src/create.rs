@@ -63,8 +63,8 @@ impl CreateOptions {
 }
 
 impl CreateOptions {
-    /// With the metadata items of `parent` that belong to the virtual disk and not to its file (2.6.1.2), whoever wrote
-    /// them: a child is the same disk.
+    /// With the metadata items of `parent` that belong to the virtual disk and not to its file (2.6.1.2), whichever
+    /// program wrote them: a child is the same disk.
     ///
     /// # Errors
     ///

@@ -139,7 +139,7 @@ pub enum OpenError {
         /// Error that the operating system returned.
         source: io::Error,
     },
-    /// The mode of the file lets nobody write to it.
+    /// The mode of the file allows no writes.
     #[error("the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed")]
     WriteProtected {
         /// Its permission bits.

@@ -213,7 +213,7 @@ pub(crate) fn build(items: &[Item]) -> Vec<u8> {
     table
 }
 
-/// Reads and checks the table; items that nobody here knows are fine unless they are required.
+/// Reads and checks the table; unknown items are fine unless they are required.
 fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>, OpenError> {
     let corrupt = |problem: String| OpenError::corrupt(Structure::Metadata, region.offset, problem);
     let mut table = vec![0; TABLE_LEN];

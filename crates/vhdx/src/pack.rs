@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The disk's contents do not change, and neither does its DataWriteGuid if it is opened with the one that it has. At
-//! every step the file is whole: whoever stops in between has a file that is packed in part, and begins again where it
-//! was.
+//! every step the file is whole: a caller that stops in between has a file that is packed in part, and begins again
+//! where it was.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

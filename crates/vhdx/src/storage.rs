@@ -240,8 +240,8 @@ const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe
-/// would wait for its other end. A file that nobody may write to, as a point of a backup, is not opened for writing, by
-/// root neither.
+/// would wait for its other end. A file whose mode allows no writes, as a point of a backup, is not opened for writing,
+/// by root neither.
 pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
@@ -300,7 +300,7 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
 }
 
 /// Opens a file as a parent: for reading, and locked as by [`open_file`]. One that QEMU or a loop device may be writing
-/// to is refused: the child would show the changes. Nobody begins to write while it is open.
+/// to is refused: the child would show the changes. No program begins to write while it is open.
 pub fn open_as_parent(path: &std::path::Path) -> Result<File, crate::OpenError> {
     let file = open_file(path, false)?;
     // Looked for once the file is locked, so that no writer slips in between.

@@ -39,7 +39,7 @@ pub enum Standing {
     Refused,
     /// Not obeyed yet.
     Missing,
-    /// Nobody says anything: a fault.
+    /// No mark and no reason: a fault.
     Unmarked,
 }
 

@@ -16,7 +16,7 @@ use super::h2bench::{INDEX_VERSION, Integrity, Range};
 use super::{Atto, Crystal, Details, H2bench, ProfileResult, Steady};
 
 impl ProfileResult {
-    /// A page of the result: the profile's own tables and charts, then those of its jobs. Whoever measured adds facts
+    /// A page of the result: the profile's own tables and charts, then those of its jobs. The caller adds facts
     /// about the place.
     pub fn document(&self, title: &str, subject: &str) -> Document {
         // Of many rounds the last ones are what counts; the chart of rounds shows the others.

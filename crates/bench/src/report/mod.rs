@@ -26,7 +26,7 @@ pub use imported::imported;
 /// Heading of the bars.
 pub(crate) const THROUGHPUT: &str = "Throughput";
 
-/// A page of the results of a profile, or of single jobs: to which whoever measured adds notes and facts about the
+/// A page of the results of a profile, or of single jobs: to which the caller adds notes and facts about the
 /// place.
 ///
 /// Each direction of each outcome gives two [`Measure`]s, IOPS and mean response time, of one sample each: a run is one

@@ -64,7 +64,7 @@ impl Schedule {
         self.stages.iter().flatten().map(|entry| &entry.job)
     }
 
-    /// About how long it takes; what ends after so many bytes is a guess, as nobody knows the device's speed yet.
+    /// About how long it takes; what ends after so many bytes is a guess, as the device's speed is not known yet.
     pub fn estimate(&self) -> Duration {
         self.stages.iter().map(|stage| Self::stage_cost(stage)).sum()
     }

@@ -39,7 +39,7 @@ const GRACE: u64 = 60_000_000;
 ///
 /// A single worker is the calling task, so that a device and its only user share a thread as they do in a daemon.
 /// Several are a thread each, with a runtime of its own; they start their clocks together. What they share is the
-/// device, the cancel, and four times a second a lock that nobody else holds.
+/// device, the cancel, and four times a second an uncontended lock.
 pub(crate) struct Workers {
     device: Arc<dyn BlockDevice>,
     workers: Vec<Worker>,
@@ -248,7 +248,7 @@ impl WorkerThread {
         let done = runtime.block_on(async {
             let mut engine =
                 Box::new(Engine::new(&*self.device, &self.job, verifier, &mut beat, &self.cancel));
-            // Whoever listens or starts may have been dropped: then there is nothing to do.
+            // The receiver or the starter may have been dropped: then there is nothing to do.
             self.report.send(Message::Ready).ok()?;
             engine.start(self.origin.recv().ok()?);
             Some(complete(engine).await)

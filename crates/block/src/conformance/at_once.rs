@@ -1,4 +1,4 @@
-//! Several operations at the same time, and answers that nobody waits for.
+//! Several operations at the same time, and answers without a waiting caller.
 
 use super::model::{check, is_read_only, put, read, write};
 use super::{Content, Instance, Model, Outcome, Verdict, all, ensure};

@@ -255,7 +255,7 @@ pub enum Check {
     Resize,
     /// Ranges that are refused, by every operation alike, without an effect.
     Errors,
-    /// Answers that nobody waits for.
+    /// Answers without a waiting caller.
     Cancellation,
     /// Random sequences against a model, one by one and side by side.
     Random,

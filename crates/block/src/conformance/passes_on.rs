@@ -56,7 +56,7 @@ pub(super) async fn passes_on(subject: &Subject) -> Verdict {
     expect("extents", same);
     let read = device.read(4096, Buf::zeroed(4096)).await;
     expect("read", read.is_ok_and(|buf| buf.iter().all(|&byte| byte == Probe::BYTE)));
-    // Last: whoever mends a lost cache has something to do after this.
+    // Last: a layer that mends a lost cache has something to do after this.
     let heard = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
     let counting = |counter: &Arc<AtomicU32>| {
         let counter = Arc::clone(counter);

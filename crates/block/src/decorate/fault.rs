@@ -160,7 +160,7 @@ impl Switch {
         let now = self.start.elapsed().as_nanos() as u64;
         let stale_at = self.stale_at.load(Ordering::Relaxed);
         let next = now + SWITCH_PERIOD.as_nanos() as u64;
-        // Whoever moves the moment looks; the others use the old answer meanwhile.
+        // The thread that moves the moment looks; the others use the old answer meanwhile.
         let relaxed = Ordering::Relaxed;
         if now >= stale_at && self.stale_at.compare_exchange(stale_at, next, relaxed, relaxed).is_ok() {
             self.on.store(self.path.exists(), relaxed);

@@ -133,7 +133,7 @@ impl Attach {
         let server = NbdServer::bind(address, export).await.map_err(Failure::failed)?;
         let mut bound = server.address().context("where does it listen?")?;
         match &mut bound {
-            // Whoever uses the URI may have another working folder.
+            // The user of the URI may have another working folder.
             NbdAddress::Unix(path) => *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone()),
             NbdAddress::Tcp(at) if !at.ip().is_loopback() => tracing::warn!(
                 "NBD has no authentication: every host that reaches {at} may read{} {spec}; use tcp:127.0.0.1, or unix:PATH",
@@ -216,7 +216,7 @@ impl Attach {
             }
         };
         match announced {
-            // Nobody listens any more: that is no reason not to serve.
+            // The reader is gone: that is no reason not to serve.
             Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             announced => announced,
         }

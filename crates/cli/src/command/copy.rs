@@ -382,7 +382,7 @@ impl Copy {
         let file = match left {
             Some(left) if !made => left.id,
             _ => {
-                // Nobody else may open it before its mode is known.
+                // No other user may open it before its mode is known.
                 let private = PrivateFiles::begin();
                 self.make(&spec, size, sector)?;
                 let usual = private.end();

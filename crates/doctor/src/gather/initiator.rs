@@ -10,7 +10,7 @@ const CONFIGURATION: &str = "/etc/iscsi/iscsid.conf";
 const NAME: &str = "/etc/iscsi/initiatorname.iscsi";
 /// Folders of node records: of distributions, and of open-iscsi's own default.
 const NODES: [&str; 2] = ["/etc/iscsi/nodes", "/var/lib/iscsi/nodes"];
-/// Records that are read. A machine with more is one whose records nobody tends.
+/// Records that are read. A machine with more is one whose records are not tended.
 const RECORDS_MAX: usize = 512;
 
 /// open-iscsi's settings and sessions; `None`: the machine has neither.

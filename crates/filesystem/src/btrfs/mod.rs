@@ -189,7 +189,7 @@ impl Superblock {
         Doubt::new("it has a chunk of more stripes than one device can have")
     }
 
-    /// An error for what this reader does not understand, or nobody should write to.
+    /// An error for what this reader does not understand, or must not be written to.
     fn check_features(&self) -> Result<(), Doubt> {
         let devices = self.u64(field::DEVICES);
         if devices != 1 {

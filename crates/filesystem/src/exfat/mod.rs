@@ -53,7 +53,7 @@ const ENTRY: usize = 32;
 const END_OF_CHAIN: u32 = 0xFFFF_FFF8;
 /// A directory may have 256 MiB (§7); a root directory of a sound volume is far below this many clusters.
 const ROOT_CLUSTERS_MAX: u64 = 1 << 16;
-/// Runs that a bitmap or an up-case table may be in. Each is made whole by whoever formats the volume.
+/// Runs that a bitmap or an up-case table may be in. Each is made whole by the program that formats the volume.
 const RUNS_MAX: usize = 4096;
 /// Sectors of the main boot region that its checksum covers, which the next one holds (§3.4).
 const CHECKSUMMED: u64 = 11;

@@ -116,7 +116,7 @@ pub(super) mod ro_compat {
     pub(super) const EXT4: u32 = !(SPARSE_SUPER | 0x2);
 }
 
-/// MMP (`struct mmp_struct`): the magic, and the sequence number of a volume that nobody has mounted.
+/// MMP (`struct mmp_struct`): the magic, and the sequence number of a volume that is not mounted.
 const MMP_MAGIC: u32 = 0x004D_4D50;
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 
@@ -362,7 +362,8 @@ impl Superblock {
         if is_open || self.le16(field::STATE) & state::VALID == 0 { Mounted::Yes } else { Mounted::No }
     }
 
-    /// Checks that nobody was writing, or that the log has told everything: asked of the superblock as it is after it.
+    /// Checks that no system was writing, or that the log has told everything: asked of the superblock as it is after
+    /// it.
     pub(super) fn settled(&self, source: &dyn ByteSource, replayed: bool) -> Result<(), Doubt> {
         let state = self.le16(field::STATE);
         // The count outlives the flag until e2fsck has mended the volume.

@@ -95,7 +95,7 @@ impl Width {
         match self {
             Self::Fat12 => u32::from(le16(part, offset) >> (4 * (at % 2)) & 0xFFF),
             Self::Fat16 => u32::from(le16(part, offset)),
-            // The upper four bits belong to nobody.
+            // The upper four bits are unused.
             Self::Fat32 => le32(part, offset) & 0x0FFF_FFFF,
         }
     }

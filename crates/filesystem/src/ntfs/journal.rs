@@ -11,7 +11,7 @@ use super::record::{DATA, Mft, fix_up};
 
 /// The record of $LogFile.
 const LOG_FILE: u64 = 2;
-/// Length of an emptied log that is examined, bytes. Whoever writes a log writes its two restart pages at its beginning
+/// Length of an emptied log that is examined, bytes. A writer of a log writes its two restart pages at its beginning
 /// first.
 const HEAD: u64 = 64 << 10;
 /// Offset of the second restart page, unless the first says otherwise.

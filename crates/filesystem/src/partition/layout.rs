@@ -194,7 +194,7 @@ fn extended(
     let (mut at, mut empty) = (outer.first, 0);
     loop {
         let Some(slots) = slots(source, at.saturating_mul(sector))? else {
-            // An extended partition that nobody has made partitions in has no EBR.
+            // An extended partition without partitions has no EBR.
             return if at == outer.first {
                 Ok(())
             } else {

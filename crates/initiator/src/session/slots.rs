@@ -28,7 +28,8 @@ pub(crate) enum Effect {
     Flush,
     /// None, and it is answered after all that the unit was given before it. Sent again at will.
     Barrier,
-    /// None: gives an idle unit the occasion to say what has changed. Nobody waits for it, so it ends with its session.
+    /// None: gives an idle unit the occasion to say what has changed. No caller waits for it, so it ends with its
+    /// session.
     Look,
     /// Not known, so never sent twice to a target that may have executed it.
     Unknown,

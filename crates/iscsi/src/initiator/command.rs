@@ -216,7 +216,7 @@ impl InitiatorConnection {
         (task.initiator_task_tag == initiator_task_tag).then_some(slot)
     }
 
-    /// Lends the buffer that a Data-In goes to; `None` for one that nobody waits for, or that does not fit.
+    /// Lends the buffer that a Data-In goes to; `None` for one that is not waited for, or that does not fit.
     // RFC 7143 [7.9-1]
     pub(super) fn place_data_in(&mut self, head: &Head) -> Option<(usize, Buf, usize)> {
         let pdu: &DataIn = pdu::view(&head.bhs);

@@ -162,7 +162,7 @@ pub enum LoginError {
     /// The target exists and does not serve now.
     #[error("the target is unavailable: {0}")]
     TargetUnavailable(LoginStatus),
-    /// Another status of class 2 or 3, or one nobody knows.
+    /// Another status of class 2 or 3, or an unknown one.
     #[error("the target refused the login: {0}")]
     Refused(LoginStatus),
     /// The target broke the protocol, or insists on parameters this side cannot follow.

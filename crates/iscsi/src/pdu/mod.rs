@@ -2,7 +2,7 @@
 //!
 //! A basic header segment arrives as a [`Header`]; [`BasicHeader`] reads what all PDUs share, its opcode says which
 //! type [`view`] may lend. To send, make one with `new()`, fill the public fields, and take [`to_bytes`]. Nothing is
-//! decoded or copied: fields are big-endian in place, one-byte codes are open newtypes, so a value nobody knows
+//! decoded or copied: fields are big-endian in place, one-byte codes are open newtypes, so an unknown value
 //! survives to the code that rejects it.
 //!
 //! Viewing never fails and proves nothing: any 48 bytes are a valid value of any PDU type. The reader judges.

@@ -90,7 +90,8 @@ impl TargetConnection {
         self.login_step(step);
     }
 
-    /// RFC 7143 §4.2.4: before the first Login Request nobody is there to be told; after it the login is rejected.
+    /// RFC 7143 §4.2.4: before the first Login Request no initiator is there to be told; after it the login is
+    /// rejected.
     // RFC 7143 [4.2.4-3, 4.2.4-4]
     pub(super) fn not_a_login(&mut self, opcode: Opcode) {
         match &mut self.phase {

@@ -13,7 +13,7 @@ use crate::pdu::{ScsiCommand, TaskAttribute};
 pub(super) struct TaskOrder {
     tasks: VecDeque<PendingTask>,
     last: u64,
-    /// ORDERED ones among `tasks`: while there is none, nobody waits.
+    /// ORDERED ones among `tasks`: while there is none, no task waits.
     barriers: usize,
     /// Connections with tasks that wait for those of others.
     blocked: Vec<u32>,

@@ -24,7 +24,7 @@ const IFF_TUN_EXCL: u16 = 0x8000;
 /// The longest name with its end, bytes.
 const NAME: usize = 16;
 
-/// The kernel's `struct ifreq` as `TUNSETIFF` uses it: a name, flags, and what nobody reads.
+/// The kernel's `struct ifreq` as `TUNSETIFF` uses it: a name, flags, and padding.
 #[repr(C)]
 struct DeviceRequest {
     name: [u8; NAME],

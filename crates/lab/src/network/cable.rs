@@ -91,7 +91,7 @@ impl LiveCable {
         self.set_carrier(true)
     }
 
-    /// From now on it swallows every frame, both ways, and nobody is told: the carrier stays.
+    /// From now on it swallows every frame, both ways, and neither end is told: the carrier stays.
     ///
     /// # Errors
     ///

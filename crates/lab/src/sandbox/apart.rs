@@ -50,7 +50,7 @@ impl Start {
 pub(crate) const TIE: &str = "LUNWAY_SANDBOX_TIE";
 
 fn tied(command: &mut Command) -> io::Result<Child> {
-    // Nobody writes to it. Its end is at hand when this process has died. This process's end of it is held by
+    // It is never written to. Its end is at hand when this process has died. This process's end of it is held by
     // `command`.
     //
     // The signal alone is not enough: a thread of a dying process that has handed its children on to the machine's
@@ -133,7 +133,7 @@ fn write_file(path: &std::ffi::CStr, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Moves the calling thread into a network namespace that nobody else is in, and returns what keeps that alive.
+/// Moves the calling thread into a network namespace of its own, and returns what keeps that alive.
 pub(crate) fn new_network() -> io::Result<OwnedFd> {
     // SAFETY: the flag concerns this thread's network only; no descriptor or memory is taken apart from other threads.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;

@@ -122,7 +122,7 @@ pub(crate) fn parameter_data(data: &[u8], allocation: usize) -> Response {
 /// finished here. It costs one allocation, which only the multi-step commands pay.
 pub(crate) fn settle(future: impl Future<Output = Response> + Send + 'static) -> Io<Response> {
     let mut future: Pin<Box<dyn Future<Output = Response> + Send>> = Box::pin(future);
-    // Whoever awaits the rest polls again with a waker of its own before it sleeps.
+    // The caller that awaits the rest polls again with a waker of its own before it sleeps.
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(response) => Io::Ready(response),
         Poll::Pending => Io::Pending(future),

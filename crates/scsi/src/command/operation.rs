@@ -150,7 +150,7 @@ impl Operation {
 
     /// Authority that this command needs. Some need less than their row states, because they change nothing or give up
     /// what is the nexus's own: START STOP UNIT that neither loads nor ejects, PREVENT ALLOW MEDIUM REMOVAL that
-    /// allows, and REGISTER with the new key 0 and for nobody else, which ends the nexus's own registration.
+    /// allows, and REGISTER with the new key 0 and for no other nexus, which ends the nexus's own registration.
     pub(crate) fn authority_of(&self, cdb: &PaddedCdb, data_out: &[u8]) -> Authority {
         const LOEJ: u8 = 0x02;
         const POWER_CONDITION: u8 = 0xF0;

@@ -74,8 +74,8 @@ pub(crate) struct ModeParameters {
 /// Version of the kept form: this byte, then the flags.
 const KEPT_VERSION: u8 = 1;
 
-/// Change by a MODE SELECT: the flags of the pages that it brings. Those of other pages stay, whoever changes them
-/// meanwhile.
+/// Change by a MODE SELECT: the flags of the pages that it brings. Those of other pages stay, whichever nexus changes
+/// them meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModeChange {
     /// The flags that it says something of.

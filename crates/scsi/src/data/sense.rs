@@ -162,7 +162,7 @@ impl fmt::Display for AdditionalSense {
 /// Sense data of one command.
 ///
 /// Holds the meaning; the format is chosen when it is encoded. [`descriptor_format`](Self::descriptor_format) carries
-/// the choice that the logical unit's D_SENSE bit made, so that whoever sends the response needs not ask.
+/// the choice that the logical unit's D_SENSE bit made, so that the transport need not ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sense {
     /// Class of the condition.

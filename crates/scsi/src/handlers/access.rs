@@ -197,7 +197,7 @@ impl Request {
     }
 
     /// The initiator ports that a TransportID names. A name alone stands for all ports of that initiator that are
-    /// known: those of nexuses that are open. Where there are none, nobody would be registered, so that is refused.
+    /// known: those of nexuses that are open. Where there are none, no nexus would be registered, so that is refused.
     fn initiator_ports(&self, id: TransportId, at: usize, port: Option<u16>) -> Result<Vec<String>, Sense> {
         match id {
             TransportId::Port(initiator_port) => Ok(vec![initiator_port]),

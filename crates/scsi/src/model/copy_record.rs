@@ -40,8 +40,8 @@ pub(crate) mod descriptor {
     pub(crate) const ALL: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_WITH_OFFSETS, IDENTIFICATION];
 }
 
-/// Mark of one EXTENDED COPY: shared by the command, its record and whoever may give it up. It exists before the copy
-/// begins, as an ordered one waits at the gate first.
+/// Mark of one EXTENDED COPY: shared by the command, its record and the code that may give it up. It exists before the
+/// copy begins, as an ordered one waits at the gate first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CopyMark(Arc<AtomicBool>);
 

@@ -3,7 +3,7 @@
 //! A write that an abort, a reset or the end of its session has taken from the task set cannot be taken back from a
 //! device that hangs. It is never answered, but takes effect when the device answers, which may be hours later. Until
 //! then every other command on its blocks is answered BUSY, over whichever nexus it comes: a newer write would be
-//! overwritten by the older one, and a read would be answered with data that change although nobody writes them.
+//! overwritten by the older one, and a read would be answered with data that change although no command writes them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ use crate::model::gate::Claim;
 use crate::model::logical_unit::{LogicalUnit, obstacle};
 use crate::model::nexus::ItlNexus;
 
-/// Blocks that a command under way may change, known from its begin on. Whoever gives the command up says so
+/// Blocks that a command under way may change, known from its begin on. The transport that gives the command up says so
 /// ([`give_up`](Self::give_up)) before anything can follow from it, such as a response to the initiator.
 #[derive(Debug)]
 pub struct MediumEffect(Effect);

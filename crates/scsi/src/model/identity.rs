@@ -15,8 +15,8 @@ pub struct UnitIdentity {
 }
 
 impl UnitIdentity {
-    /// The designators are made of the serial number alone, wherever that is from: whoever gives another unit the
-    /// number that this one has gives it all its names, and it is the same disk.
+    /// The designators are made of the serial number alone, wherever that is from: a configuration that gives another
+    /// unit the number that this one has gives it all its names, and it is the same disk.
     pub(crate) fn derive(options: &LogicalUnitOptions) -> Self {
         let serial = match printable(&options.serial, LogicalUnitOptions::SERIAL_MAX) {
             given if !given.is_empty() => given,

@@ -14,7 +14,7 @@ use crate::model::state_store::{StateError, StateStore, item};
 
 /// Executor of work that goes on after its command was answered.
 ///
-/// The device server has no threads of its own: whoever serves it says where a sanitize operation runs. Work that is
+/// The device server has no threads of its own: the server says where a sanitize operation runs. Work that is
 /// dropped before it ended is a failed operation, which is what initiators are told.
 pub trait Background: fmt::Debug + Send + Sync {
     /// Runs `work` to its end, elsewhere.
@@ -55,7 +55,8 @@ pub(crate) enum Phase {
     Idle,
     /// Work is under way.
     Running(MediumWork),
-    /// Work has failed, so that nobody knows what is on the medium. `unrestricted`: EXIT FAILURE MODE leads out of it.
+    /// Work has failed, so that the contents of the medium are unknown. `unrestricted`: EXIT FAILURE MODE leads out of
+    /// it.
     Failed {
         /// The failed work.
         work: MediumWork,
@@ -91,7 +92,7 @@ struct State {
     phase: Phase,
     /// The nexus whose command began it.
     owner: Option<u64>,
-    /// Counts up when whoever waits is to be let go although work goes on.
+    /// Counts up when waiting commands are to be let go although work goes on.
     releases: u64,
     waiting: Vec<Waker>,
 }

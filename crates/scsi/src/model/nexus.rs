@@ -270,7 +270,7 @@ impl Nexus {
     }
 
     /// Whom devices work for that carry out its commands. The transport enters it when it executes commands and when it
-    /// polls them, and has it leave when nobody is there any more to hear their answers.
+    /// polls them, and has it leave when their initiator is gone.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -313,7 +313,7 @@ impl Nexus {
     }
 
     /// Lets go the commands that only wait for an operation which goes on without them, such as a SANITIZE without
-    /// IMMED. The transport calls it when nobody is there any more to hear their answers.
+    /// IMMED. The transport calls it when their initiator is gone.
     pub fn release_waiting(&self) {
         for itl in &self.seen().units {
             itl.unit.medium_operation().release(Some(self.identity.id));

@@ -192,7 +192,8 @@ impl ScsiTarget {
         drop(inventory);
         drop(nexuses);
         if let Some(store) = self.state.as_ref().filter(|_| after != before) {
-            // Nobody waits: what is kept in vain is of no effect (its group is configured otherwise) until it is gone.
+            // No command waits: what is kept in vain is of no effect (its group is configured otherwise) until it is
+            // gone.
             drop(store.save(&self.name, item::PORT_GROUPS, after));
         }
     }

@@ -228,7 +228,7 @@ pub enum ConfigError {
         /// Reason, and what to do.
         why: String,
     },
-    /// Not TOML, or has a key that nobody knows, or a value of the wrong kind.
+    /// Not TOML, or has an unknown key, or a value of the wrong kind.
     #[error(
         "{file}, line {line}{key}: {message}",
         key = .key.as_ref().map_or(String::new(), |key| format!(", {}", shortened(key))),

@@ -97,7 +97,7 @@ impl Executing {
         self.starved_of = 0;
     }
 
-    /// Nobody waits for the answers of these commands any more.
+    /// The answers of these commands are no longer waited for.
     pub(super) fn give_up(&mut self, is_meant: impl Fn(TaskId) -> bool) {
         self.work.iter_mut().filter(|work| work.task().is_some_and(&is_meant)).for_each(Work::give_up);
     }

@@ -411,7 +411,7 @@ impl Connection {
 
     fn order(&mut self, order: Order) {
         match order {
-            // Whoever gives this order waits for the end: there is no time for answers that nobody wants.
+            // The sender of this order waits for the end: there is no time for answers that are not wanted.
             Order::Close(cause) => {
                 if cause.is_news() && self.ending.is_none() {
                     self.core.announce_drop();

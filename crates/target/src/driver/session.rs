@@ -120,7 +120,7 @@ impl Connection {
 
     /// The connections whose place this one takes begin no command any more. The session begins, but for the logical
     /// units whose devices still have commands of theirs: of these the initiator hears BUSY, so that nothing of the old
-    /// session happens after something of the new one, and a device that hangs keeps nobody from the others.
+    /// session happens after something of the new one, and a device that hangs keeps no session from the others.
     pub(super) fn predecessors_stopped(&mut self, busy: BTreeSet<u16>) {
         let (predecessors, held) = match std::mem::take(&mut self.takeover) {
             Takeover::Stopping(predecessors) => (predecessors, None),

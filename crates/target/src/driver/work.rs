@@ -77,7 +77,7 @@ impl Work {
 }
 
 impl Work {
-    /// Nobody waits for the command's answer any more. What it may change until the device has ended it is kept from
+    /// The command's answer is no longer waited for. What it may change until the device has ended it is kept from
     /// other commands. To be called for every command that is given up: by an abort, by a reset, with its session.
     pub(super) fn give_up(&mut self) {
         if let Self::Command { effect, .. } = self {

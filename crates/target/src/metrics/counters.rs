@@ -78,7 +78,7 @@ struct KindCounters {
 
 /// Counts the commands of one session on one logical unit.
 ///
-/// Only the session's own core writes, so an addition is a load and a store without a lock on the bus; whoever reads
+/// Only the session's own core writes, so an addition is a load and a store without a lock on the bus; a reader that
 /// sees each number whole, and the numbers within a moment of each other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -89,7 +89,7 @@ pub(crate) struct Counters {
     queue: AtomicI64,
 }
 
-/// Adds to a counter that nobody else writes.
+/// Adds to a counter that has no other writer.
 fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }

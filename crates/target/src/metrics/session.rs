@@ -53,7 +53,7 @@ pub(crate) struct SessionCounters {
     published: Arc<PublishedCounters>,
     metrics: Arc<Metrics>,
     /// The session's own list, which it reads without the lock. The first entry is for numbers that it does not see,
-    /// which nobody is shown: there are too many of them to count apart.
+    /// which are not shown: there are too many of them to count apart.
     luns: Vec<(u16, Arc<Counters>)>,
     /// Commands that were answered at once in this round, by place in `luns` and kind.
     round: Vec<(usize, Kind, u64)>,

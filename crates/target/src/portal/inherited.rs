@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use listenfd::ListenFd;
 
-/// Returns the inherited sockets that nobody has taken yet.
+/// Returns the inherited sockets that are not taken yet.
 fn waiting() -> MutexGuard<'static, Vec<TcpListener>> {
     static WAITING: OnceLock<Mutex<Vec<TcpListener>>> = OnceLock::new();
     let waiting = WAITING.get_or_init(|| {

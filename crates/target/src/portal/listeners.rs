@@ -26,7 +26,7 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 
 /// Takes connections from sockets that listen.
 pub(crate) trait Accept: fmt::Debug + Send + Sync {
-    /// Accepts from one socket, until this future is dropped or the server lets nobody in.
+    /// Accepts from one socket, until this future is dropped or the server lets no connection in.
     fn accept(self: Arc<Self>, listener: Arc<TcpListener>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -96,7 +96,7 @@ struct Open {
     inherited: bool,
     /// With its real port.
     address: SocketAddr,
-    /// `None`: nobody accepts yet.
+    /// `None`: it is not accepted from yet.
     accepts: Option<AbortHandle>,
 }
 
@@ -305,7 +305,7 @@ impl Sockets {
     /// Opens and closes until everything is as planned, or has failed, and tells everybody.
     fn reconcile(&self, state: &mut State) {
         let plan = state.plan();
-        // First the new, so that where one socket takes over from others nobody is refused in between.
+        // First the new, so that where one socket takes over from others no initiator is refused in between.
         let mut failed = BTreeMap::new();
         for key in plan.keys() {
             if state.open.contains_key(key) {
@@ -345,7 +345,7 @@ impl Sockets {
         open.map_err(|source| BindError { address: key.address, source })
     }
 
-    /// Starts to accept where nobody does yet.
+    /// Starts to accept where no task does yet.
     fn accept(&self, state: &mut State) {
         let Some(acceptor) = &state.acceptor else { return };
         for open in state.open.values_mut().filter(|open| open.accepts.is_none()) {

@@ -55,8 +55,8 @@ pub(super) struct Bound {
 /// Listens on `address`, on a socket that was passed to this process if there is one. IPv6 sockets take IPv6 only, so
 /// that `0.0.0.0` and `[::]` can stand side by side.
 ///
-/// `ours` are the sockets of this process that listen already. The kernel lets nobody listen on an address and on every
-/// address with the same port, unless both say SO_REUSEPORT. So ours say so for the moment of binding, and only
+/// `ours` are the sockets of this process that listen already. The kernel does not allow listening on an address and on
+/// every address with the same port, unless both say SO_REUSEPORT. So ours say so for the moment of binding, and only
 /// then: between two processes it would hand each a part of the connections, where people need the error.
 pub(super) fn bind_beside(address: SocketAddr, ours: &[impl AsFd]) -> io::Result<Bound> {
     if let Some(listener) = inherited::take(address) {
@@ -133,7 +133,7 @@ mod tests {
         drop((client, ours));
         let _client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         assert!(waits(&next));
-        // And nobody else gets in beside it.
+        // No other socket gets in beside it.
         assert!(bind(everything).is_err());
         // The other way round as well.
         let particular = bind_beside(SocketAddr::from(([127, 0, 0, 1], port)), &[&next]).unwrap().listener;

@@ -22,7 +22,7 @@ mod tests;
 
 pub(crate) use order::{AbortScope, Cause, Order};
 
-/// Discovery sessions at a time: each lasts a moment where nobody means harm.
+/// Discovery sessions at a time: each lasts a moment unless it means harm.
 const DISCOVERIES_MAX: usize = 64;
 
 /// The way to a connection, from anywhere.
@@ -199,7 +199,7 @@ struct SessionEntry {
     joinable: Option<Joinable>,
     /// Once it is open.
     nexus: Option<Arc<Nexus>>,
-    /// Nobody joins any longer.
+    /// No connection joins any longer.
     over: bool,
     /// Another session has its place. It is still here because it is still ending.
     replaced: bool,
@@ -330,7 +330,7 @@ pub(crate) struct Ticket {
     tsih: Option<u16>,
     /// The session that it is a connection of.
     session: Option<u64>,
-    /// Dropped last, with the ticket: whoever waits for the end may then take its place.
+    /// Dropped last, with the ticket: the session that waits for the end may then take its place.
     stopped: watch::Sender<Option<BTreeSet<u16>>>,
 }
 
@@ -341,7 +341,7 @@ impl Registry {
         Arc::new(registry)
     }
 
-    /// Other limits from now on. Nobody who is there has to go.
+    /// Other limits from now on. No present session has to go.
     pub(crate) fn set_limits(&self, limits: &Limits) {
         let mut inner = self.lock();
         inner.sessions_max = limits.sessions;
@@ -440,7 +440,7 @@ impl Registry {
         self.lock().live()
     }
 
-    /// Lets nobody in any longer. Returns the connections that may end at once, and those of normal sessions.
+    /// Lets no connection in any longer. Returns the connections that may end at once, and those of normal sessions.
     pub(crate) fn close(&self) -> (Vec<Arc<Handle>>, Vec<Arc<Handle>>) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -612,7 +612,7 @@ impl Ticket {
         self.registry.lock().connections_with(target, self.session)
     }
 
-    /// The session ends with this connection: nobody joins any longer, and the others are told to close.
+    /// The session ends with this connection: no connection joins any longer, and the others are told to close.
     pub(crate) fn end_session(&self, cause: Cause) {
         let mut inner = self.registry.lock();
         let session = self.session.and_then(|id| inner.sessions.get_mut(&id));

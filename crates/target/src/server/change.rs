@@ -75,7 +75,7 @@ pub struct Changed {
     /// Differences; empty: there are none, and the generation is the same as before.
     pub changes: Vec<Change>,
     /// Effects on initiators, and points that may be unintended, a sentence each: sessions that have to go, targets
-    /// that nobody or everybody may log in to now, new [`Warning`]s.
+    /// that no initiator or every one may log in to now, new [`Warning`]s.
     pub effects: Vec<String>,
 }
 
@@ -115,8 +115,8 @@ struct Draft {
     switched: Option<(String, u16)>,
 }
 
-/// The logical units that are served, and those that take their leave. Only who has the turn changes them, and whoever
-/// wants looks at them.
+/// The logical units that are served, and those that take their leave. Only the holder of the turn changes them; every
+/// task may look at them.
 pub(super) struct Transaction {
     pub(super) luns: Luns,
     pub(super) leaves: Vec<Leave>,
@@ -268,7 +268,7 @@ impl Changer {
             }
         };
         if let Err(ChangeError::GivenUp) = &result {
-            tracing::info!("a change was given up by whoever asked for it, and was not made");
+            tracing::info!("a change was given up by its caller, and was not made");
         }
         openings.close().await;
         result

@@ -1,4 +1,4 @@
-//! Effects of a change on initiators, in words: which sessions must go, which targets let in nobody or everybody.
+//! Effects of a change on initiators, in words: which sessions must go, which targets let in no initiator or every one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -327,7 +327,7 @@ pub(super) fn lost_portals(
 }
 
 /// Targets that a change from `before` to `now` leaves without a portal that is listened on, a sentence each. A portal
-/// that is configured and waits for its address lets in nobody.
+/// that is configured and waits for its address lets in no initiator.
 pub(super) fn unreachable(
     before: &Portals,
     now: &Portals,

@@ -110,7 +110,7 @@ pub enum ChangeError {
         "{0} is read only at the start of the daemon: change it in the configuration file, for the next start"
     )]
     NeedsRestart(String),
-    /// A logical unit would lose what is behind its new end, and nobody said that this is meant.
+    /// A logical unit would lose what is behind its new end, and the request does not say that this is meant.
     #[error(
         "lun {lun} of target {target} has {}; a size of {} would lose the last {}", HumanSize(*present), HumanSize(*size),
         HumanSize(present.saturating_sub(*size))
@@ -125,7 +125,7 @@ pub enum ChangeError {
         /// Bytes that it would have.
         size: u64,
     },
-    /// A smaller size would cut a partition or a file system, and nobody said that this is meant.
+    /// A smaller size would cut a partition or a file system, and the request does not say that this is meant.
     #[error("lun {lun} of target {target}: {cut}")]
     Cut {
         /// The target.
@@ -194,7 +194,7 @@ pub enum ChangeError {
         /// Error that the device returned.
         error: BlockError,
     },
-    /// A change would end snapshots, and nobody said that this is meant.
+    /// A change would end snapshots, and the request does not say that this is meant.
     #[error(
         "target {target}, lun {lun} has snapshots, which would end if it {change}: {}; delete them first \
          (`lunway snapshot delete`)", names.join(", ")
@@ -236,12 +236,12 @@ pub enum ChangeError {
         seconds: u64,
     },
     /// The caller went away before the change was made.
-    #[error("the change was given up by whoever asked for it, and was not made")]
+    #[error("the change was given up by its client, and was not made")]
     GivenUp,
     /// The thread of a change could not be started, or panicked.
     #[error("the change broke off: {0}")]
     Broken(String),
-    /// Initiators use what would be removed, and nobody said that this is meant.
+    /// Initiators use what would be removed, and the request does not say that this is meant.
     #[error("initiators use {place}, and lose it if it is removed: {}", initiators.join(", "))]
     InUse {
         /// The logical unit or target.
@@ -249,7 +249,7 @@ pub enum ChangeError {
         /// Initiators that are logged in to it.
         initiators: Vec<String>,
     },
-    /// Memory that holds data would be removed or replaced, and nobody said that this is meant.
+    /// Memory that holds data would be removed or replaced, and the request does not say that this is meant.
     #[error(
         "lun {lun} of target {target} is in memory and holds {} of data, which are lost if it {change}", HumanSize(*bytes)
     )]

@@ -1,4 +1,4 @@
-//! Kept size of a raw image: bytes that it had when it was served last. A file that was cut while nobody served it
+//! Kept size of a raw image: bytes that it had when it was served last. A file that was cut while it was not served
 //! looks like a smaller disk, so nothing else would tell.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +88,7 @@ impl KeptSize {
         }
     }
 
-    /// Keeps the size that somebody gave to the image. What becomes of it is waited for by nobody.
+    /// Keeps the size that a user gave to the image, without waiting for the result.
     pub(super) fn confirm(&self, size: u64, runtime: &Handle) {
         *self.kept() = Kept { recorded: Some(size), present: size };
         self.save([&size.to_be_bytes()[..], &self.path].concat(), runtime);

@@ -157,7 +157,7 @@ impl Maker {
         if let Some(track) = &mut track {
             track.look().await;
         }
-        // On the server's own runtime, whoever asks: the device must live as long as that.
+        // On the server's own runtime, from whichever one it is asked: the device must live as long as that.
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
         let mut opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
         if let Some(why) = self.own_file(opened.device.identity().place).await {
@@ -262,7 +262,7 @@ async fn watch_space(unit: Weak<LogicalUnit>) {
         tokio::time::sleep(SPACE_POLL).await;
         let Some(unit) = unit.upgrade() else { return };
         unit.check_space();
-        // So that the log says what is wrong, also where nobody asks.
+        // So that the log says what is wrong, also without a question.
         let _ = unit.device().backing();
     }
 }
@@ -405,7 +405,7 @@ impl Lun {
 
     /// Waits until no command of a withdrawn unit is under way any longer, up to a time.
     pub(super) async fn quiet(unit: &Arc<LogicalUnit>) -> bool {
-        // Whoever has a command at the device holds the unit; nobody finds it any more.
+        // A command at the device holds the unit; new ones do not find it any more.
         let quiet = async {
             while Arc::strong_count(unit) > 1 {
                 tokio::time::sleep(QUIET_POLL).await;

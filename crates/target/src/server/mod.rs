@@ -504,9 +504,10 @@ impl Server {
         tracking.ok_or_else(|| ChangeError::NotTracked { target: target.to_owned(), lun })
     }
 
-    /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what
-    /// is left; then every device, at the same time as the others, ends its commands, is flushed and closed. Those that
-    /// have not done so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the error.
+    /// Stops: accepts no connection any longer, asks every initiator to log out and waits for that up to `grace`,
+    /// closes what is left; then every device, at the same time as the others, ends its commands, is flushed and
+    /// closed. Those that have not done so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the
+    /// error.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
         self.registrar = None;
         self.changer.offline.end();

@@ -17,7 +17,7 @@ pub struct LunOpenOptions {
     /// Will only be read.
     pub read_only: bool,
     /// A file whose last bytes are no whole sector is served without them: it was served so before, and at a start
-    /// nobody is there to lengthen it.
+    /// no user is there to lengthen it.
     pub without_tail: bool,
 }
 

@@ -195,7 +195,7 @@ impl Server {
             all.push(self.making(order, area).await?);
         }
         let names: Vec<_> = all.iter().map(|making| making.order.name.clone()).collect();
-        // To its end, whoever goes away: what is held is let go by its own deadline anyway.
+        // To its end, whether or not the caller goes away: what is held is let go by its own deadline anyway.
         let made = self.changer.maker.runtime.spawn(make(all)).await;
         made.map_err(|error| ChangeError::NoSnapshot(format!("no snapshot was made: {error}")))??;
         Ok(self.snapshots().await.into_iter().filter(|made| names.contains(&made.name)).collect())

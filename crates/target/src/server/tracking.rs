@@ -154,7 +154,7 @@ impl Track {
 pub(super) enum Fallback {
     /// Not served: who asks for it is there to mend that.
     Refuse,
-    /// Served, and not tracked: at a start nobody is there, and the data matter more.
+    /// Served, and not tracked: at a start no user is there, and the data matter more.
     Untracked,
     /// The same of what a saved configuration names. It is served without its tail, too.
     Saved,

@@ -37,7 +37,7 @@ struct Now {
     turns: u64,
     /// Step of the present change that works with files: `saving the configuration file F`.
     step: Option<String>,
-    /// Nobody waits for that any longer.
+    /// Its caller no longer waits.
     late: bool,
     /// The configuration file holds a change that was not made: a sentence.
     differs: Option<String>,

@@ -72,7 +72,7 @@ impl Warning {
         Self { kind: WarningKind::LostStateDir, text: why }
     }
 
-    /// Returns the warning that a target lets in everybody or nobody; `None`: neither.
+    /// Returns the warning that a target lets in every initiator or none; `None`: neither.
     pub fn of_access(target: &TargetConfig) -> Option<Self> {
         effects::warning(target)
     }

@@ -1,4 +1,4 @@
-//! Work on the device of a logical unit that takes its time, and its end when nobody waits any longer.
+//! Work on the device of a logical unit that takes its time, and its end when the caller no longer waits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::warning::Warning;
 /// under way, is waited for as long: no longer than initiators wait for a command.
 const WORK_TIME: Duration = Duration::from_secs(30);
 
-/// Devices with work that has not ended although nobody waits for it any longer.
+/// Devices with work that has not ended although its caller no longer waits.
 #[derive(Default)]
 pub(super) struct Unsettled(Mutex<Vec<Arc<DeviceWork>>>);
 

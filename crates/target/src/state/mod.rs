@@ -102,7 +102,7 @@ pub struct FileStore {
     lost: Arc<Lost>,
 }
 
-/// Reason why the directory is lost, as it was seen last: whoever asks does not wait for a file system.
+/// Reason why the directory is lost, as it was seen last: a caller does not wait for a file system.
 #[derive(Debug, Default)]
 struct Lost(Mutex<Option<String>>);
 
@@ -210,9 +210,9 @@ fn unavailable(owner: &str, item: &str, why: impl fmt::Display) -> StateError {
     StateError::Unavailable { owner: owner.to_owned(), item: item.to_owned(), why: why.to_string() }
 }
 
-/// The thread. It ends when nobody can ask any more.
+/// The thread. It ends when no sender is left.
 fn serve(directory: &mut dyn Directory, queue: &Queue, lost: &Lost) {
-    /// However the thread ends, nobody waits for it.
+    /// However the thread ends, no caller waits for it.
     struct Ending<'a>(&'a Queue);
     impl Drop for Ending<'_> {
         fn drop(&mut self) {

@@ -24,7 +24,7 @@ use crate::open::{self, Opened};
 use crate::region::{Regions, Span};
 use crate::storage::Storage;
 
-/// A transaction on a file that nobody has open.
+/// A transaction on a file that is not open elsewhere.
 ///
 /// # Order of writes
 ///

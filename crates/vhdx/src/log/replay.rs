@@ -166,7 +166,7 @@ pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result
 /// blocks, of which there are 16,384 at most.
 const ZERO_RANGES_MAX: usize = 1 << 16;
 
-/// Replays onto the file and flushes it. The log stays as it is: whoever calls clears the header's LogGuid afterwards.
+/// Replays onto the file and flushes it. The log stays as it is: the caller clears the header's LogGuid afterwards.
 pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(), OpenError> {
     let entries = find(storage, ring, log)?;
     let mut len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;

@@ -21,7 +21,7 @@ const REDRAW: Duration = Duration::from_millis(200);
 /// Label of the search that comes before a device is written.
 pub(super) const LOOKING: &str = "looking for data";
 
-/// Hands what a run tells to whoever looks on.
+/// Hands what a run tells to the observer.
 ///
 /// [`tick`](Self::tick) and [`done`](Self::done) while it runs, [`finish`](Self::finish) when it has ended, however it
 /// ended. A stream that cannot be written asks the run to end: what it is for has failed.

@@ -15,7 +15,7 @@ use crate::{progress, terminal};
 
 /// Time limit for all of it, beyond what finding the responder takes.
 const BUDGET: Duration = Duration::from_secs(5);
-/// Nobody asked for it: a machine that does not answer costs no more than this.
+/// The user did not ask for it: a machine that does not answer costs no more than this.
 const QUICK: Duration = Duration::from_millis(300);
 
 /// Figures of a run beside what bare sockets do on the same way.
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_portal_without_a_responder_says_how_to_get_the_share() {
-        // 192.0.2.0/24 is for documents (RFC 5737): no route, or nobody there.
+        // 192.0.2.0/24 is for documents (RFC 5737): no route, or no machine there.
         let found = Other::find(None, Some("192.0.2.1:3260")).map(|other| other.sentence);
         assert!(found.unwrap_err().contains("lunway net serve --listen 192.0.2.1"));
     }

@@ -220,7 +220,7 @@ impl Compare {
 /// Planned duration of a run.
 fn run_time(devices: &Devices, row: usize) -> Duration {
     let job = &devices.jobs[row];
-    // What ends by bytes alone: nobody knows.
+    // What ends by bytes alone: not known.
     job.ramp + job.limit.time().unwrap_or(Duration::from_secs(1))
 }
 

@@ -123,7 +123,7 @@ async fn measure(device: &Opened, lanes: [&Proxy; 2], cancel: &Cancel) -> Result
 }
 
 /// A listener that passes on what it gets, as fast as a cable would, and can be pulled out: its connections end, and
-/// nobody is let in until it is plugged in again. Lives on a thread of its own, until this is dropped.
+/// no connection is let in until it is plugged in again. Lives on a thread of its own, until this is dropped.
 struct Proxy {
     address: SocketAddr,
     plugged: watch::Sender<bool>,

@@ -383,7 +383,7 @@ fn make_file(path: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> any
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return refuse_existing(path),
         file => file.with_context(cannot)?,
     };
-    // So that nobody takes it for what a kill left. File systems without locks: as much as they allow.
+    // So that no other command takes it for what a kill left. File systems without locks: as much as they allow.
     let _ = file.try_lock();
     let made = fill(&file).with_context(cannot);
     if made.is_err() {

@@ -145,7 +145,7 @@ impl DaemonAddress {
     }
 
     /// The same for something that is of no use after `left`, such as the time for which a guest stays frozen. A daemon
-    /// that answers then has not done it, or undoes it, as nobody waits for it any more.
+    /// that answers then has not done it, or undoes it, as its caller waits no more.
     pub(crate) fn ask_within(
         &self,
         left: Option<Duration>,

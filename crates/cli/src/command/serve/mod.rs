@@ -153,7 +153,7 @@ impl Serve {
             }
             let told = Announcement { managed: managed.as_deref(), unmanaged, json };
             match announce(&server, &console, &told) {
-                // Nobody listens any more: that is no reason not to serve.
+                // The reader is gone: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 announced => announced?,
             }
@@ -188,7 +188,7 @@ impl Serve {
     }
 }
 
-/// The sockets of the API. Where nobody said which, the usual one is taken if it can be had: a second daemon on the
+/// The sockets of the API. Where none was named, the usual one is taken if it can be had: a second daemon on the
 /// same machine, or one that may not write there, serves all the same.
 ///
 /// Beside them why there is no Unix socket, if that is so.

@@ -119,7 +119,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Builds a network and calibrates it; a slower one where the processor does not carry it and nobody insists.
+    /// Builds a network and calibrates it; a slower one where the processor does not carry it and the user does not
+    /// insist.
     fn network(&mut self, topology: &Topology) -> Result<(Network, Vec<Link>), RunError> {
         let mut topology = topology.clone();
         for step in 0.. {

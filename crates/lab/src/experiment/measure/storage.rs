@@ -125,7 +125,7 @@ impl ServedNetwork<'_> {
             destroy: true,
             ..sized(Job::new("filling"), u32::try_from(size.min(FILL_BLOCK.into())).unwrap_or(FILL_BLOCK))
         };
-        // Over one path, whatever the run has: what it is filled by is nobody's matter.
+        // Over one path, whatever the run has: what it is filled by is not measured.
         let first = Run { paths: run.paths[..1].to_vec(), plan: None, team: None, ..run.clone() };
         let outcome = self.on_host(&first, lun, NO_POLICY, |opened, runtime| {
             let mut tell = |_: &lunway_bench::Tick| pace.tell(None);

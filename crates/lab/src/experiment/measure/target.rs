@@ -92,7 +92,7 @@ impl Target {
         thread::spawn(move || {
             let mut lines = stdout.map(BufReader::new).into_iter().flat_map(BufRead::lines);
             let _ = ready.send(lines.next().and_then(Result::ok));
-            // Read on, so that it never finds nobody at the other end.
+            // Read on, so that it never writes to a closed pipe.
             lines.for_each(drop);
         });
         match is_ready.recv_timeout(READY) {

@@ -14,8 +14,8 @@ const DEPTH_MAX: usize = 32;
 /// ```
 ///
 /// A name is made of letters, digits, `_`, `.` and `-`, and anything in brackets: `A[round-robin].read.mb_s`. So a
-/// minus stands between blanks. What a name stands for is asked of whoever evaluates; which others there are beside
-/// one, of whoever [looks them up](Self::look_up) before.
+/// minus stands between blanks. What a name stands for is asked of the evaluation; which others there are beside
+/// one, of the caller that [looks them up](Self::look_up) before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
     text: String,

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `mod.rs` | the gate and its passes |
 //! | `claim.rs` | blocks, and whether they overlap |
-//! | `slots.rs` | the claims of ordinary commands while nobody excludes anybody: no lock |
+//! | `slots.rs` | the claims of ordinary commands while none excludes another: no lock |
 //! | `line.rs` | the order in which commands wait for each other, as soon as somebody does |
 //!
 //! As long as no command in line excludes others, an ordinary one pays one compare and swap for a slot and one load on

@@ -38,7 +38,7 @@ impl Persistent {
         });
         let mut bytes = vec![0; HEADER];
         put(&mut bytes, 0, *MAGIC);
-        // An earlier version can read it, as long as nobody is told apart.
+        // An earlier version can read it, as long as no initiators are told apart.
         let alike = self.registrations.iter().all(|registration| registration.ports.principal.is_empty());
         bytes[4] = if alike { WITHOUT_PRINCIPALS } else { VERSION };
         bytes[5] = self.kind().map_or(0, ReservationType::code);

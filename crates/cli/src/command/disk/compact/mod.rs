@@ -238,7 +238,7 @@ impl Compact {
             let paths = [path.clone()];
             let chain = Chain::with_parents(vec![disk], &paths, &folder(path), &options, guids()?);
             let chain = chain.with_context(cannot)?;
-            // As it is now that nobody else can change it.
+            // As it is now that no other process can change it.
             plan.tree = Plan::new(&chain).tree;
             let bar = progress::bytes("dropping", chain.size());
             dropped = drop_dead(&chain, &plan, mode, &mut |now| {

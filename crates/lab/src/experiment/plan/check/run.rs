@@ -45,7 +45,7 @@ pub(super) fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Resu
     })
 }
 
-/// A key that the measure does not have would be without effect, and whoever wrote it would not know.
+/// A key that the measure does not have would be without effect, and its author would not know.
 fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
     use MeasureName::{Compare, Net, Storage};
     let keys: [(&'static str, bool, &[MeasureName]); 18] = [
