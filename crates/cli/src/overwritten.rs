@@ -114,7 +114,8 @@ impl Overwritten {
         Ok(())
     }
 
-    /// Gives the file its name again, which is whole or was not `changed`; unless a file of that name has come meanwhile.
+    /// Gives the file its name again, which is whole or was not `changed`; unless a file of that name has come
+    /// meanwhile.
     pub(crate) fn give_back(&self, changed: bool) -> anyhow::Result<()> {
         if !self.is_aside() {
             return Ok(());
