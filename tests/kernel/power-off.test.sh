@@ -6,8 +6,13 @@
 
 stage=$(cat /host/stage)
 [[ $stage == 0 ]] || nothing_lands_on_c
-# Without a word to anybody, at once.
-lose_power() { echo b >/proc/sysrq-trigger; }
+# The host hears that it has come to this; then without a word to anybody, at once.
+lose_power() {
+    ((failures)) && exit 1
+    must "writes are under way when its power goes" host reached "stage $stage"
+    echo b >/proc/sysrq-trigger
+    sleep infinity
+}
 case $stage in
 0)
     # shellcheck disable=SC2086 # these are words

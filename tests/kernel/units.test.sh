@@ -118,6 +118,7 @@ EDITOR
     ((failures)) && exit 1
     touch /root/before
     sync
+    must "it restarts" host reached restart
     trap - EXIT
     # Without D-Bus it says that it found nobody to ask first.
     systemctl reboot 2>/dev/null
