@@ -15,10 +15,10 @@ const HELD_MAX: Duration = Duration::from_millis(100);
 pub(super) const MAYBE_FENCED: &str = "registrations were preempted: this node may have been fenced";
 
 /// Returns `true` if a unit attention leaves open which disk answers under the old address now: the target's units have
-/// been changed (3F/0E), the unit's INQUIRY data have (3F/03), the unit or the target begins anew (29h), or parameters
-/// of the unit were changed (2Ah).
+/// been changed (3F/0E), the unit's INQUIRY data (3F/03) or identifier (3F/05) have, its medium may have (28/00), the
+/// unit or the target begins anew (29h), or parameters of the unit were changed (2Ah).
 pub(crate) fn is_doubtful(code: AdditionalSense) -> bool {
-    matches!(code.0 >> 8, 0x29 | 0x2A) || matches!(code.0, 0x3F03 | 0x3F0E)
+    matches!(code.0 >> 8, 0x29 | 0x2A) || matches!(code.0, 0x2800 | 0x3F03 | 0x3F05 | 0x3F0E)
 }
 
 /// Returns `true` if an error means that what was opened is not there: no unit (25/00), or one that has no such block
