@@ -562,7 +562,7 @@ impl TargetConnection {
 }
 
 /// Returns `true` if this is a task management function that is about all tasks sent before it, which thus waits for
-/// those that have not come yet (RFC 7143 §4.2.3.2). Functions about the whole target may go ahead of them.
+/// those that have not come yet (RFC 7143 §4.2.3.2): once it is answered, none of them may still change the disk.
 pub(super) fn is_about_many_tasks(head: &Head) -> bool {
     let request: &TaskManagementRequest = pdu::view(&head.bhs);
     request.opcode.opcode() == Opcode::TASK_MANAGEMENT_REQUEST
@@ -571,6 +571,8 @@ pub(super) fn is_about_many_tasks(head: &Head) -> bool {
             TaskManagementFunction::ABORT_TASK_SET
                 | TaskManagementFunction::CLEAR_TASK_SET
                 | TaskManagementFunction::LOGICAL_UNIT_RESET
+                | TaskManagementFunction::TARGET_WARM_RESET
+                | TaskManagementFunction::TARGET_COLD_RESET
         )
 }
 

@@ -207,7 +207,9 @@ fn a_function_about_many_tasks_waits_for_those_that_were_sent_before_it() {
         (TaskManagementFunction::CLEAR_TASK_SET, true),
         (TaskManagementFunction::LOGICAL_UNIT_RESET, true),
         (TaskManagementFunction::ABORT_TASK, false),
-        (TaskManagementFunction::TARGET_WARM_RESET, false),
+        // A write that was on its way landed after the reset was answered.
+        (TaskManagementFunction::TARGET_WARM_RESET, true),
+        (TaskManagementFunction::TARGET_COLD_RESET, true),
     ] {
         let mut connections = session(2);
         let [a, b] = &mut connections[..] else { panic!("two") };
