@@ -127,7 +127,9 @@ impl From<lunway_socket::BindError> for NbdBindError {
 pub struct NbdLimits {
     /// Connections at the same time. Clients that use several take four or eight each.
     pub connections: usize,
-    /// Of these, from one address over TCP: no host alone keeps the others out.
+    /// Of these, from one address over TCP, and never more than are free: no host alone keeps the others out, and of
+    /// several each next one finds half of what the one before it left (dynamic thresholds, as switches share their
+    /// buffers; Choudhury and Hahne, 1998).
     pub connections_per_source: usize,
     /// Timeout of a handshake. A client completes it in a few round trips.
     pub handshake: Duration,
@@ -209,13 +211,14 @@ impl Sources {
     /// # Errors
     ///
     /// A sentence, if there are as many as the address may have.
-    fn count(self: &Arc<Self>, source: IpAddr, most: usize) -> Result<Counted, String> {
+    fn count(self: &Arc<Self>, source: IpAddr, limits: &NbdLimits) -> Result<Counted, String> {
         let mut counts = self.counts();
-        let count = counts.entry(source).or_default();
-        if *count >= most {
-            return Err(format!("{source} is refused: it has {count} connections"));
+        let free = limits.connections.saturating_sub(counts.values().sum());
+        let has = counts.get(&source).copied().unwrap_or(0);
+        if has >= limits.connections_per_source.min(free) {
+            return Err(format!("{source} is refused: it has {has} connections, and {free} are free"));
         }
-        *count += 1;
+        counts.insert(source, has + 1);
         Ok(Counted { sources: Arc::clone(self), source })
     }
 
@@ -311,7 +314,7 @@ impl NbdServer {
                 }
                 accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                     Ok((stream, source)) => {
-                        let place = source.map(|source| sources.count(source, limits.connections_per_source));
+                        let place = source.map(|source| sources.count(source, &limits));
                         let place = match place.transpose() {
                             Ok(place) => place,
                             Err(refused) => {

@@ -458,14 +458,14 @@ async fn clients_that_died_without_a_word_make_room_whether_they_were_idle_or_ow
     let server = on_tcp(limits).await;
     let mut dead = Vec::new();
     for number in 0..limits.connections {
-        let mut stream = from_host(if number % 2 == 0 { 2 } else { 3 }, server).await.unwrap();
+        let mut stream = from_host(2 + number as u8, server).await.unwrap();
         die(&stream);
         if number % 4 < 2 {
             stream.write_all(&request(READ, 0, 1, 0, 4096)).await.unwrap();
         }
         dead.push(stream);
     }
-    let living = tokio::time::timeout(LONG, from_host(4, server));
+    let living = tokio::time::timeout(LONG, from_host(100, server));
     living.await.expect("there is room again").unwrap();
 }
 
@@ -486,6 +486,25 @@ async fn one_host_cannot_take_all_connections() {
     tokio::time::timeout(LONG, again).await.expect("there is room again");
 }
 
+/// Two addresses took all 64, and a third one waited in the queue of the kernel without an answer.
+#[tokio::test]
+async fn several_hosts_leave_room_for_the_next() {
+    let limits = NbdLimits::default();
+    let server = on_tcp(limits).await;
+    let mut taken = Vec::new();
+    for (host, share) in [(2, 32), (3, 16), (4, 8), (5, 4), (6, 2), (7, 1)] {
+        let mut has = 0;
+        while let Ok(client) =
+            tokio::time::timeout(LONG, from_host(host, server)).await.expect("it is told at once")
+        {
+            taken.push(client);
+            has += 1;
+        }
+        assert_eq!(has, share, "host {host}");
+    }
+    tokio::time::timeout(LONG, from_host(8, server)).await.expect("there is room").unwrap();
+}
+
 #[tokio::test]
 async fn clients_that_do_not_finish_the_handshake_make_room() {
     let limits = NbdLimits { handshake: Duration::from_millis(500), ..NbdLimits::default() };
@@ -493,7 +512,7 @@ async fn clients_that_do_not_finish_the_handshake_make_room() {
     let mut idle = Vec::new();
     for number in 0..limits.connections {
         let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(([127, 0, 0, 2 + number as u8 % 2], 0).into()).unwrap();
+        socket.bind(([127, 0, 0, 2 + number as u8], 0).into()).unwrap();
         let mut stream = socket.connect(server).await.unwrap();
         if number % 2 == 0 {
             stream.write_all(&[0, 0]).await.unwrap();
