@@ -164,30 +164,28 @@ impl ConfigSource {
     ///
     /// The file is as it was, or the error is [`FileDiffers`].
     pub(crate) fn persist(&self, config: &Config, permit: &Permit) -> io::Result<()> {
-        self.persist_with(config, permit, || {})
+        self.persist_with(config, permit, || {}, || {})
     }
 
-    /// The same; `replaced` is called when the file has been.
-    fn persist_with(&self, config: &Config, permit: &Permit, replaced: impl FnOnce()) -> io::Result<()> {
+    /// The same; `prepared` is called when the new file is complete under another name, `replaced` when it has its own.
+    fn persist_with(
+        &self,
+        config: &Config,
+        permit: &Permit,
+        prepared: impl FnOnce(),
+        replaced: impl FnOnce(),
+    ) -> io::Result<()> {
         let given_up =
             || io::Error::new(io::ErrorKind::Interrupted, "nobody waits for the change any longer");
         let begun = || permit.begin().map_err(|_| given_up());
         let Some(path) = &self.file else { return begun() };
         let mut known = self.known();
-        let present = match read(path) {
-            Ok(text) => Some(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        if present != *known {
-            let sentence = format!(
-                "{} has changed since the daemon read it: run `lunway reload` to apply the new file, then repeat",
-                path.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, sentence));
-        }
+        let present = unedited(path, known.as_deref())?;
         let text = self.text(present.as_deref().unwrap_or(""), config).map_err(io::Error::other)?;
         let new = Replacement::prepare(path, &text)?;
+        prepared();
+        // That took as long as a disk takes: an edit made meanwhile would be lost without a word.
+        unedited(path, known.as_deref())?;
         // From here on it can only be put back.
         if permit.is_withdrawn() {
             return Err(given_up());
@@ -254,6 +252,23 @@ impl Loaded {
 /// Reads the text of a configuration file.
 fn read(path: &Path) -> io::Result<String> {
     small_file::read_text(path, Config::FILE_LEN_MAX)
+}
+
+/// Reads a file, if it is as `known`; `None`: there is none.
+fn unedited(path: &Path, known: Option<&str>) -> io::Result<Option<String>> {
+    let present = match read(path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    if present.as_deref() == known {
+        return Ok(present);
+    }
+    let sentence = format!(
+        "{} has changed since the daemon read it: run `lunway reload` to apply the new file, then repeat",
+        path.display()
+    );
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, sentence))
 }
 
 /// Undoes a replacement of `old`, unless the file holds something else than `new` by now.
@@ -411,6 +426,11 @@ mod tests {
         source.took(source.load().unwrap().into_parts().1);
         source.persist(&config, &Permit::default()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+        // Also one that is edited while the new content is written.
+        let edit = || fs::write(&path, FILE).unwrap();
+        let error = source.persist_with(&config, &Permit::default(), edit, || panic!("it is replaced"));
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(fs::read_to_string(&path).unwrap(), FILE);
     }
 
     /// Lost was: the data of a `ram:` LUN, whose removal was saved and made after it had been given up.
@@ -422,14 +442,15 @@ mod tests {
         let names = || fs::read_dir(folder.path()).unwrap().count();
         let early = Permit::default();
         early.withdraw();
-        let error = source.persist_with(&changed, &early, || panic!("it is not replaced")).unwrap_err();
+        let error =
+            source.persist_with(&changed, &early, || {}, || panic!("it is not replaced")).unwrap_err();
         assert_eq!((error.kind(), names()), (io::ErrorKind::Interrupted, 1));
         let late = Permit::default();
         let withdraw = || {
             assert!(!fs::read_to_string(&path).unwrap().contains("ram:1M"), "it is replaced");
             late.withdraw();
         };
-        assert!(source.persist_with(&changed, &late, withdraw).is_err());
+        assert!(source.persist_with(&changed, &late, || {}, withdraw).is_err());
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), (FILE.to_owned(), 1));
         // Somebody edits it at that moment: that is not undone, and told with the next change.
         let late = Permit::default();
@@ -437,7 +458,7 @@ mod tests {
             fs::write(&path, "# mine").unwrap();
             late.withdraw();
         };
-        assert!(source.persist_with(&changed, &late, edit).is_err());
+        assert!(source.persist_with(&changed, &late, || {}, edit).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "# mine");
         fs::write(&path, FILE).unwrap();
         source.persist(&changed, &Permit::default()).unwrap();
@@ -448,9 +469,14 @@ mod tests {
         let late = Permit::default();
         assert!(
             source
-                .persist_with(&config, &late, || {
-                    late.withdraw();
-                })
+                .persist_with(
+                    &config,
+                    &late,
+                    || {},
+                    || {
+                        late.withdraw();
+                    }
+                )
                 .is_err()
         );
         assert!(!saved.exists());
