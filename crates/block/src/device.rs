@@ -198,6 +198,13 @@ pub trait BlockDevice: Send + Sync + 'static {
         None
     }
 
+    /// Fault of the name of a file behind the device, a sentence for people: it is gone, or leads to another file, so
+    /// that data may end with the device. `None`: none, or that cannot be told. Asks the file system, and waits for it:
+    /// not on a core.
+    fn lost_name(&self) -> Option<String> {
+        None
+    }
+
     /// The ways by which data reaches the device, in an order that stays; none where there is nothing to tell apart.
     /// Not for each I/O: a call may take a lock and ask the kernel.
     fn paths(&self) -> Vec<PathSample> {

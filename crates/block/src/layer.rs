@@ -119,6 +119,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().backing()
     }
 
+    /// As [`BlockDevice::lost_name`].
+    fn lost_name(&self) -> Option<String> {
+        self.inner().lost_name()
+    }
+
     /// As [`BlockDevice::paths`].
     fn paths(&self) -> Vec<PathSample> {
         self.inner().paths()
@@ -207,6 +212,10 @@ impl<L: Layer> BlockDevice for L {
 
     fn backing(&self) -> Option<String> {
         Layer::backing(self)
+    }
+
+    fn lost_name(&self) -> Option<String> {
+        Layer::lost_name(self)
     }
 
     fn paths(&self) -> Vec<PathSample> {

@@ -348,6 +348,25 @@ fn a_served_file_that_is_moved_or_cut_is_told() {
     assert!(counts.iter().any(|count| count["kind"] == "lost_file" && count["count"] == 1), "{counts:?}");
     fs::copy(&moved, &disk).unwrap();
     comes(|| lost().is_some_and(|why| why.contains("leads to another file")));
+    // The file that is served may have no other name: a copy under its name is another one.
+    let other = folder.join("other.img");
+    image(&other, 1 << 20, 1 << 20);
+    let replace = [IQN, "0", other.to_str().unwrap(), "--replace"];
+    for is_copied in [true, false] {
+        if !is_copied {
+            fs::remove_file(&disk).unwrap();
+        }
+        for (verb, arguments) in
+            [("remove", &[IQN, "0"][..]), ("remove", &[IQN, "0", "--dry-run"]), ("add", &replace)]
+        {
+            let said = refused(lun(folder, verb, arguments));
+            assert!(
+                said.contains("disk.img") && said.contains("deleted") && said.contains("--force"),
+                "{said}"
+            );
+        }
+    }
+    succeed(lun(folder, "remove", &[IQN, "0", "--force", "--dry-run"]));
     fs::rename(&moved, &disk).unwrap();
     comes(|| lost().is_none());
 

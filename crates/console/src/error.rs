@@ -108,6 +108,8 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
         | ChangeError::HasSnapshots { .. }
         | ChangeError::InUse { .. }
         | ChangeError::HoldsData { .. }
+        | ChangeError::Nameless { .. }
+        | ChangeError::LostEnd { .. }
         | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
         ChangeError::ShuttingDown | ChangeError::Late { .. } | ChangeError::GivenUp => {
             StatusCode::SERVICE_UNAVAILABLE
@@ -125,9 +127,10 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
     let refusal = ApiError::new(status, error.to_string());
     match error {
         ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
-        ChangeError::Cut { .. } | ChangeError::InUse { .. } | ChangeError::HoldsData { .. } => {
-            refusal.decided_by("force")
-        }
+        ChangeError::Cut { .. }
+        | ChangeError::InUse { .. }
+        | ChangeError::HoldsData { .. }
+        | ChangeError::Nameless { .. } => refusal.decided_by("force"),
         ChangeError::HasSnapshots { .. } => refusal.decided_by("end_snapshots"),
         ChangeError::Compaction { error: BlockError::Busy, .. } => refusal.ended_by("DELETE"),
         _ => refusal,

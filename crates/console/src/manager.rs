@@ -517,6 +517,7 @@ impl Manager {
             if !ask.end_snapshots {
                 self.server.keeps_snapshots(target.as_str(), lun, size).await.map_err(refused)?;
             }
+            self.server.has_its_end(target.as_str(), lun, size).await.map_err(refused)?;
             if !ask.dry_run {
                 let resized = self.server.resize_lun(target.as_str(), lun, size, ask.end_snapshots).await;
                 resized.map_err(refused)?;

@@ -670,6 +670,10 @@ impl BlockDevice for FileDevice {
         }
     }
 
+    fn lost_name(&self) -> Option<String> {
+        self.inner.names.lost_now()
+    }
+
     fn caching(&self) -> Caching {
         match () {
             () if self.inner.in_memory() => Caching::Memory,

@@ -19,6 +19,9 @@ const GOOD_FOR: Duration = Duration::from_secs(5);
 /// A thread without work ends after this time.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
+/// Stands for the file system of a block device's number; none has it.
+const BLOCK_DEVICE: u64 = u64::MAX;
+
 /// An open file, as it is found again by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
@@ -31,7 +34,7 @@ pub struct NamedFile {
 /// Identity of a file: its file system and inode; of a block device, whose nodes come and go, its number.
 fn id(mode: u32, device: u64, inode: u64, number: u64) -> (u64, u64) {
     match FileType::from_raw_mode(mode) {
-        FileType::BlockDevice => (u64::MAX, number),
+        FileType::BlockDevice => (BLOCK_DEVICE, number),
         _ => (device, inode),
     }
 }
@@ -44,6 +47,10 @@ impl NamedFile {
         let path = std::path::absolute(path).ok()?;
         let id = id(stat.st_mode, stat.st_dev, stat.st_ino, stat.st_rdev);
         Some(Self { path, device: stat.st_dev, id })
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.id.0 == BLOCK_DEVICE
     }
 
     /// Fault of its name, a sentence. Blocks. `None` also where that cannot be told.
@@ -113,6 +120,13 @@ impl NameWatch {
             known.wanted = device.is_some_and(|device| look_soon(device, &self.0));
         }
         known.found.clone()
+    }
+
+    /// Fault of the first name that does not lead to its file, a sentence, as of now. A block device has its data
+    /// without a name, too. Blocks.
+    pub fn lost_now(&self) -> Option<String> {
+        let files = lock(&self.0.files).clone();
+        files.iter().filter(|file| !file.is_block_device()).find_map(NamedFile::check)
     }
 }
 

@@ -676,6 +676,13 @@ impl BlockDevice for VhdxDevice {
         }
     }
 
+    fn lost_name(&self) -> Option<String> {
+        match &self.inner.device {
+            Some(device) => device.lost_name(),
+            None => self.inner.names.lost_now(),
+        }
+    }
+
     fn caching(&self) -> Caching {
         Caching::PageCache
     }

@@ -42,6 +42,7 @@ pub(super) async fn passes_on(subject: &Subject) -> Verdict {
     expect("geometry", shown == inside);
     expect("space", device.space() == probe.space());
     expect("what is wrong with the file behind it", device.backing() == probe.backing());
+    expect("a lost name of the file behind it", device.lost_name() == probe.lost_name());
     expect("paths", device.paths() == probe.paths());
     expect("identity", device.identity() == probe.identity());
     expect("caching", device.caching() == probe.caching());

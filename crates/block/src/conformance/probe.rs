@@ -131,6 +131,10 @@ impl BlockDevice for Probe {
         Some("its file is gone".to_owned())
     }
 
+    fn lost_name(&self) -> Option<String> {
+        Some("its name is gone".to_owned())
+    }
+
     fn paths(&self) -> Vec<PathSample> {
         vec![PathSample { read_ios: 3, ..PathSample::unused("probe", PathState::Up) }]
     }

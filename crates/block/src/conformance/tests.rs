@@ -198,6 +198,10 @@ impl BlockDevice for Broken {
         self.inner.backing()
     }
 
+    fn lost_name(&self) -> Option<String> {
+        self.inner.lost_name()
+    }
+
     fn paths(&self) -> Vec<crate::PathSample> {
         self.inner.paths()
     }

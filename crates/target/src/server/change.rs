@@ -59,8 +59,9 @@ pub struct ChangeOptions<'a> {
     /// Snapshots may end with the logical unit, or the part of it, that is taken away. Otherwise that is
     /// [`ChangeError::HasSnapshots`].
     pub end_snapshots: bool,
-    /// Logical units may be removed that initiators use, and memory that holds data may be removed or replaced.
-    /// Otherwise that is [`ChangeError::InUse`] and [`ChangeError::HoldsData`].
+    /// Logical units may be removed that initiators use, and memory that holds data, or a file without a name, may be
+    /// removed or replaced. Otherwise that is [`ChangeError::InUse`], [`ChangeError::HoldsData`] and
+    /// [`ChangeError::Nameless`].
     pub force: bool,
     /// The device of this logical unit has become the one that the new configuration names already
     /// ([`Server::snapshot_lun`]).
@@ -378,6 +379,8 @@ impl Changer {
         if !draft.force {
             // Before devices are opened for what is refused.
             self.none_is_used(&old, &new, &prepared)?;
+            turn.step("looking for the files of what goes".to_owned());
+            self.none_is_nameless(&old, &new, &prepared)?;
         }
         let to_open =
             |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();

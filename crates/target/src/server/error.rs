@@ -263,6 +263,36 @@ pub enum ChangeError {
         /// Change to it, in words: `is removed`.
         change: &'static str,
     },
+    /// A file that has lost its name would be given up, without leave for it.
+    #[error(
+        "lun {lun} of target {target}: {why}; if the file was deleted, its data are lost once the lun {change}"
+    )]
+    Nameless {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// Fault of the name.
+        why: String,
+        /// Words for what would be done with it: `is removed`.
+        change: &'static str,
+    },
+    /// A raw image would be made longer that was made shorter while it was not served.
+    #[error(
+        "lun {lun} of target {target} has {}, and had {} when it was served last: what is lost of it would read as zeroes if it \
+         grew; restore the image from a backup, or, if the data are not needed, resize it to {present} bytes first, the size that \
+         it has", HumanSize(*present), HumanSize(*before)
+    )]
+    LostEnd {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// Its size, bytes.
+        present: u64,
+        /// Its size when it was served last, bytes.
+        before: u64,
+    },
     /// The server stops.
     #[error("the daemon is shutting down")]
     ShuttingDown,

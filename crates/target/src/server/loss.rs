@@ -1,5 +1,6 @@
 //! Rules of loss: what a change would destroy, for which somebody has to say that it may.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,11 @@ use crate::summary::SessionSummary;
 const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Interval at which it looks.
 const ENDING_POLL: Duration = Duration::from_millis(20);
+
+/// Words of refusals for what a change does with a logical unit.
+const REMOVED: &str = "is removed";
+/// The same.
+const REPLACED: &str = "gets another device";
 
 impl Changer {
     /// Refuses to remove what initiators use, and to remove or replace memory that holds data. Waits for sessions that
@@ -35,6 +41,30 @@ impl Changer {
         }
     }
 
+    /// Refuses to give up a device whose file has lost its name: a deleted file ends with it. Waits for file systems.
+    pub(super) fn none_is_nameless(
+        &self,
+        old: &Config,
+        new: &Config,
+        prepared: &Prepared,
+    ) -> Result<(), ChangeError> {
+        let removed = old.targets.iter().flat_map(|target| {
+            let name = target.name.as_str();
+            let stays = new.target(name);
+            let goes = move |lun: &&LunConfig| stays.is_none_or(|stays| stays.lun(lun.id).is_none());
+            target.luns.iter().filter(goes).map(move |lun| (name, lun.id, REMOVED))
+        });
+        let replaced = prepared.new.iter().map(|(target, lun)| (target.name.as_str(), lun.id, REPLACED));
+        removed.chain(replaced).try_for_each(|(target, lun, change)| {
+            // Outside of the lock, as a file system may not answer.
+            let device = self.transaction().lun(target, lun).map(|served| Arc::clone(&served.device));
+            match device.and_then(|device| device.lost_name()) {
+                None => Ok(()),
+                Some(why) => Err(ChangeError::Nameless { target: target.to_owned(), lun, why, change }),
+            }
+        })
+    }
+
     fn none_is_used_now(&self, old: &Config, new: &Config, prepared: &Prepared) -> Result<(), ChangeError> {
         let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
         let transaction = self.transaction();
@@ -46,7 +76,7 @@ impl Changer {
                 if let Some(initiators) = effects::listed_each(of_target()) {
                     return Err(ChangeError::InUse { place: format!("target {name}"), initiators });
                 }
-                target.luns.iter().try_for_each(|lun| holds_no_data(luns, (name, lun.id), "is removed"))?;
+                target.luns.iter().try_for_each(|lun| holds_no_data(luns, (name, lun.id), REMOVED))?;
                 continue;
             };
             for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
@@ -62,11 +92,11 @@ impl Changer {
                     let place = format!("lun {} of target {name}", lun.id);
                     return Err(ChangeError::InUse { place, initiators });
                 }
-                holds_no_data(luns, (name, lun.id), "is removed")?;
+                holds_no_data(luns, (name, lun.id), REMOVED)?;
             }
         }
         let mut replaced = prepared.new.iter().map(|(target, lun)| (target.name.as_str(), lun.id));
-        replaced.try_for_each(|place| holds_no_data(luns, place, "gets another device"))
+        replaced.try_for_each(|place| holds_no_data(luns, place, REPLACED))
     }
 }
 

@@ -424,7 +424,8 @@ impl Server {
 
     /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices
     /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name. A smaller
-    /// size is [`ChangeError::HasSnapshots`] while there are any, unless they may end with it.
+    /// size is [`ChangeError::HasSnapshots`] while there are any, unless they may end with it; a larger one
+    /// [`ChangeError::LostEnd`], [as said there](Self::has_its_end).
     pub async fn resize_lun(
         &self,
         target: &str,
@@ -435,8 +436,25 @@ impl Server {
         if !end_snapshots {
             self.keeps_snapshots(target, lun, size).await?;
         }
+        self.has_its_end(target, lun, size).await?;
         let resize = self.of_lun(target, lun, |lun| lun.resize(size, end_snapshots))?;
         resize.carry_out(&self.changer.maker.runtime).await
+    }
+
+    /// Refusal to make a raw image longer that lost its end while it was not served: what is lost would read as zeroes,
+    /// and nothing would tell of it any more.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::LostEnd`], [`ChangeError::NotFound`].
+    pub async fn has_its_end(&self, target: &str, lun: u16, size: u64) -> Result<(), ChangeError> {
+        let sizes = |lun: &Lun| (lun.device.geometry().size, lun.shrunk_from());
+        match self.of_lun(target, lun, sizes)? {
+            (present, Some(before)) if size > present => {
+                Err(ChangeError::LostEnd { target: target.to_owned(), lun, present, before })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the data that the disk of a logical unit would lose if it had `size` bytes: a partition or a file

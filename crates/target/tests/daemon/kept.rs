@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
 use lunway_memory::RamDisk;
-use lunway_target::{Config, OpenDevice, Server, SnapshotOrder, StartError, WarningKind};
+use lunway_target::{ChangeError, Config, OpenDevice, Server, SnapshotOrder, StartError, WarningKind};
 
 use crate::support::*;
 
@@ -158,6 +158,14 @@ async fn an_image_that_is_shorter_than_when_it_was_served_last_is_told_until_som
         let found = with_image_of(dir.path(), size * MIB, nothing).await;
         assert_eq!(found, [before.map(|before| before * MIB); 2], "{size} MiB");
     }
+    // What is lost would read as zeroes, and no warning would be left.
+    let grow = async |server: &Server| {
+        for size in [5, 9, 10] {
+            let refused = server.resize_lun(TARGET, 0, size * MIB, false).await.unwrap_err();
+            assert!(matches!(refused, ChangeError::LostEnd { before: 0x90_0000, .. }), "{refused}");
+        }
+    };
+    assert_eq!(with_image_of(dir.path(), 4 * MIB, grow).await, [Some(9 * MIB); 2]);
     let confirm = async |server: &Server| server.resize_lun(TARGET, 0, 4 * MIB, false).await.unwrap();
     assert_eq!(with_image_of(dir.path(), 4 * MIB, confirm).await, [None; 2]);
     assert_eq!(with_image_of(dir.path(), 4 * MIB, nothing).await, [None; 2]);
