@@ -6,7 +6,8 @@ use super::answer::IscsiSense;
 use super::retained::in_run;
 use super::task::{AbortedTask, Collection, Solicited, Task, TaskId, TaskState};
 use super::{
-    Aborted, Before, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent, TaskManagementId,
+    Aborted, AbortedTasks, Before, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent,
+    TaskManagementId,
 };
 use crate::connection::Cdb;
 use crate::negotiation::Negotiated;
@@ -551,10 +552,10 @@ impl TargetConnection {
     }
 
     /// Gives up every task, or those of one logical unit, that a task management function is about. None will be
-    /// answered; those returned are in the driver's hands.
+    /// answered, unless [`set_answered`](Self::set_answered) says otherwise; all of them are in the driver's hands.
     // RFC 7143 [4.2.2.1-3, 11.5.1-2]
-    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, before: Before) -> Vec<TaskId> {
-        let mut executing = Vec::new();
+    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, before: Before) -> AbortedTasks {
+        let mut aborted = AbortedTasks::default();
         for id in self.tasks.ids() {
             let is_meant = |task: &mut Task| {
                 let earlier = match before {
@@ -564,11 +565,16 @@ impl TargetConnection {
                 };
                 earlier && lun.is_none_or(|lun| task.lun == lun)
             };
-            if self.tasks.get_mut(id).is_some_and(is_meant) && self.abort(id) != Aborted::Dropped {
-                executing.push(id);
+            if !self.tasks.get_mut(id).is_some_and(is_meant) {
+                continue;
+            }
+            match self.give_up(id).map(|task| self.keep_dropped(id, task)) {
+                None => aborted.executing.push(id),
+                Some(true) => aborted.dropped.push(id),
+                Some(false) => {}
             }
         }
-        executing
+        aborted
     }
 
     /// RFC 7143 §11.6.1: the task that ABORT TASK names is not there, but its RefCmdSN may still be on its way. Then it
@@ -585,6 +591,14 @@ impl TargetConnection {
     }
 
     fn abort(&mut self, id: TaskId) -> Aborted {
+        match self.give_up(id) {
+            None => Aborted::Executing(id),
+            Some(_) => Aborted::Dropped,
+        }
+    }
+
+    /// Gives up a task that is there. Returns one that the driver does not have.
+    fn give_up(&mut self, id: TaskId) -> Option<Task> {
         // A command that is still in the queue of events has not reached the driver.
         let queued = self
             .events
@@ -598,10 +612,20 @@ impl TargetConnection {
             && let Some(task) = self.tasks.remove(id)
         {
             self.leave_to_driver(id, task);
-            return Aborted::Executing(id);
+            return None;
         }
-        self.end_task(id);
-        Aborted::Dropped
+        self.end_task(id)
+    }
+
+    /// Keeps what the answer to a task without its data needs; `false`: too many wait for theirs, as where an initiator
+    /// sends and aborts without end.
+    fn keep_dropped(&mut self, id: TaskId, mut task: Task) -> bool {
+        let few = self.aborted.len() < usize::from(self.config.command_window);
+        if few {
+            (task.state, task.charged) = (TaskState::Executing, 0);
+            self.aborted.push(AbortedTask { id, task, answered: false, reserved: 0, place: None });
+        }
+        few
     }
 
     /// An aborted task has the memory of its data until the driver completes it. Its place in the window is free at

@@ -191,6 +191,16 @@ pub enum Aborted {
     Executing(TaskId),
 }
 
+/// Tasks that a task management function on a task set gave up.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AbortedTasks {
+    /// The driver has them: as [`Aborted::Executing`].
+    pub executing: Vec<TaskId>,
+    /// They were still waiting for data, or for older commands, and occupy nothing any more. The driver completes each
+    /// when it knows whether they are answered ([`TargetConnection::set_answered`]).
+    pub dropped: Vec<TaskId>,
+}
+
 enum Phase {
     Login(Box<TargetLogin>),
     /// Login, waiting for `grant_login`, `check_proof` or `refuse_login`.

@@ -179,8 +179,10 @@ impl Connection {
                     None => break,
                 },
                 // The commands are dropped already; who resets their unit waits for their end.
-                Some(order) = ticket.orders.recv() => if let Order::AbortTasks { scope, done } = order {
-                    resets.push((scope.lun(), done));
+                Some(order) = ticket.orders.recv() => match order {
+                    Order::AbortTasks { scope, done } => resets.push((scope.lun(), done)),
+                    Order::AbortEarlier { lun, function, .. } => resets.push((lun, function.done)),
+                    _ => {}
                 },
             }
         }

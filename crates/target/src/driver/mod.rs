@@ -380,6 +380,7 @@ impl Connection {
                 }
             }
             Done::Managed(request, managed) => self.managed(request, managed),
+            Done::SiblingManaged { tasks, complete } => self.managed_for_sibling(&tasks, complete),
             Done::Stopped(Some(busy)) => self.predecessors_stopped(busy),
             Done::Stopped(None) => self.end(End::NotReinstated),
             Done::ProofDue => self.core.check_proof(),
@@ -427,8 +428,11 @@ impl Connection {
                 self.core.resume();
                 self.eventful = true;
             }
-            Order::AbortTask { referenced_task_tag, found, done } => {
-                self.abort_for_sibling(referenced_task_tag, &found, done);
+            Order::AbortTask { referenced_task_tag, found, function } => {
+                self.abort_for_sibling(referenced_task_tag, &found, function);
+            }
+            Order::AbortEarlier { lun, before, function } => {
+                self.abort_earlier_for_sibling(lun, before, function);
             }
             Order::AbortTasks { scope, done } => self.abort_for_another(scope, done),
         }

@@ -4,10 +4,11 @@
 //! here commands are dropped, in this session and, by [`Order`]s, in those on other cores. The response is sent only
 //! when the devices have ended every dropped command: until then it could still have its effect, and the initiator may
 //! send it again elsewhere as soon as it has the response. Where a device does not end them in time, the function is
-//! rejected. The commands of the requesting session are then answered when the device answers, as if they had not been
-//! aborted; those that had ended before are answered as cleared by the device server, since their own answers were
-//! dropped. Those of other sessions are not answered, which were told of the reset. In all cases other commands on the
-//! blocks that they write are answered BUSY from the abort until the device has ended them ([`Work::give_up`]).
+//! rejected. The commands of the requesting session, over whichever of its connections, are then answered when the
+//! device answers, as if they had not been aborted; those that had ended before, and those that devices never had, are
+//! answered as cleared by the device server, since their own answers, or their data, were dropped. Those of other
+//! sessions are not answered, which were told of the reset. In all cases other commands on the blocks that they write
+//! are answered BUSY from the abort until the device has ended them ([`Work::give_up`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use lunway_block::Io;
 use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
-use lunway_iscsi::target::{Aborted, Before, Completion, TargetConnection, TaskId, TaskManagementId};
+use lunway_iscsi::target::{
+    Aborted, AbortedTasks, Before, Completion, TargetConnection, TaskId, TaskManagementId,
+};
 use lunway_scsi::{
     AdditionalSense, Lun, NexusTasks, Response, Scope, Sense, SenseKey,
     TaskManagementFunction as ScsiFunction, TaskManagementResponse,
@@ -25,7 +28,7 @@ use tokio::sync::oneshot;
 use super::end::End;
 use super::work::unit_number;
 use super::{Connection, Done, Work, completion};
-use crate::registry::{AbortScope, Cause, Order, Registry};
+use crate::registry::{AbortScope, Cause, Order, Registry, SiblingFunction};
 
 /// Maximum time that a response waits for devices. After that the function is rejected, which is the truth: initiators
 /// then reset something larger. Shorter than the shortest known timer for it (open-iscsi: 15 s for ABORT TASK), so that
@@ -43,11 +46,12 @@ struct AbortWaiter {
 struct AbortedTask {
     task: TaskId,
     lun: Option<u16>,
-    /// A function of another session or connection aborted it as well: it will not be answered.
+    /// A function of another session aborted it as well: it will not be answered.
     by_another: bool,
-    /// Functions of this connection that abort it and have no response yet.
+    /// Functions of this session that abort it and have no response yet.
     functions: u32,
-    /// The device has ended it. The protocol core has it still, to answer it if all these functions are rejected.
+    /// The device has ended it, or never had it. The protocol core has it still, to answer it if all these functions
+    /// are rejected.
     ended: bool,
 }
 
@@ -103,24 +107,24 @@ impl Aborts {
         meant.map(|aborted| aborted.task).collect()
     }
 
-    /// The core has given these commands up, which devices have.
-    fn add(&mut self, tasks: &[TaskId], lun: Option<u16>) {
+    /// The core has given these commands up, which devices have, or which will never get there (`ended`).
+    fn add(&mut self, tasks: &[TaskId], lun: Option<u16>, ended: bool) {
         for &task in tasks {
             // Aborted for the second time, it is in the list already.
             if self.tasks.iter().all(|earlier| earlier.task != task) {
-                self.tasks.push(AbortedTask { task, lun, by_another: false, functions: 0, ended: false });
+                self.tasks.push(AbortedTask { task, lun, by_another: false, functions: 0, ended });
             }
         }
     }
 
-    /// A function of this connection begins.
+    /// A function of this session begins.
     fn begin(&mut self, tasks: &[TaskId]) {
         for aborted in self.tasks.iter_mut().filter(|aborted| tasks.contains(&aborted.task)) {
             aborted.functions += 1;
         }
     }
 
-    /// Another session or connection aborts these.
+    /// Another session aborts these.
     fn aborted_by_another(&mut self, tasks: &[TaskId], core: &mut TargetConnection) {
         let meant = self.tasks.iter_mut().filter(|aborted| tasks.contains(&aborted.task));
         meant.for_each(|aborted| aborted.by_another = true);
@@ -139,7 +143,7 @@ impl Aborts {
         });
     }
 
-    /// A function of this connection has a response. Complete, it has aborted these commands, and they are forgotten.
+    /// A function of this session has a response. Complete, it has aborted these commands, and they are forgotten.
     /// Rejected, as a device has not ended some of them, the initiator takes all for commands that go on: those are
     /// answered when they end, and those that have ended now, unless another function is under way that aborts them.
     fn settle(&mut self, tasks: &[TaskId], complete: bool, core: &mut TargetConnection) {
@@ -171,6 +175,8 @@ pub(super) struct Managed {
     tasks: Vec<TaskId>,
     /// Of ABORT TASK, where the task is not one of this connection: whether it was one of another connection's.
     found: Option<Arc<AtomicBool>>,
+    /// The session's other connections, which hear of the response.
+    siblings: Vec<oneshot::Sender<bool>>,
 }
 
 /// The tasks of a session, for the logical units that another session preempts it from.
@@ -250,25 +256,27 @@ impl Connection {
             Scope::Target => (self.abort_all(earlier), Some(AbortScope::All)),
         };
         self.aborts.begin(&tasks);
-        let mut ends = Vec::new();
+        let (mut ends, mut siblings) = (Vec::new(), Vec::new());
         let (done, end) = oneshot::channel();
         if self.aborts.wait_for(&tasks, done) {
             ends.push(end);
         }
         for sibling in self.ticket.siblings() {
             let (done, end) = oneshot::channel();
-            let scope = |lun| AbortScope::Session { lun, before: request.before() };
+            let (response, complete) = oneshot::channel();
+            let (function, before) = (SiblingFunction { done, complete }, request.before());
             sibling.send(match (&outcome.abort, &found) {
                 (Scope::Nothing, _) | (Scope::Task, None) => continue,
                 (Scope::Task, Some(found)) => {
-                    Order::AbortTask { referenced_task_tag, found: Arc::clone(found), done }
+                    Order::AbortTask { referenced_task_tag, found: Arc::clone(found), function }
                 }
                 (Scope::NexusUnit { lun } | Scope::Unit { lun, .. }, _) => {
-                    Order::AbortTasks { scope: scope(Some(*lun)), done }
+                    Order::AbortEarlier { lun: Some(*lun), before, function }
                 }
-                (Scope::Target, _) => Order::AbortTasks { scope: scope(None), done },
+                (Scope::Target, _) => Order::AbortEarlier { lun: None, before, function },
             });
             ends.push(end);
+            siblings.push(response);
         }
         if let Some(scope) = elsewhere {
             for connection in self.ticket.others_with(nexus.target().name()) {
@@ -278,7 +286,7 @@ impl Connection {
             }
         }
         if ends.is_empty() {
-            return self.managed(request, Managed { function, in_time: true, tasks, found });
+            return self.managed(request, Managed { function, in_time: true, tasks, found, siblings });
         }
         let all = async move {
             for end in ends {
@@ -288,13 +296,17 @@ impl Connection {
         };
         self.executing.push(Work::Elsewhere(Box::pin(async move {
             let in_time = tokio::time::timeout(MANAGEMENT_TIME, all).await.is_ok();
-            Done::Managed(request, Managed { function, in_time, tasks, found })
+            Done::Managed(request, Managed { function, in_time, tasks, found, siblings })
         })));
     }
 
     /// Answers, now that no aborted command runs any longer.
     pub(super) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
         self.aborts.settle(&managed.tasks, managed.in_time, &mut self.core);
+        for sibling in managed.siblings {
+            // One that has ended needs no word.
+            let _ = sibling.send(managed.in_time);
+        }
         let missing = managed.found.is_some_and(|found| !found.load(Ordering::SeqCst));
         let result = match managed.in_time {
             false => TaskManagementResult::REJECTED,
@@ -320,20 +332,50 @@ impl Connection {
         &mut self,
         referenced_task_tag: u32,
         found: &AtomicBool,
-        done: oneshot::Sender<()>,
+        function: SiblingFunction,
     ) {
         match self.abort_one(referenced_task_tag) {
             Aborted::NotFound => return,
             Aborted::Dropped => {}
-            Aborted::Executing(task) => {
-                self.aborts.aborted_by_another(&[task], &mut self.core);
-                self.aborts.wait_for(&[task], done);
-            }
+            Aborted::Executing(task) => self.take_part(vec![task], function),
         }
         found.store(true, Ordering::SeqCst);
     }
 
-    /// Another connection manages tasks that are ours as well.
+    /// Another connection of the session was asked to abort tasks of which some may be ours.
+    pub(super) fn abort_earlier_for_sibling(
+        &mut self,
+        lun: Option<u16>,
+        before: Before,
+        function: SiblingFunction,
+    ) {
+        let tasks = match lun {
+            Some(lun) => self.abort_unit(lun, before),
+            None => self.abort_all(before),
+        };
+        self.take_part(tasks, function);
+    }
+
+    /// A function of another connection of the session aborts these tasks here: they are answered by its response.
+    fn take_part(&mut self, tasks: Vec<TaskId>, SiblingFunction { done, complete }: SiblingFunction) {
+        if tasks.is_empty() {
+            return;
+        }
+        self.aborts.begin(&tasks);
+        self.aborts.wait_for(&tasks, done);
+        self.executing.push(Work::Elsewhere(Box::pin(async move {
+            // Without a response the initiator may count on answers, as after a rejection.
+            let complete = complete.await.unwrap_or(false);
+            Done::SiblingManaged { tasks, complete }
+        })));
+    }
+
+    /// A function of another connection of the session, which aborted these tasks here, has its response.
+    pub(super) fn managed_for_sibling(&mut self, tasks: &[TaskId], complete: bool) {
+        self.aborts.settle(tasks, complete, &mut self.core);
+    }
+
+    /// Another session manages tasks that are ours as well.
     // RFC 7143 [4.2.3.3-7, 4.2.3.3-10]
     pub(super) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
         let before = self.core.commands_in_flight();
@@ -342,8 +384,6 @@ impl Connection {
                 self.abort_unit(lun, Before::Everything)
             }
             AbortScope::All => self.abort_all(Before::Everything),
-            AbortScope::Session { lun: Some(lun), before } => self.abort_unit(lun, before),
-            AbortScope::Session { lun: None, before } => self.abort_all(before),
         };
         if let AbortScope::Cleared { lun } = scope
             && self.core.commands_in_flight() < before
@@ -359,7 +399,7 @@ impl Connection {
         let lun = self.core.lun_of(referenced_task_tag).and_then(unit_number);
         let aborted = self.core.abort_task(referenced_task_tag);
         if let Aborted::Executing(task) = aborted {
-            self.gave_up(&[task], lun);
+            self.gave_up(&AbortedTasks { executing: vec![task], dropped: Vec::new() }, lun);
         }
         aborted
     }
@@ -372,11 +412,11 @@ impl Connection {
         // SAM-5 §4.7.7: up to 255, flat space addressing names the same unit.
         let flat = [0x40 | high, low, 0, 0, 0, 0, 0, 0];
         let usual = Lun::new(lun).0;
-        let mut executing = self.core.abort_tasks(Some(usual), before);
-        if usual != flat {
-            executing.extend(self.core.abort_tasks(Some(flat), before));
+        // Beyond that they are one, and there is nothing left the second time.
+        for address in [usual, flat] {
+            let aborted = self.core.abort_tasks(Some(address), before);
+            self.gave_up(&aborted, Some(lun));
         }
-        self.gave_up(&executing, Some(lun));
         self.await_again(Some(lun))
     }
 
@@ -384,8 +424,8 @@ impl Connection {
         // One by one, as each has to be known by its unit.
         let luns: Vec<_> = self.core.luns_in_flight();
         for lun in luns {
-            let executing = self.core.abort_tasks(Some(lun), before);
-            self.gave_up(&executing, unit_number(lun));
+            let aborted = self.core.abort_tasks(Some(lun), before);
+            self.gave_up(&aborted, unit_number(lun));
         }
         self.await_again(None)
     }
@@ -398,11 +438,12 @@ impl Connection {
         tasks
     }
 
-    /// The core has given commands up that the device has.
-    fn gave_up(&mut self, tasks: &[TaskId], lun: Option<u16>) {
-        self.aborts.add(tasks, lun);
-        if !tasks.is_empty() {
-            self.executing.give_up(|task| tasks.contains(&task));
+    /// The core has given commands up.
+    fn gave_up(&mut self, AbortedTasks { executing, dropped }: &AbortedTasks, lun: Option<u16>) {
+        self.aborts.add(executing, lun, false);
+        self.aborts.add(dropped, lun, true);
+        if !executing.is_empty() {
+            self.executing.give_up(|task| executing.contains(&task));
         }
     }
 }

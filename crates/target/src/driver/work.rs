@@ -53,6 +53,12 @@ pub(super) enum Done {
     },
     /// Commands that a task management function aborts have ended.
     Managed(TaskManagementId, Managed),
+    /// A task management function of another connection of the session, which aborted these commands, is complete, or
+    /// rejected.
+    SiblingManaged {
+        tasks: Vec<TaskId>,
+        complete: bool,
+    },
     /// The connections whose place this one takes begin no command any more, and these are the logical units whose
     /// devices still have some; `None`: that has not come in time.
     Stopped(Option<BTreeSet<u16>>),

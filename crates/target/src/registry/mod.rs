@@ -20,7 +20,7 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use order::{AbortScope, Cause, Order};
+pub(crate) use order::{AbortScope, Cause, Order, SiblingFunction};
 
 /// Discovery sessions at a time: each lasts a moment unless it means harm.
 const DISCOVERIES_MAX: usize = 64;

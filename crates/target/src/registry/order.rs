@@ -23,9 +23,11 @@ pub(crate) enum Order {
         referenced_task_tag: u32,
         /// Set if it is here.
         found: Arc<AtomicBool>,
-        /// Dropped when the task does not run any longer.
-        done: oneshot::Sender<()>,
+        function: SiblingFunction,
     },
+    /// Give up the tasks sent before a function over another connection of the same session, to one logical unit or to
+    /// all.
+    AbortEarlier { lun: Option<u16>, before: Before, function: SiblingFunction },
     /// Give up tasks without an answer.
     AbortTasks {
         scope: AbortScope,
@@ -34,7 +36,16 @@ pub(crate) enum Order {
     },
 }
 
-/// Tasks of a connection that end when another connection manages tasks.
+/// Task management function of another connection of the session: what the two connections tell each other.
+#[derive(Debug)]
+pub(crate) struct SiblingFunction {
+    /// Dropped when no task that it aborts here runs any longer.
+    pub(crate) done: oneshot::Sender<()>,
+    /// Its response: complete, or rejected. Dropped where there is none.
+    pub(crate) complete: oneshot::Receiver<bool>,
+}
+
+/// Tasks of a connection that end when a connection of another session manages tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortScope {
     /// Tasks of a logical unit that was reset.
@@ -43,8 +54,6 @@ pub(crate) enum AbortScope {
     Cleared { lun: u16 },
     /// All.
     All,
-    /// Tasks sent before the function over another connection of the same session, to one logical unit or to all.
-    Session { lun: Option<u16>, before: Before },
 }
 
 impl AbortScope {
@@ -53,7 +62,6 @@ impl AbortScope {
         match self {
             Self::Reset { lun } | Self::Cleared { lun } => Some(lun),
             Self::All => None,
-            Self::Session { lun, .. } => lun,
         }
     }
 }

@@ -103,15 +103,29 @@ impl Many {
         tag: u32,
         ref_cmd_sn: u32,
     ) -> TaskManagementResult {
+        self.begin_to_manage(connection, function, tag, ref_cmd_sn);
+        self.managed(connection)
+    }
+
+    fn begin_to_manage(
+        &mut self,
+        connection: usize,
+        function: TaskManagementFunction,
+        tag: u32,
+        ref_cmd_sn: u32,
+    ) {
         let mut request = TaskManagementRequest::new();
         request.opcode.set_immediate(true);
         request.set_function(function);
         request.lun = (1u64 << 48).into();
-        request.initiator_task_tag = 0x7777.into();
+        request.initiator_task_tag = (0x7700 + u32::from(function.0)).into();
         request.referenced_task_tag = tag.into();
         request.ref_cmd_sn = ref_cmd_sn.into();
         request.cmd_sn = self.cmd_sn.into();
         self.send(connection, &request, &[]);
+    }
+
+    fn managed(&mut self, connection: usize) -> TaskManagementResult {
         let answer = self.receive(connection).expect("an answer");
         assert_eq!(answer.opcode(), Opcode::TASK_MANAGEMENT_RESPONSE);
         TaskManagementResult(answer.header[2])
@@ -341,6 +355,62 @@ fn a_lun_reset_ends_the_tasks_of_all_connections_but_not_later_ones() {
         let answer = session.execute(connection, command(1, 0x50, 0, 0), &[]);
         assert_eq!(answer.tag(), 0x50, "the answer to a task that was reset");
     }
+}
+
+/// Lost was: every answer to the commands of other connections that a rejected function was to abort, and that to any
+/// command that had not begun.
+#[test]
+fn commands_of_all_connections_are_answered_where_the_function_that_was_to_abort_them_is_rejected() {
+    let daemon = Daemon::start(SEVERAL);
+    let mut session = Many::log_in(&daemon, 3);
+    session.streams.iter().for_each(|stream| stream.set_read_timeout(Some(3 * PATIENCE)).unwrap());
+    daemon.slow.hold();
+    let [ended, first, hangs] = [(1, 8), (1, 16), (2, 24)].map(|(connection, block)| {
+        let mut read = command(1, block, block, 1);
+        read.cmd_sn = session.number().into();
+        session.send(connection, &read, &[]);
+        (connection, block, session.cmd_sn - 1)
+    });
+    daemon.slow.await_waiting(3);
+    // Their data is asked for, and does not come.
+    let not_begun = [0, 1].map(|connection| {
+        let mut late = write(1, 32 + connection as u32, 32, 1);
+        late.cmd_sn = session.number().into();
+        session.send(connection, &late, &[]);
+        assert_eq!(session.receive(connection).unwrap().opcode(), Opcode::R2T);
+        (connection, 32 + connection as u32)
+    });
+    session.begin_to_manage(0, TaskManagementFunction::ABORT_TASK, hangs.1, hangs.2);
+    session.begin_to_manage(0, TaskManagementFunction::ABORT_TASK_SET, RESERVED_TAG, 0);
+    // Until all connections have heard of it.
+    for connection in [0, 1, 2] {
+        assert_eq!(session.execute(connection, command(0, 1, 0, 0), &[]).tag(), 1);
+    }
+    daemon.slow.release_at(ended.1.into());
+    daemon.slow.await_waiting(2);
+    let answers = [0, 0, 0, 1, 1].map(|connection| (connection, session.receive(connection).unwrap()));
+    let (managed, cleared): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|(_, answer)| answer.opcode() == Opcode::TASK_MANAGEMENT_RESPONSE);
+    assert_eq!(managed.len(), 2);
+    for (_, answer) in managed {
+        assert_eq!(TaskManagementResult(answer.header[2]), TaskManagementResult::REJECTED);
+    }
+    for (_, answer) in &cleared {
+        assert_eq!((answer.opcode(), answer.header[3]), (Opcode::SCSI_RESPONSE, 2));
+        // ABORTED COMMAND, COMMANDS CLEARED BY DEVICE SERVER.
+        assert_eq!((answer.data.get(4), answer.data.get(14..16)), (Some(&0x0b), Some(&[0x2f, 2][..])));
+    }
+    let mut cleared: Vec<_> =
+        cleared.iter().map(|(connection, answer)| (*connection, answer.tag())).collect();
+    cleared.sort_unstable();
+    assert_eq!(cleared, [not_begun[0], (ended.0, ended.1), not_begun[1]]);
+    daemon.slow.release();
+    for (connection, tag, _) in [first, hangs] {
+        let answer = session.receive(connection).unwrap();
+        assert_eq!((answer.opcode(), answer.tag(), answer.header[3]), (Opcode::DATA_IN, tag, 0));
+    }
+    let result = session.manage(0, TaskManagementFunction::ABORT_TASK_SET, RESERVED_TAG, 0);
+    assert_eq!(result, TaskManagementResult::COMPLETE);
 }
 
 // shows RFC 7143 [11.13.5-1]
