@@ -130,6 +130,26 @@ fn flushers(child: &std::process::Child) -> Vec<bool> {
     flags.map(|flags| flags & PF_MEMALLOC_NOIO != 0).collect()
 }
 
+/// Memory of its own (private, writable) that is not locked, by its mappings: VmFlags of smaps (proc_pid_smaps(5)),
+/// where `lo` is locked, and `dp` what the kernel may drop and never locks, as the state of the vDSO's getrandom.
+fn unlocked(child: &std::process::Child) -> Vec<String> {
+    let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", child.id())).unwrap();
+    let (mut mapping, mut unlocked) = ("", Vec::new());
+    for line in smaps.lines() {
+        match line.strip_prefix("VmFlags:") {
+            None if line.split(' ').next().is_some_and(|range| range.contains('-')) => mapping = line,
+            Some(flags)
+                if mapping.contains(" rw-p ")
+                    && !flags.split(' ').any(|flag| flag == "lo" || flag == "dp") =>
+            {
+                unlocked.push(format!("{mapping}:{flags}"));
+            }
+            _ => {}
+        }
+    }
+    unlocked
+}
+
 #[test]
 fn what_a_kernel_writes_through_waits_for_no_memory_and_is_not_killed_for_it() {
     use rustix::thread::CapabilitySet;
@@ -165,6 +185,8 @@ fn what_a_kernel_writes_through_waits_for_no_memory_and_is_not_killed_for_it() {
         let locked = of_process(&child, "status", "VmLck:");
         let locked: u64 = locked.trim_end_matches(" kB").parse().unwrap();
         assert!(locked > 1000, "{way:?}: {locked} kB are locked");
+        // Stacks and buffers, which come later, too.
+        assert_eq!(unlocked(&child), Vec::<String>::new(), "{way:?}");
         let process = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
         assert!(hear(&socket).contains("STOPPING=1"));

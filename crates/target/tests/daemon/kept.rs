@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
 use lunway_memory::RamDisk;
-use lunway_target::{ChangeError, Config, OpenDevice, Server, SnapshotOrder, StartError, WarningKind};
+use lunway_target::{
+    ChangeError, Config, LunConfig, OpenDevice, Server, SnapshotOrder, StartError, WarningKind,
+};
 
 use crate::support::*;
 
@@ -122,6 +124,15 @@ fn a_state_dir_that_is_gone_is_a_warning_and_nothing_that_it_is_needed_for_is_do
     let refused = daemon.runtime.block_on(daemon.server().create_snapshots(vec![order], 1 << 20));
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("state is lost"), "{why}");
+    // Nor in another one that is in its place.
+    std::fs::create_dir(&path).unwrap();
+    assert_eq!(reserve_out(&mut client, [REGISTER, 0, 7, 8, 1]), 2);
+    let unit = LunConfig::new(5, "ram:1M".parse().unwrap());
+    let added = daemon.change(|config| config.targets[0].luns.push(unit)).map(|_| ());
+    let why = added.expect_err("what it reserves is not known").to_string();
+    assert!(why.contains("state is lost"), "{why}");
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "the other one stays empty");
+    std::fs::remove_dir(&path).unwrap();
     std::fs::rename(dir.path().join("aside"), &path).unwrap();
     assert_eq!(reserve_out(&mut client, [REGISTER, 0, 7, 8, 1]), 0);
     assert_eq!(lost(), 0);
@@ -178,7 +189,7 @@ async fn an_image_that_is_shorter_than_when_it_was_served_last_is_told_until_som
         server.change(remove, Default::default()).await.unwrap();
         let add = |config: &mut Config| {
             let (text, target) = ("raw:/srv/disk.img", &mut config.targets[0]);
-            target.luns.push(lunway_target::LunConfig::new(0, text.parse().unwrap()));
+            target.luns.push(LunConfig::new(0, text.parse().unwrap()));
             Ok(())
         };
         server.change(add, Default::default()).await.unwrap();
