@@ -125,6 +125,8 @@ const FIXES: &[(&str, Run)] = &[
     ("target-secret", Daemon),
     ("target-name", Not(NAMES)),
     ("lun-offline", Not(HAND)),
+    ("lun-lost-file", Not(HAND)),
+    ("lun-shrunk", Not(HAND)),
     ("portal-set", Not(NAMES)),
     ("portal-idle", Daemon),
     ("host-name-cloned", Not(ELSEWHERE)),

@@ -236,6 +236,8 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("target-secret", |facts| warn(facts, "weak_secret")),
     ("target-name", |facts| warn(facts, "odd_name")),
     ("lun-offline", |facts| warn(facts, "offline_lun")),
+    ("lun-lost-file", |facts| warn(facts, "lost_file")),
+    ("lun-shrunk", |facts| warn(facts, "shrunk_lun")),
     ("portal-set", |facts| {
         target(facts).portals[0].portals = vec!["10.0.1.1:3260".into()];
         facts.default_ports = known(vec!["eth1".into()]);
