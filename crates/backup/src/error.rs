@@ -109,6 +109,12 @@ pub enum BackupError {
         /// Error from the source.
         error: BlockError,
     },
+    /// The device that a point is restored to did not keep it.
+    #[error("the device failed to make durable what was restored: {error}")]
+    Flush {
+        /// Error from the device.
+        error: BlockError,
+    },
     /// The device that a point is restored to failed.
     #[error("writing to the device at offset {offset}: {error}")]
     Target {

@@ -124,7 +124,7 @@ pub async fn restore(
     while let Some(done) = running.next().await {
         add(&mut restored, done?);
     }
-    device.flush().await.map_err(|error| BackupError::Target { offset: 0, error })?;
+    device.flush().await.map_err(|error| BackupError::Flush { error })?;
     Ok(restored)
 }
 

@@ -371,8 +371,27 @@ impl Run<'_> {
 
     async fn read(&self, range: Range<u64>) -> Result<Buf> {
         let buf = Buf::for_overwrite((range.end - range.start) as usize);
-        let read = self.request.source.read(range.start, buf).await;
-        read.map_err(|error| BackupError::Source { offset: range.start, error })
+        match self.request.source.read(range.start, buf).await {
+            Ok(data) => Ok(data),
+            Err(error) => Err(self.failed_at(range, error).await),
+        }
+    }
+
+    /// The place at which a read failed: the device's own word, or the first leaf that cannot be read. Over NBD an
+    /// error has no place.
+    async fn failed_at(&self, range: Range<u64>, error: BlockError) -> BackupError {
+        match error.place() {
+            Some(offset) if offset > range.start => return BackupError::Source { offset, error },
+            None => return BackupError::Source { offset: range.start, error },
+            Some(_) => {}
+        }
+        for leaf in range.clone().step_by(LEAF as usize) {
+            let len = LEAF.min(range.end - leaf) as usize;
+            if let Err(error) = self.request.source.read(leaf, Buf::for_overwrite(len)).await {
+                return BackupError::Source { offset: error.place().unwrap_or(leaf), error };
+            }
+        }
+        BackupError::Source { offset: range.start, error }
     }
 
     /// Sends what must be sent. Whatever its end is, no unit is under way any more.
@@ -507,6 +526,8 @@ impl Run<'_> {
         match self.request.source.extents(offset, len, usize::MAX).await {
             // A device that cannot say what is where is read.
             Err(BlockError::Unsupported) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
+            // Where the medium fails, the reads find out: the map of a whole unit may name only its own start.
+            Err(BlockError::Medium { .. }) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
             extents => extents.map_err(|error| BackupError::Source { offset, error }),
         }
     }

@@ -123,6 +123,14 @@ pub enum BlockError {
 }
 
 impl BlockError {
+    /// The first byte that failed, bytes, where the error knows it.
+    pub fn place(&self) -> Option<u64> {
+        match self {
+            Self::Medium { offset } => Some(*offset),
+            _ => None,
+        }
+    }
+
     /// The device is not there, and the operation was not carried out.
     pub fn gone(why: impl Into<String>) -> Self {
         Self::Gone { why: why.into(), fate: Fate::NotDone }

@@ -388,3 +388,22 @@ fn a_sealed_point_is_changed_by_no_command() {
     fs::set_permissions(&second, Permissions::from_mode(0o644)).unwrap();
     succeed(lunway(&["disk", "resize", point, "100M"]));
 }
+
+/// The place was that of the first unit that was asked for.
+#[test]
+fn a_backup_of_a_served_disk_that_was_cut_names_the_place() {
+    let fixture = BackupFixture::new();
+    let served = support::Served::start(&["--lun", &format!("0={}", fixture.path("disk"))]);
+    // In the sixth unit, behind data.
+    let cut = (5 << 20) + (3 << 16);
+    fs::File::options().write(true).open(fixture.path("disk")).unwrap().set_len(cut).unwrap();
+    for words in [
+        ["backup", "run", &served.url(0), &fixture.path("dest")],
+        ["copy", &served.url(0), &fixture.path("copied"), "--verify"],
+    ] {
+        let output = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("at offset {cut}: the medium failed at offset {cut}")), "{said}");
+    }
+}

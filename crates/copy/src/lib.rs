@@ -115,7 +115,7 @@ pub enum TransferError {
     Io {
         /// The device that failed.
         side: Side,
-        /// First byte of the request.
+        /// First byte that failed, as far as the device says which; else that of the request.
         offset: u64,
         /// Error from the device.
         error: BlockError,
@@ -163,11 +163,17 @@ impl fmt::Display for Side {
 }
 
 fn source_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
-    move |error| TransferError::Io { side: Side::Source, offset, error, paths: String::new() }
+    move |error| {
+        let offset = error.place().unwrap_or(offset);
+        TransferError::Io { side: Side::Source, offset, error, paths: String::new() }
+    }
 }
 
 fn destination_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
-    move |error| TransferError::Io { side: Side::Destination, offset, error, paths: String::new() }
+    move |error| {
+        let offset = error.place().unwrap_or(offset);
+        TransferError::Io { side: Side::Destination, offset, error, paths: String::new() }
+    }
 }
 
 /// Result of a comparison.
