@@ -42,9 +42,21 @@ pub(crate) fn tell(text: fmt::Arguments<'_>, end: &str) {
     let _ = write!(io::stderr().lock(), "{text}{end}");
 }
 
-/// Prints a document on one line.
+/// Prints a document on one line, which may end up on a terminal.
 pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
-    print(&value.to_string())
+    print(&escaped(value))
+}
+
+/// A document with [unprintable characters](is_unprintable) as escapes: of JSON only those below U+0020 have to be.
+fn escaped(value: &Value) -> String {
+    let mut text = String::new();
+    for char in value.to_string().chars() {
+        match is_unprintable(char) {
+            true => text += &format!("\\u{:04x}", u32::from(char)),
+            false => text.push(char),
+        }
+    }
+    text
 }
 
 /// A heading: bold for a person.
@@ -56,9 +68,16 @@ pub(crate) fn heading(text: &str) -> String {
     }
 }
 
-/// Returns text from another machine without the characters that control terminals.
+/// Returns text from another machine without the characters that control terminals, or the order of what they show.
 pub(crate) fn clean(text: &str) -> String {
-    text.replace(char::is_control, "\u{FFFD}")
+    text.replace(is_unprintable, "\u{FFFD}")
+}
+
+/// A control character, or one that is not shown and changes how others are: separators of lines, and the formats that
+/// hide text or turn it around (Unicode UAX #9 §2, "Bidi_Control"; zero width, U+FEFF).
+fn is_unprintable(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}')
 }
 
 /// `1 point`, `2 points`.
@@ -147,6 +166,11 @@ mod tests {
 
     #[test]
     fn what_a_target_says_cannot_control_the_terminal() {
+        let hostile = "a\u{9b}2J\u{7f}\u{202e}b\u{2028}\u{feff}ä";
+        assert_eq!(clean(hostile), "a\u{FFFD}2J\u{FFFD}\u{FFFD}b\u{FFFD}\u{FFFD}ä");
+        let document = serde_json::json!({ "name": hostile });
+        assert_eq!(escaped(&document), r#"{"name":"a\u009b2J\u007f\u202eb\u2028\ufeffä"}"#);
+        assert_eq!(serde_json::from_str::<Value>(&escaped(&document)).unwrap(), document);
         assert_eq!(clean("disk\x1b[2J\r\n"), "disk\u{FFFD}[2J\u{FFFD}\u{FFFD}");
         let rows = [["iqn.a\x1b[2J\nroot".to_owned()]];
         assert_eq!(table(["INITIATOR"], &rows, "none"), "INITIATOR\niqn.a\u{FFFD}[2J\u{FFFD}root");
