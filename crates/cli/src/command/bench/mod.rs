@@ -2,6 +2,7 @@
 
 pub(super) mod arguments;
 mod client;
+pub(super) mod durable;
 mod live;
 mod output;
 pub(super) mod plan;
@@ -25,6 +26,7 @@ use lunway_device::OpenOptions;
 
 use self::arguments::{ArrivalsName, ProfileName, RwModeName, block_size, distribution, rate, region};
 use self::client::Client;
+use self::durable::make_durable;
 use self::output::Outputs;
 use self::plan::{Measured, Plan, may_write};
 use self::watch::Watch;
@@ -145,10 +147,11 @@ impl Bench {
         let spec = device::parse(&self.device)?;
         let task = self.task()?;
         self.outputs.check(&spec)?;
-        let (measured, streamed) = device::run(self.measure(&spec, &task))?;
+        let (measured, streamed, durable) = device::run(self.measure(&spec, &task))?;
         self.outputs.write(&spec.to_string(), &measured)?;
         streamed?;
-        measured.judge()
+        measured.judge()?;
+        durable.map_err(Failure::Failed)
     }
 
     /// Makes sense of what depends on each other.
@@ -184,7 +187,7 @@ impl Bench {
         &self,
         spec: &DeviceSpec,
         task: &Task,
-    ) -> Result<(Measured, Result<(), Failure>), Failure> {
+    ) -> Result<(Measured, Result<(), Failure>, anyhow::Result<()>), Failure> {
         let (writes, direct) = match task {
             Task::Job(rw) => (rw.writes(), false),
             Task::File(file) => (file.writes(), file.direct()),
@@ -200,12 +203,19 @@ impl Bench {
         Tail::tell(spec, opened.device.geometry().size);
         let cancel = interrupt::watch();
         let measured = self.measure_on(&opened.device, spec, task, &cancel).await;
+        let durable = match &measured {
+            Ok(_) if writes && !cancel.is_cancelled() => make_durable(&*opened.device, &cancel).await,
+            _ => Ok(()),
+        };
         let paths = opened.device.paths();
         opened.close_or_log().await;
         let (mut measured, streamed) = measured?;
         measured.wire = Wire::measure(self.wire.as_deref(), &paths, &measured.outcomes, &cancel);
         measured.notes.extend(measured.wire.lines());
-        Ok((measured, streamed))
+        if let Err(error) = &durable {
+            measured.warnings.push(error.to_string());
+        }
+        Ok((measured, streamed, durable))
     }
 
     async fn measure_on(

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use lunway_bench::profile::Options;
-use lunway_bench::{Region, cache_truth};
+use lunway_bench::{Cancel, Region, cache_truth};
 use lunway_block::size::HumanSize;
 use lunway_block::spec::{DeviceSpec, split_options};
 use lunway_block::{BlockDevice, Geometry};
 use lunway_device::OpenOptions;
 use lunway_report::Fact;
 
+use crate::command::bench::durable::make_durable;
 use crate::command::bench::plan::looked_for;
 use crate::device;
 use crate::failure::Failure;
@@ -165,6 +166,16 @@ impl Opened {
             );
         }
         notes
+    }
+
+    /// Makes durable what was written to the devices that may be.
+    pub(super) async fn make_durable(&self, candidates: &[Candidate], cancel: &Cancel) -> anyhow::Result<()> {
+        for (candidate, device) in candidates.iter().zip(&self.devices) {
+            if !device.geometry().read_only {
+                make_durable(&**device, cancel).await.with_context(|| candidate.name())?;
+            }
+        }
+        Ok(())
     }
 
     /// A file is waited for until its last holder is gone: those of here go first.

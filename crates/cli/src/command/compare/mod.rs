@@ -137,7 +137,7 @@ impl Compare {
             candidate.label = Some(label.clone());
         }
         self.files.check(&candidates.iter().map(Candidate::spec).collect::<Vec<_>>())?;
-        let (comparison, document, failed) = device::run(self.measure(&candidates))?;
+        let (comparison, document, failed, durable) = device::run(self.measure(&candidates))?;
         self.show(&comparison, &document)?;
         match failed {
             Some(Failed { of, error, only: true }) => Err(Failure::failed(anyhow!(
@@ -149,19 +149,23 @@ impl Compare {
             None if !comparison.complete => {
                 Err(Failure::failed(anyhow!("interrupted: the verdicts are of the pairs until then")))
             }
-            None => Ok(()),
+            None => durable.map_err(Failure::Failed),
         }
     }
 
     async fn measure(
         &self,
         candidates: &[Candidate],
-    ) -> Result<(Comparison, Document, Option<Failed>), Failure> {
+    ) -> Result<(Comparison, Document, Option<Failed>, anyhow::Result<()>), Failure> {
         let opened = Opened::open(candidates, self.direct).await?;
         let cancel = interrupt::watch();
         let compared = self.compare(candidates, &opened, &cancel).await;
         let facts = opened.facts(candidates);
         let caches = opened.caches(candidates, self.size).await;
+        let durable = match &compared {
+            Ok(_) if !cancel.is_cancelled() => opened.make_durable(candidates, &cancel).await,
+            _ => Ok(()),
+        };
         opened.close().await;
         let (comparison, notes, failed) = compared?;
         let subject: Vec<String> = candidates.iter().map(Candidate::name).collect();
@@ -169,7 +173,8 @@ impl Compare {
         document.environment = facts.into_iter().chain(lunway_report::environment()).collect::<Vec<Fact>>();
         document.environment.push(crate::command::doctor::of_place());
         document.notes.extend(notes.into_iter().chain(caches));
-        Ok((comparison, document, failed))
+        document.warnings.extend(durable.as_ref().err().map(|error| format!("{error:#}")));
+        Ok((comparison, document, failed, durable))
     }
 
     async fn compare(
