@@ -126,9 +126,9 @@ pub trait BlockDevice: Send + Sync + 'static {
         Io::Ready(self.geometry().check(offset, len).map(|()| None))
     }
 
-    /// Writes what another file holds, without its bytes passing through this process: the host's file system has both
-    /// files share them. `false`: it does not, and nothing has changed; the bytes have to be [written](Self::write). As
-    /// durable as a volatile write. A [`Layer`](crate::Layer) answers `false`.
+    /// Writes what another file holds, without its bytes passing through this process: the host's kernel has both files
+    /// share them, or copies them. `false`: not these, see [`FileRange::put_into`], and nothing has changed; the bytes
+    /// have to be [written](Self::write). As durable as a volatile write. A [`Layer`](crate::Layer) answers `false`.
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
     }

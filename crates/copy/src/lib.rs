@@ -14,11 +14,11 @@
 //! how anything is shown.
 
 mod pieces;
+mod refusals;
 mod skip;
 mod zeroes;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -26,6 +26,7 @@ use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf, Zeroing};
 
 use pieces::{Content, Piece, Pieces};
+use refusals::Refusals;
 use zeroes::{is_zero, runs};
 
 pub use skip::Skipped;
@@ -36,9 +37,10 @@ const IN_FLIGHT: usize = 8;
 /// Copies all of `source` to the start of `destination`.
 ///
 /// What the source says is not data, and what is zeroes when read, is not sent: the destination is told to be zero
-/// there, or left alone where [`before`](Self::before) says that it is. Where both lie in files of a file system with
-/// reflinks, data is shared instead of moved, and not looked at: zeroes in it are shared as data. The order of writes
-/// is not defined; everything is durable when [`copy`](Self::copy) has returned.
+/// there, or left alone where [`before`](Self::before) says that it is. Where both lie in files of one file system of
+/// this host, data does not pass through this process. With reflinks it is shared and not looked at: zeroes in it are
+/// shared as data. Otherwise the kernel copies what has no zeroes ([`BlockDevice::adopt`]). The order of writes is not
+/// defined; everything is durable when [`copy`](Self::copy) has returned.
 pub struct Transfer<'a> {
     /// Device to copy.
     pub source: &'a dyn BlockDevice,
@@ -286,13 +288,13 @@ impl Transfer<'_> {
 
     async fn copy_all(&self, progress: &mut dyn FnMut(u64)) -> Result<Copied, TransferError> {
         let mut copied = Copied::default();
-        let unshared = AtomicBool::new(false);
+        let refusals = Refusals::default();
         let mut pieces = self.pieces();
         let mut running = FuturesUnordered::new();
         loop {
             while running.len() < IN_FLIGHT && !(self.is_cancelled)() {
                 match pieces.next().await.map_err(source_error(pieces.position()))? {
-                    Some(piece) => running.push(self.move_piece(piece, &unshared)),
+                    Some(piece) => running.push(self.move_piece(piece, &refusals)),
                     None => break,
                 }
             }
@@ -339,7 +341,7 @@ impl Transfer<'_> {
     }
 
     /// Gives the piece back with the number of bytes that were written.
-    async fn move_piece(&self, piece: Piece, unshared: &AtomicBool) -> Result<(Piece, u64), TransferError> {
+    async fn move_piece(&self, piece: Piece, refusals: &Refusals) -> Result<(Piece, u64), TransferError> {
         if self.before == Before::Unfinished && self.compare_piece(piece).await?.1.is_none() {
             return Ok((piece, 0));
         }
@@ -348,7 +350,7 @@ impl Transfer<'_> {
             self.zero(piece.offset, len).await.map_err(destination_error(piece.offset))?;
             return Ok((piece, 0));
         }
-        if self.share(piece, unshared).await? {
+        if self.adopt(piece, refusals).await? {
             return Ok((piece, piece.len));
         }
         let data = self.read_source(piece).await?;
@@ -370,20 +372,19 @@ impl Transfer<'_> {
         Ok((piece, written))
     }
 
-    /// Has the destination share the piece with the source, where both lie in files of a file system that can. Whether
-    /// it does is the same for all pieces, as a rule: the first that does not ends the attempts.
-    async fn share(&self, piece: Piece, unshared: &AtomicBool) -> Result<bool, TransferError> {
-        if unshared.load(Ordering::Relaxed) {
+    /// Has the destination take the piece out of the source's file, where both lie in files of a file system that can.
+    async fn adopt(&self, piece: Piece, refusals: &Refusals) -> Result<bool, TransferError> {
+        if refusals.passes_over() {
             return Ok(false);
         }
         let lent = self.source.lend(piece.offset, piece.len).await.map_err(source_error(piece.offset))?;
-        let shared = match lent.filter(|_| self.padded(piece.len) == piece.len) {
+        let adopted = match lent.filter(|_| self.padded(piece.len) == piece.len) {
             Some(range) => self.destination.adopt(piece.offset, range).await,
             None => return Ok(false),
         };
-        let shared = shared.map_err(destination_error(piece.offset))?;
-        unshared.fetch_or(!shared, Ordering::Relaxed);
-        Ok(shared)
+        let adopted = adopted.map_err(destination_error(piece.offset))?;
+        refusals.note(adopted);
+        Ok(adopted)
     }
 
     async fn compare_piece(&self, piece: Piece) -> Result<(Piece, Option<u64>), TransferError> {

@@ -621,12 +621,12 @@ impl BlockDevice for FileDevice {
                         return Err(error);
                     }
                     let to = inner.fd().try_clone_to_owned()?.into();
-                    let result = match from.share_with(&to, offset) {
+                    let result = match from.put_into(&to, offset) {
                         Ok(false) => return Ok(false),
                         Ok(true) => Ok(()),
                         Err(error) => Err(BlockError::from(error).after_a_part()),
                     };
-                    // What cannot be shared is copied through the page cache.
+                    // What is not shared is copied through the page cache.
                     inner.dirtied(host, from.len);
                     inner.written_here(offset, from.len, Durability::Volatile, result).map(|()| true)
                 })

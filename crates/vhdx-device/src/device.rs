@@ -612,7 +612,15 @@ impl BlockDevice for VhdxDevice {
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         match self.inner.geometry().check_write(offset, from.len) {
             Ok(()) if from.len > 0 => {
-                self.on(|workers| &workers.writes, move |inner| inner.adopt(offset, &from))
+                let (inner, host) = (Arc::clone(&self.inner), Owner::current_key().group());
+                self.inner.workers.writes.io_cached(from.len, move || {
+                    let adopted = inner.adopt(offset, &from)?;
+                    if adopted {
+                        // What is not shared is copied through the page cache.
+                        inner.dirtied(host, from.len);
+                    }
+                    Ok(adopted)
+                })
             }
             checked => Io::Ready(checked.map(|()| false)),
         }

@@ -1,4 +1,4 @@
-//! Ranges of files that copies share instead of moving their bytes.
+//! Ranges of files that copies have the kernel share or copy.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -32,14 +32,14 @@ impl Inner {
     pub(crate) fn adopt(&self, offset: u64, from: &FileRange) -> Result<bool, BlockError> {
         self.change(offset, from.len, |chain| {
             let Backing::File(file) = chain.disks()[0].storage() else { return Ok(false) };
-            let mut shared = false;
+            let mut there = false;
             chain.write_by(offset, from.len, &mut |to, part| {
                 let len = part.end - part.start;
                 let part = FileRange { file: Arc::clone(&from.file), offset: from.offset + part.start, len };
-                if part.share_with(file, to)? {
-                    shared = true;
-                } else if shared {
-                    // Another block's part is shared already, and a refusal must leave everything as it was.
+                if part.put_into(file, to)? {
+                    there = true;
+                } else if there {
+                    // Another block's part is there already, and a refusal must leave everything as it was.
                     copy_bytes(&part, file, to)?;
                 } else {
                     return Ok(false);

@@ -1,4 +1,5 @@
-//! Space shared between files (`lend`, `adopt`) on XFS, which a loop device brings: contents, and who holds them.
+//! Bytes that do not pass through this process (`lend`, `adopt`): space shared on XFS, which a loop device brings, and
+//! copies by the kernel on tmpfs. Contents, and who holds them.
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs::File;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, Buf, Durability, FileRange};
+use lunway_file::{FileDevice, FileOptions};
 use lunway_foreign::{machine_lacks, program};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{CreateOptions, DiskKind, create};
@@ -156,4 +158,48 @@ async fn a_refusal_in_the_middle_is_copied_and_one_at_the_beginning_changes_noth
     assert!(!device.adopt(MIB, own).await.unwrap());
     assert!(read(&device).await == bytes);
     device.close(CLOSE_TIME).await.unwrap();
+}
+
+/// Lost would be the sparseness of what is converted: the kernel copies zeroes as any other bytes.
+#[tokio::test]
+async fn a_file_system_that_shares_nothing_copies_what_has_no_zeroes() {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        machine_lacks("a tmpfs on /dev/shm");
+        return;
+    }
+    let folder = tempfile::tempdir_in(memory).unwrap();
+    let mut image = vec![7; 4 << 20];
+    // The beginnings of two units are zero, and one whole unit is, which is the last of its range.
+    image[64 << 10..96 << 10].fill(0);
+    image[128 << 10..192 << 10].fill(0);
+    image[160 << 10] = 1;
+    image[(2 << 20) + (960 << 10)..3 << 20].fill(0);
+    std::fs::write(folder.path().join("image"), &image).unwrap();
+    let options = FileOptions { read_only: true, ..FileOptions::default() };
+    let from = FileDevice::open(folder.path().join("image"), &options).unwrap();
+    let path = folder.path().join("to.vhdx");
+    make(&path, 2 << 20);
+    let to = open(&path, false);
+    let mut taken = Vec::new();
+    for at in 0..4 {
+        let lent = from.lend(at * MIB, MIB).await.unwrap().unwrap();
+        taken.push(to.adopt(4096 + at * MIB, lent).await.unwrap());
+    }
+    assert_eq!(taken, [true, true, false, true]);
+    to.close(CLOSE_TIME).await.unwrap();
+    let mut expected = vec![0; SIZE as usize];
+    expected[4096..4096 + (4 << 20)].copy_from_slice(&image);
+    expected[4096 + (2 << 20)..4096 + (3 << 20)].fill(0);
+    assert!(read(&open(&path, true)).await == expected);
+    // And the other way round, over two blocks.
+    let from = open(&path, true);
+    File::create(folder.path().join("back")).unwrap().set_len(SIZE).unwrap();
+    let back = FileDevice::open(folder.path().join("back"), &FileOptions::default()).unwrap();
+    for offset in [4096, MIB] {
+        let lent = from.lend(offset, MIB - 4096).await.unwrap().unwrap();
+        assert!(back.adopt(offset, lent).await.unwrap());
+    }
+    let bytes = back.read(0, Buf::zeroed(2 << 20)).await.unwrap();
+    assert!(bytes[4096..(2 << 20) - 4096] == expected[4096..(2 << 20) - 4096]);
 }
