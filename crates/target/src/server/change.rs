@@ -404,7 +404,7 @@ impl Changer {
         let made = !draft.dry_run;
         let before = self.shared.serving();
         let mut effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
-        effects.extend(effects::lost_luns(&old, &served, &sessions, made));
+        effects.extend(effects::lost_luns(&old, &served, &before.targets, &sessions, made));
         effects.extend(effects::lost_memory(&old, &served, made));
         effects.extend(effects::served_again(&old, &served));
         let (portals, later) = (self.shared.portals.now(), prepared.sockets.portals());

@@ -283,18 +283,33 @@ fn opened_or_closed(target: &TargetConfig, before: Option<Admits>, now: Admits) 
     }
 }
 
-/// Logical units that a change takes away from targets with sessions, a sentence each.
-pub(super) fn lost_luns(old: &Config, new: &Config, sessions: &[SessionSummary], made: bool) -> Vec<String> {
+/// Returns `true` if a session with a target, which is looked for among `serving`, may use one of its logical units.
+pub(super) fn sees(serving: &BTreeMap<String, Arc<Target>>, session: &SessionSummary, lun: u16) -> bool {
+    let found = serving.iter().find(|(name, _)| session.target.eq_ignore_ascii_case(name));
+    let view = found
+        .map(|(_, target)| target.view_of(&session.initiator, session.peer.ip(), session.user.as_deref()));
+    view.is_none_or(|view| view.luns.is_none_or(|luns| luns.contains(&lun)))
+}
+
+/// Logical units that a change takes away from sessions that may use them, a sentence each. `serving` is what it
+/// changes.
+pub(super) fn lost_luns(
+    old: &Config,
+    new: &Config,
+    serving: &BTreeMap<String, Arc<Target>>,
+    sessions: &[SessionSummary],
+    made: bool,
+) -> Vec<String> {
     let lose = if made { "lose" } else { "would lose" };
     let targets = old.targets.iter().filter_map(|target| Some((target, new.target(target.name.as_str())?)));
     targets
         .flat_map(|(old, new)| {
-            let of = |session: &&SessionSummary| session.target.eq_ignore_ascii_case(old.name.as_str());
-            let names: Vec<_> = sessions.iter().filter(of).map(titled).collect();
-            let names = listed(&names);
             let gone = old.luns.iter().filter(|lun| new.lun(lun.id).is_none());
             gone.filter_map(move |lun| {
-                Some(format!("sessions with target {} {lose} lun {}: {}", old.name, lun.id, names.as_ref()?))
+                let of = |session: &&SessionSummary| session.target.eq_ignore_ascii_case(old.name.as_str());
+                let losing = sessions.iter().filter(of).filter(|session| sees(serving, session, lun.id));
+                let names = listed(&losing.map(titled).collect::<Vec<_>>())?;
+                Some(format!("sessions with target {} {lose} lun {}: {names}", old.name, lun.id))
             })
         })
         .collect()

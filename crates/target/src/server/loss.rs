@@ -80,12 +80,7 @@ impl Changer {
                 continue;
             };
             for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
-                let sees = |session: &&SessionSummary| {
-                    let view = serving.targets.get(name).map(|target| {
-                        target.view_of(&session.initiator, session.peer.ip(), session.user.as_deref())
-                    });
-                    view.is_none_or(|view| view.luns.is_none_or(|luns| luns.contains(&lun.id)))
-                };
+                let sees = |session: &&SessionSummary| effects::sees(&serving.targets, session, lun.id);
                 let is_served = luns.contains_key(&(name.to_owned(), lun.id));
                 let users = of_target().filter(|_| is_served).filter(sees);
                 if let Some(initiators) = effects::listed_each(users) {

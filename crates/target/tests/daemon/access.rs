@@ -113,6 +113,29 @@ fn a_rule_that_changes_changes_what_sessions_see_and_ends_those_that_may_not_be(
     assert_eq!(refusal(daemon.address, login(1)), LoginError::AuthorizationFailed);
 }
 
+#[test]
+fn a_session_does_not_lose_a_logical_unit_that_it_may_not_see() {
+    let seer = "iqn.2026-11.com.example:seer";
+    let daemon = daemon_with(&format!(
+        "[[target.acl]]\ninitiators = [\"{seer}\"]\n[[target.acl]]\ninitiators = [\"*\"]\nluns = [0]"
+    ));
+    let removed = |daemon: &Daemon| {
+        let edit = |config: &mut Config| {
+            config.targets[0].luns.retain(|lun| lun.id == 0);
+            Ok(())
+        };
+        let options = ChangeOptions { dry_run: true, force: true, ..ChangeOptions::default() };
+        let tried = daemon.runtime.block_on(daemon.server().change(edit, options)).unwrap().effects;
+        tried.into_iter().filter(|effect| effect.starts_with("sessions")).collect::<Vec<_>>()
+    };
+    let _masked = daemon.log_in().ready();
+    assert_eq!(removed(&daemon), [""; 0]);
+    let _seeing = Client::log_in(daemon.address, as_initiator(seer)).unwrap().ready();
+    let [told] = &removed(&daemon)[..] else { panic!("{:?}", removed(&daemon)) };
+    assert!(told.starts_with(&format!("sessions with target {TARGET} would lose lun 1: {seer} (")), "{told}");
+    assert!(!told.contains(INITIATOR), "{told}");
+}
+
 /// What a change would mean, and everything stays as it is.
 fn tried(daemon: &Daemon, mut edit: impl FnMut(&mut Config)) -> Vec<String> {
     let edit = |config: &mut Config| {
