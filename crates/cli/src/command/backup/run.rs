@@ -121,7 +121,7 @@ impl Run {
         if self.skip_free {
             refuse_users(&spec)?;
         } else {
-            may_be_read(&spec)?;
+            refuse_directory(&spec)?;
         }
         let cancel = interrupt::watch();
         let destination = folder.show("");
@@ -130,7 +130,12 @@ impl Run {
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let opened = runtime.wait(device::open(&spec, &options))?;
-        if let Err(refused) = whole(&spec, opened.device.geometry().size) {
+        let mut allowed = whole(&spec, opened.device.geometry().size);
+        if allowed.is_ok() && !self.skip_free {
+            // One that is refused has no point that the warning would be about.
+            allowed = warn_of_users(&spec, "data written during the backup may be in the point only in part");
+        }
+        if let Err(refused) = allowed {
             runtime.wait(opened.close_or_log());
             return Err(refused);
         }
@@ -266,9 +271,8 @@ fn source_name(spec: &DeviceSpec) -> Result<String, Failure> {
     }
 }
 
-/// Says that somebody may be writing to the source, and refuses a directory.
-fn may_be_read(spec: &DeviceSpec) -> Result<(), Failure> {
-    warn_of_users(spec, "data written during the backup may be in the point only in part")?;
+/// Refuses a directory in words, before it is opened as a disk.
+fn refuse_directory(spec: &DeviceSpec) -> Result<(), Failure> {
     let Some(path) = file_of(spec) else { return Ok(()) };
     if path.metadata().is_ok_and(|file| file.is_dir()) {
         return Err(Failure::failed(anyhow!("{} is a directory: name a disk", path.display())));
