@@ -57,6 +57,7 @@ mod served_file;
 mod supervisor;
 mod tail;
 mod terminal;
+mod writer;
 
 use std::process::ExitCode;
 

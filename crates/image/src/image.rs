@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use lunway_vhdx::{Locator, Storage, format::Guid, open_as_parent, open_file};
+use lunway_vhdx::{Locator, Storage, format::Guid, open_as_parent};
 
 use crate::error::OpenError;
 use crate::layer::{Layer, Raw};
@@ -64,9 +64,10 @@ enum Parent {
 impl Image<File> {
     /// Opens and locks a file, for reading, and its parents, which are looked for in the folder of the first and below.
     ///
-    /// A qcow2 file, and any parent, that another program may be writing to is refused: QEMU keeps tables of a qcow2
-    /// file in memory until it flushes, so that data of long ago would be missing, and a child would show the changes
-    /// of its parent. No program begins to write to it while it is open.
+    /// A file, and any parent, that another program may be writing to is refused: QEMU keeps tables of a qcow2 file in
+    /// memory until it flushes, so that data of long ago would be missing, tables of a VHD file are read once and would
+    /// not show the blocks that it adds, and a child would show the changes of its parent. No program begins to write
+    /// to it while it is open.
     ///
     /// # Errors
     ///
@@ -82,11 +83,7 @@ impl Image<File> {
         };
         let mut expected = None;
         loop {
-            let must_rest = next == BackingFormat::Qcow2 || !layers.is_empty();
-            let file = match must_rest {
-                true => open_as_parent(&path).map_err(|error| OpenError::of_writer(&path, error))?,
-                false => open_file(&path, false)?,
-            };
+            let file = open_as_parent(&path).map_err(|error| OpenError::of_writer(&path, error))?;
             let (layer, parent) = open_layer(file, next)?;
             if let (Some(expected), Some(found)) = (expected.take(), layer.info().id)
                 && expected != found

@@ -24,6 +24,7 @@ use crate::interrupt::Requests;
 use crate::no_shrink::NoShrink;
 use crate::protection::Protection;
 use crate::tail::Tail;
+use crate::writer::Writer;
 use crate::{device, sector, supervisor, terminal};
 
 /// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than
@@ -107,6 +108,9 @@ impl Attach {
                 }
             };
             Tail::tell(&spec, opened.device.geometry().size);
+            if let Some(writer) = Writer::of(&spec).filter(|_| opened.device.geometry().read_only) {
+                tracing::warn!("{writer}");
+            }
             tell_of_sizes(&spec, &*opened.device, self.nbd.is_some());
             match (&self.nbd, &self.fuse) {
                 (Some(address), _) => self.serve_nbd(address, &spec, opened, &mut requests).await,

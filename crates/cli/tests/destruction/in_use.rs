@@ -7,8 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
+
 use super::data;
-use super::support::{IQN, PATIENCE, Served, finish, image, interrupted, lunway, succeed, until};
+use super::support::{IQN, PATIENCE, Running, Served, finish, image, interrupted, lunway, succeed, until};
 
 #[test]
 fn a_copy_that_is_running_keeps_its_partial_file() {
@@ -134,6 +136,48 @@ fn a_qcow2_file_that_qemu_writes_is_read_by_no_command() {
     assert_eq!(&fs::read(&copy).unwrap()[4 << 20..5 << 20], &[7; 1 << 20]);
 }
 
+/// It was served read-only, and its LUN went on showing what it held before QEMU added blocks.
+#[test]
+fn a_vhd_file_that_qemu_writes_is_read_by_no_command() {
+    let (Some(qemu), Some(img)) = (lunway_foreign::program("qemu-io"), lunway_foreign::program("qemu-img"))
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, copy, points) = (path("disk.vhd"), path("copy.img"), path("points"));
+    fs::create_dir(&points).unwrap();
+    let words = ["create", "-q", "-f", "vpc", "-o", "force_size=on", &disk, "64M"];
+    assert!(Command::new(&img).args(words).output().unwrap().status.success());
+    let lun = format!("0={disk}");
+    for (options, refused) in [(&[][..], true), (&["-r"], false)] {
+        let mut guest = Command::new(&qemu);
+        guest.args(["-f", "vpc"]).args(options).arg(&disk).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guest = guest.spawn().unwrap();
+        // It answers when the image is open.
+        let mut said = BufReader::new(guest.stdout.take().unwrap());
+        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        said.read_line(&mut String::new()).unwrap();
+        for words in [
+            vec!["copy", &disk, &copy],
+            vec!["disk", "info", &disk],
+            vec!["backup", "run", &disk, &points],
+            vec!["serve", "--open", "--listen", "127.0.0.1:0", "--iqn", IQN, "--no-api", "--lun", &lun],
+        ] {
+            if !refused && words[0] == "serve" {
+                drop(Served::start(&["--lun", &lun, "--no-api"]));
+                continue;
+            }
+            let output = finish(lunway(&words), PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(i32::from(refused)), "{words:?}: {said}");
+            assert_eq!(said.contains("in that program's memory"), refused, "{words:?}: {said}");
+        }
+        drop(guest.stdin.take());
+        assert!(guest.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn a_disk_that_qemu_writes_becomes_nobodys_parent() {
     let Some(qemu) = lunway_foreign::program("qemu-io") else { return };
@@ -217,6 +261,50 @@ fn a_copy_of_a_disk_that_qemu_writes_says_so() {
 }
 
 #[test]
+fn a_disk_that_qemu_writes_is_served_for_reading_with_a_warning() {
+    let Some(qemu) = lunway_foreign::program("qemu-io") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (raw, vhdx) = (path("disk.img"), path("disk.vhdx"));
+    data(Path::new(&raw));
+    succeed(lunway(&["disk", "create", &vhdx, "--from", &raw]));
+    let (socket, nbd) = (path("api.sock"), path("nbd.sock"));
+    let at = format!("unix:{nbd}");
+    for (disk, format, options, writes) in [
+        (&raw, "raw", &[][..], true),
+        (&vhdx, "vhdx", &[], true),
+        (&raw, "raw", &["-r"], false),
+        (&vhdx, "vhdx", &["-r"], false),
+    ] {
+        let mut guest = Command::new(&qemu);
+        guest.args(["-f", format]).args(options).arg(disk).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guest = guest.spawn().unwrap();
+        // It answers when the image is open.
+        let mut said = BufReader::new(guest.stdout.take().unwrap());
+        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        said.read_line(&mut String::new()).unwrap();
+        let lun = format!("0=readonly:{disk}");
+        let told = |running: Running| {
+            running.signal(Signal::TERM);
+            let output = running.end(PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let warning = format!("{disk} is in use by a program that has locked a part of it");
+            assert_eq!(said.contains(&warning), writes, "{lun}: {said}");
+        };
+        let attached = Running::start(lunway(&["attach", disk, "--read-only", "--nbd", &at]));
+        until(|| Path::new(&nbd).exists());
+        told(attached);
+        let mut serve = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN, "--open"]);
+        serve.args(["--lun", &lun, "--socket", &socket]);
+        let served = Running::start(serve);
+        until(|| finish(lunway(&["lun", "list", "--socket", &socket]), PATIENCE).status.success());
+        told(served);
+        drop(guest.stdin.take());
+        assert!(guest.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -234,6 +322,7 @@ fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(&format!("name lun:{IQN}/{lun} as the source instead")), "{said}");
+        assert!(!said.contains("only in part"), "a warning of a point that is not made: {said}");
         assert!(!said.contains("such as QEMU") || said.contains("another lunway"), "{said}");
     }
 }

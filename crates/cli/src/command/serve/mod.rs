@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::interrupt::{Reloads, Requests};
 use crate::protection::Protection;
 use crate::tail::Tail;
+use crate::writer::Writer;
 use crate::{device, supervisor, terminal};
 
 /// Time in which initiators have to log out when the server ends.
@@ -266,6 +267,12 @@ fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevi
         let opened = lunway_device::open(name.spec(), &options).await?;
         if let Some(tail) = Tail::of(name.spec(), opened.device.geometry().size) {
             tracing::warn!("{tail} and is not served: lengthen the file, as with truncate -s %4096");
+        }
+        if opened.device.geometry().read_only {
+            let spec = name.spec().clone();
+            if let Ok(Some(writer)) = tokio::task::spawn_blocking(move || Writer::of(&spec)).await {
+                tracing::warn!("{writer}");
+            }
         }
         Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close_or_log())) })
     })
