@@ -1,4 +1,4 @@
-//! A target that deviates from RFC 7143 without harm is used, and what it does is told once; one that is silent
+//! A target that deviates from RFC 7143 without harm is used, and what it does is told once; one that is silent, busy
 //! or hostile costs a sentence.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use support::{IQN, PATIENCE, Served, assert_same_bytes, finish, image, lunway};
 
@@ -18,7 +19,10 @@ const R2T: u8 = 0x31;
 /// Numbers of the operations SYNCHRONIZE CACHE (10) and (16) (SBC-4 §5).
 const FLUSHES: [u8; 2] = [0x35, 0x91];
 const SCSI_COMMAND: u8 = 0x01;
+const SCSI_RESPONSE: u8 = 0x21;
 const DATA_IN: u8 = 0x25;
+/// The status BUSY (SAM-5 §5.3.1).
+const BUSY: u8 = 0x08;
 
 /// The next PDU of a session without digests (RFC 7143 §11.2).
 fn pdu(stream: &mut TcpStream) -> Option<Vec<u8>> {
@@ -121,6 +125,34 @@ fn a_measurement_fails_whose_flush_is_not_answered_or_fails() {
     // What only reads has nothing to flush.
     let read = ["bench", "fault:flush:ram:16M", "--rw", "randread", "--size", "64K"];
     assert!(finish(lunway(&read), PATIENCE).status.success());
+}
+
+/// It said nothing for 50 seconds.
+#[test]
+fn an_inspection_of_a_busy_target_says_what_it_waits_for_and_ends_in_time() {
+    let served = Served::start(&["--lun", "0=ram:16M"]);
+    let busy = |mut pdu: Vec<u8>| {
+        let ends = pdu[0] == SCSI_RESPONSE || pdu[0] == DATA_IN && pdu[1] & 1 == 1;
+        if pdu[0] == DATA_IN && !ends {
+            return None;
+        }
+        if ends {
+            pdu.truncate(HEADER_LEN);
+            (pdu[0], pdu[1], pdu[2], pdu[3]) = (SCSI_RESPONSE, 0x80, 0, BUSY);
+            pdu[4..16].fill(0);
+            pdu[36..48].fill(0);
+        }
+        Some(pdu)
+    };
+    let busy = format!("iscsi://{}/{IQN}/0?command_timeout=5s", way(&served.address, busy));
+    let begun = Instant::now();
+    let output = finish(lunway(&["inspect", &busy]), PATIENCE);
+    let (said, took) = (String::from_utf8_lossy(&output.stderr).into_owned(), begun.elapsed());
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("answers REPORT LUNS with BUSY: waiting for up to"), "{said}");
+    assert_eq!(said.matches("waiting for").count(), 1, "{said}");
+    // Its own time, and not that of each further command.
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(9), "{took:?}: {said}");
 }
 
 #[test]

@@ -111,6 +111,11 @@ async fn report_luns(fresh: &mut FreshSession) -> Result<Result<Vec<u16>, String
     // It is answered by LUN 0 whether or not there is a unit (SPC-4 §6.33).
     fresh.address(Lun::new(0));
     let answer = ask(fresh, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
+    if answer.is_transient() {
+        // Whatever is asked next would be put off as long.
+        let (portal, why) = (Exchange::portal(fresh), answer.describe());
+        return Err(OpenError::Command { portal, command: "REPORT LUNS", why });
+    }
     let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();
     let number = |lun: Lun| match lun.address() {
         LunAddress::Unit(number) => Some(number),

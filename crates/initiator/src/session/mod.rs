@@ -22,7 +22,7 @@ mod doubt;
 mod loss;
 mod proof;
 mod reject;
-mod schedule;
+pub(crate) mod schedule;
 mod shared;
 pub(crate) mod slots;
 pub(crate) mod traffic;

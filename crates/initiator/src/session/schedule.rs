@@ -13,7 +13,7 @@ use super::{End, Life, Logout, SessionState};
 use crate::session::slots::{AwaitedCommand, Effect, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
-fn what(cdb: &Cdb) -> String {
+pub(crate) fn what(cdb: &Cdb) -> String {
     let mut bytes = [0; 16];
     let len = cdb.len().min(bytes.len());
     bytes[..len].copy_from_slice(&cdb[..len]);

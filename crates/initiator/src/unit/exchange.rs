@@ -4,12 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lunway_block::duration::HumanTime;
 use lunway_block::{BlockError, Buf, SharedBuf};
 use lunway_iscsi::Cdb;
 use lunway_scsi::{AdditionalSense, Sense, SenseKey, Status};
 
 use crate::OpenError;
 use crate::session::Session;
+use crate::session::schedule::what;
 use crate::session::slots::{Command, Effect, Outcome};
 
 /// Most repetitions of a command because of unit attentions.
@@ -57,7 +59,7 @@ impl Answer {
     }
 
     /// Returns `true` if the command may succeed later.
-    fn is_transient(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(self.status, Status::BUSY | Status::TASK_SET_FULL)
             || self.status == Status::CHECK_CONDITION
                 && self.sense.as_ref().is_some_and(|sense| {
@@ -105,27 +107,47 @@ pub(crate) trait Exchange: Send {
     fn patience(&self) -> Duration;
 }
 
+/// Time for which a target may put off a command before that is said: longer than a queue takes to have room again, and
+/// shorter than people wait before they take a command for hung.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// Asks until neither a unit attention nor a busy target stands in the way, or patience ends. Collects the attentions.
+/// A warning says what is waited for, and how long at most.
 pub(crate) async fn ask<E: Exchange>(
     exchange: &mut E,
     cdb: &[u8],
     data_in: usize,
     attentions: &mut Vec<AdditionalSense>,
 ) -> Result<Answer, OpenError> {
-    let until = Instant::now() + exchange.patience();
+    let begun = Instant::now();
     let mut wait = Duration::from_millis(5);
-    for _ in 0..ATTENTIONS_MAX {
+    let (mut attended, mut told) = (0, false);
+    loop {
         let answer = exchange.exchange(cdb, data_in).await?;
-        if let Some(code) = answer.attention() {
+        if attended < ATTENTIONS_MAX
+            && let Some(code) = answer.attention()
+        {
             attentions.push(code);
-        } else if answer.is_transient() && Instant::now() < until {
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(Duration::from_secs(1));
-        } else {
+            attended += 1;
+            continue;
+        }
+        let left = exchange.patience().saturating_sub(begun.elapsed());
+        if !answer.is_transient() || left.is_zero() {
             return Ok(answer);
         }
+        if begun.elapsed() >= TOLD_AFTER && !told {
+            told = true;
+            tracing::warn!(
+                "{} answers {} with {}: waiting for up to {} more",
+                exchange.portal(),
+                what(&Cdb::new(cdb)),
+                answer.describe(),
+                HumanTime::millis(left.as_millis() as u64)
+            );
+        }
+        tokio::time::sleep(wait.min(left)).await;
+        wait = (wait * 2).min(Duration::from_secs(1));
     }
-    exchange.exchange(cdb, data_in).await
 }
 
 /// A session that others use at the same time.
