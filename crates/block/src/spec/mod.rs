@@ -20,6 +20,7 @@
 //!
 //! This module only reads and prints: what opens the devices is elsewhere.
 
+mod error;
 mod fault;
 mod iscsi_url_text;
 mod options;
@@ -30,13 +31,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use error::SpecError;
 pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url_text::IscsiUrlText;
 pub use options::split_options;
 
-use crate::duration::{DurationError, ExactDuration, parse_duration};
-use crate::rate::{ExactRate, RateError, parse_rate};
-use crate::size::{ExactSize, SizeError, parse_size};
+use crate::duration::{ExactDuration, parse_duration};
+use crate::rate::{ExactRate, parse_rate};
+use crate::size::{ExactSize, parse_size};
 
 /// Maximum number of stacked decorators: more than anybody needs, and no text can exhaust the stack.
 pub const DEPTH_MAX: usize = 16;
@@ -173,92 +175,6 @@ const CACHE_KEY: &str = "?cache=";
 
 /// Kinds that a size follows; alone they are hardly meant as the name of a file.
 const SIZED: [&str; 2] = ["ram", "null"];
-
-/// Reason why a text does not name a device. The sentence never holds the whole text, which may contain a secret.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SpecError {
-    /// Nothing there.
-    #[error("a device is missing{}: expected a path or one of {KINDS}", behind(.after))]
-    Missing {
-        /// The decorator before it; empty at the start.
-        after: String,
-    },
-    /// A word before a colon that is not a kind of device.
-    #[error(
-        "`{kind}:` is not a kind of device: expected a path or one of {KINDS}; a file of that name is written ./{kind}:…"
-    )]
-    UnknownKind {
-        /// The word.
-        kind: String,
-    },
-    /// `ram:` and the like without a usable size.
-    #[error("in `{kind}:SIZE`: {source}")]
-    Size {
-        /// The kind of device.
-        kind: &'static str,
-        /// Error in the size.
-        source: SizeError,
-    },
-    /// `ram` alone.
-    #[error("`{kind}` is written {kind}:SIZE, such as {kind}:1G; a file of that name is written ./{kind}")]
-    NoSize {
-        /// The kind of device.
-        kind: &'static str,
-    },
-    /// `rate:` without a usable rate.
-    #[error("in `rate:RATE:DEVICE`: {0}")]
-    Rate(#[from] RateError),
-    /// A size of 0.
-    #[error("in `{kind}:SIZE`: the size must not be 0")]
-    Zero {
-        /// The kind of device.
-        kind: &'static str,
-    },
-    /// `delay:` without a usable time.
-    #[error("in `delay:TIME:DEVICE`: {0}")]
-    Time(#[from] DurationError),
-    /// `fault:` without a usable spec.
-    #[error("in `fault:SPEC:DEVICE`: {0}")]
-    Fault(#[from] FaultSpecError),
-    /// `raw:`, `vhdx:`, `paths:` and the like without a path.
-    #[error("`{kind}:` needs a path behind it")]
-    EmptyPath {
-        /// The kind of device.
-        kind: &'static str,
-    },
-    /// `?cache=` with another word behind it.
-    #[error(
-        "`?cache={value}`: none or writeback is expected; a file of that name is written with ?cache=writeback behind it"
-    )]
-    Cache {
-        /// The word.
-        value: String,
-    },
-    /// `?cache=` behind what is no raw file.
-    #[error("`?cache=` is for raw files and block devices, which {path} is not")]
-    CacheOfOther {
-        /// The path before it.
-        path: String,
-    },
-    /// `iscsi:` that does not go on with `//host`.
-    #[error("an iSCSI address is written iscsi://[user[%secret]@]host[:port]/iqn/lun")]
-    IscsiForm,
-    /// A path that cannot be written down.
-    #[error(
-        "{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name"
-    )]
-    NotUtf8 {
-        /// The path, as far as it can be shown.
-        path: String,
-    },
-    /// Decorators nested beyond reason.
-    #[error("more than {DEPTH_MAX} decorators are nested")]
-    TooDeep,
-}
-
-fn behind(after: &str) -> String {
-    if after.is_empty() { String::new() } else { format!(" behind `{after}:`") }
-}
 
 impl DeviceSpec {
     /// Reads the grammar of this module.
@@ -588,209 +504,4 @@ impl fmt::Display for DeviceSpec {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn every_form_of_the_grammar_is_read_and_printed_back() {
-        for text in [
-            "ram:64M",
-            "null:4T",
-            "/dev/sdb",
-            "disk.img",
-            "./ram:4G",
-            "file:ram:4G",
-            "file:strange.vhdx",
-            "raw:disk.qcow2",
-            "raw:ram:4G",
-            "stats:raw:/dev/sdb?cache=none",
-            "raw:odd?cache=none?cache=writeback",
-            "disk.img?cache=none",
-            "/dev/sdb?cache=none",
-            "file:ram:4G?cache=none",
-            "file:strange.vhdx?cache=none",
-            "odd?cache=none?cache=writeback",
-            "folder?cache=x/disk.img?cache=none",
-            "readonly:disk.img?cache=none",
-            "disk.VHDX",
-            "child.avhdx",
-            "vhdx:no-extension",
-            "disk.vhd",
-            "child.avhd",
-            "vhd:no-extension",
-            "disk.qcow2",
-            "qcow2:disk.vhd",
-            "vhd:disk.qcow2",
-            "vhdx:iscsi://san.example/iqn.2026-11.com.example:disk/3",
-            "vhdx:readonly:ram:1G",
-            "vhdx:file:plain.img",
-            "vhdx:vhdx:disk.vhdx",
-            "vhdx:a/b:c",
-            "san/paths.toml",
-            "disk7-paths.toml",
-            "paths:disk7.toml",
-            "file:paths.toml",
-            "iscsi://10.0.0.1:3260/iqn.2026-01.example:disk/0?portal=10.0.1.1:3260",
-            "delay:200us:ram:1G",
-            "rate:100M:disk.img",
-            "fault:read=0.01:ram:1M",
-            "readonly:stats:delay:5ms:rate:1M:fault:write@1M-2M,seed=7:vhdx:x",
-        ] {
-            let spec = DeviceSpec::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert_eq!(spec.to_string(), text);
-        }
-        assert_eq!(DeviceSpec::parse("file:a.img"), DeviceSpec::parse("a.img"));
-        assert_eq!(DeviceSpec::parse("a.img?cache=writeback"), DeviceSpec::parse("a.img"));
-        let cached = |text: &str| match DeviceSpec::parse(text) {
-            Ok(DeviceSpec::File { path, cache, .. }) => (path.display().to_string(), cache),
-            other => panic!("{text}: {other:?}"),
-        };
-        assert_eq!(cached("a.img"), ("a.img".to_owned(), FileCache::WriteBack));
-        assert_eq!(cached("a.img?cache=none"), ("a.img".to_owned(), FileCache::None));
-        assert_eq!(DeviceSpec::parse("vhdx:a.vhdx"), DeviceSpec::parse("a.vhdx"));
-    }
-
-    #[test]
-    fn errors_name_what_was_wrong_and_what_is_expected() {
-        for (text, part) in [
-            ("", "a device is missing: expected a path or one of iscsi://"),
-            ("readonly:", "a device is missing behind `readonly:`"),
-            ("delay:5ms", "a device is missing behind `delay:`"),
-            ("rams:4G", "`rams:` is not a kind of device"),
-            ("http://u%s@host/", "`http:` is not a kind"),
-            ("ram:", "in `ram:SIZE`: `` is not a size"),
-            ("ram:4X", "`4X` is not a size"),
-            ("ram", "`ram` is written ram:SIZE"),
-            ("readonly:null", "`null` is written null:SIZE"),
-            ("null:0", "must not be 0"),
-            ("rate:0B:ram:1M", "must not be 0"),
-            ("rate:50:ram:1M", "such as 50M"),
-            ("delay:5:ram:1M", "`5` is not a duration"),
-            ("fault:reed:ram:1M", "in `fault:SPEC:DEVICE`"),
-            ("file:", "`file:` needs a path"),
-            ("raw:", "`raw:` needs a path"),
-            ("paths:", "`paths:` needs a path"),
-            ("?cache=none", "`file:` needs a path"),
-            ("a.img?cache=nine", "none or writeback is expected"),
-            ("a.vhdx?cache=none", "which a.vhdx is not"),
-            ("a.qcow2?cache=none", "which a.qcow2 is not"),
-            ("vhd:", "`vhd:` needs a path"),
-            ("iscsi:host", "iscsi://[user"),
-        ] {
-            let error = DeviceSpec::parse(text).unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn the_back_end_is_found_through_all_decorators() {
-        let mut spec = DeviceSpec::parse("stats:fault:read:rate:1M:readonly:delay:1ms:ram:1M").unwrap();
-        assert_eq!(spec.leaf(), &DeviceSpec::Ram { size: 1 << 20 });
-        *spec.leaf_mut() = DeviceSpec::Null { size: 1 << 21 };
-        assert_eq!(spec.leaf(), &DeviceSpec::Null { size: 1 << 21 });
-        assert_eq!(spec.leaf().inner(), None);
-        assert_eq!(spec.inner().map(DeviceSpec::leaf), Some(spec.leaf()));
-    }
-
-    #[test]
-    fn a_file_that_was_opened_is_named_as_raw_and_other_devices_stay() {
-        let named = |text: &str| DeviceSpec::parse(text).unwrap().with_format().to_string();
-        assert_eq!(named("readonly:a.img?cache=none"), "readonly:raw:a.img?cache=none");
-        assert_eq!(named("raw:a.img"), "raw:a.img");
-        for other in ["ram:1M", "a.vhdx", "san/paths.toml", "iscsi://h/iqn.a:b/0"] {
-            assert_eq!(named(other), other);
-        }
-    }
-
-    #[test]
-    fn a_relative_file_is_found_from_a_folder_and_an_absolute_one_stays() {
-        let named =
-            |text: &str| DeviceSpec::parse(text).unwrap().in_folder(Path::new("/etc/lunway")).to_string();
-        assert_eq!(named("stats:disk.img?cache=none"), "stats:/etc/lunway/disk.img?cache=none");
-        assert_eq!(named("san/paths.toml"), "/etc/lunway/san/paths.toml");
-        for other in ["/dev/sdb", "ram:1M", "iscsi://h/iqn.a:b/0"] {
-            assert_eq!(named(other), other);
-        }
-        let located = |text: &str| DeviceSpec::located(text, Path::new("/etc/lun way")).unwrap();
-        assert_eq!(
-            located("stats:iscsi://u@h/iqn.a:b/0?secret_file=a%20b&target_user=t&target_secret_file=../c"),
-            "stats:iscsi://u@h/iqn.a:b/0?secret_file=/etc/lun%20way/a%20b&target_user=t&target_secret_file=/etc/lun%20way/../c"
-        );
-        assert_eq!(
-            located("iscsi://u%hunter2@h/iqn.a:b/0?target_secret_file=c"),
-            "iscsi://u%hunter2@h/iqn.a:b/0?target_secret_file=/etc/lun%20way/c"
-        );
-        for other in
-            ["iscsi://u@h/iqn.a:b/0?secret_file=/s", "iscsi://u@h/iqn.a:b/0?secret_file=%2Fs", "ram:1M"]
-        {
-            assert_eq!(located(other), other);
-        }
-        assert_eq!(located("stats:disk.img"), "stats:/etc/lun way/disk.img");
-    }
-
-    #[test]
-    fn nesting_ends_at_the_limit() {
-        let nested = |depth: usize| DeviceSpec::parse(&format!("{}ram:1M", "stats:".repeat(depth)));
-        assert!(nested(DEPTH_MAX).is_ok());
-        assert_eq!(nested(DEPTH_MAX + 1), Err(SpecError::TooDeep));
-        assert_eq!(nested(1_000_000), Err(SpecError::TooDeep));
-    }
-
-    #[test]
-    fn a_secret_is_kept_but_never_printed() {
-        let text = "delay:1ms:iscsi://user%hunter2@host/iqn.2026-01.example:d/1";
-        let spec = DeviceSpec::parse(text).unwrap();
-        assert_eq!(spec.to_string(), "delay:1ms:iscsi://user%***@host/iqn.2026-01.example:d/1");
-        assert!(!format!("{spec:?} {spec:#?}").contains("hunter2"));
-        let DeviceSpec::Delay { inner, .. } = &spec else { panic!("{spec:?}") };
-        let DeviceSpec::Iscsi { url } = &**inner else { panic!("{inner:?}") };
-        assert_eq!(url.expose_secret(), "iscsi://user%hunter2@host/iqn.2026-01.example:d/1");
-    }
-
-    fn any_spec() -> impl Strategy<Value = DeviceSpec> {
-        let leaf = prop_oneof![
-            (1..=u64::MAX).prop_map(|size| DeviceSpec::Ram { size }),
-            (1..=u64::MAX).prop_map(|size| DeviceSpec::Null { size }),
-            ("[a-z./:]{1,12}(\\.vhdx|\\?cache=none|\\?cache=x)?", any::<bool>(), any::<bool>()).prop_map(
-                |(path, direct, raw)| {
-                    let cache = if direct { FileCache::None } else { FileCache::WriteBack };
-                    let format = if raw { FileFormat::Raw } else { FileFormat::Unsaid };
-                    DeviceSpec::File { path: path.into(), format, cache }
-                }
-            ),
-            "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),
-            ("[a-z./:]{1,12}(\\.vhd|\\.qcow2)?", any::<bool>()).prop_map(|(path, vhd)| DeviceSpec::Image {
-                path: path.into(),
-                format: if vhd { ImageFormat::Vhd } else { ImageFormat::Qcow2 },
-            }),
-        ];
-        leaf.prop_recursive(6, 7, 1, |inner| {
-            let inner = inner.prop_map(Box::new);
-            prop_oneof![
-                (any::<u64>(), inner.clone()).prop_map(|(nanos, inner)| DeviceSpec::Delay {
-                    time: Duration::from_nanos(nanos),
-                    inner
-                }),
-                (any::<NonZeroU64>(), inner.clone())
-                    .prop_map(|(bytes_per_second, inner)| DeviceSpec::Rate { bytes_per_second, inner }),
-                inner.clone().prop_map(|inner| DeviceSpec::ReadOnly { inner }),
-                inner.prop_map(|inner| DeviceSpec::Stats { inner }),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_printed_reads_back_as_itself(spec in any_spec()) {
-            prop_assert_eq!(DeviceSpec::parse(&spec.to_string()), Ok(spec));
-        }
-
-        #[test]
-        fn no_text_panics(text in "((ram|delay|rate|fault|iscsi|readonly|file)(:|://|%|@|=|,|-|[0-9]|[a-z]){0,8}){0,5}|.*") {
-            if let Ok(spec) = DeviceSpec::parse(&text) {
-                let _ = (spec.to_string(), format!("{spec:?}"));
-            }
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,163 @@
+//! Tests of configurations as text and back.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    let config = Config::from_toml(text, "lunway.toml")?;
+    config.check()?;
+    Ok(config)
+}
+
+fn error(text: &str) -> String {
+    parse(text).expect_err(text).to_string()
+}
+
+#[test]
+fn a_long_value_is_not_repeated_whole() {
+    let long = "x".repeat(1 << 20);
+    for text in [
+        format!("listen = [\"{long}\"]"),
+        format!("{long} = 1"),
+        format!("[[target]]\nname = \"{long}\""),
+        format!(
+            "[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"{long}:\""
+        ),
+    ] {
+        let message = parse(&text).expect_err("it is wrong").to_string();
+        assert!(message.chars().count() < 3 * PART_MAX && message.contains("more characters"), "{message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_not_read() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"listen = []").unwrap();
+    file.as_file().set_len(6 << 30).unwrap();
+    let message = Config::from_file(file.path()).expect_err("it is too long").to_string();
+    assert!(message.ends_with("it has more than 4 MiB"), "{message}");
+    let message = Config::from_file(Path::new("/dev/zero")).expect_err("no file").to_string();
+    assert!(message.ends_with("it is not a regular file"), "{message}");
+}
+
+fn secret_file(secret: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "{secret}").unwrap();
+    file
+}
+
+const TARGET: &str = "[[target]]\nname = \"iqn.2026-11.com.example:a\"\n";
+
+#[test]
+fn a_file_with_everything_in_it_is_understood() {
+    let (one, two) = (secret_file("sesame open one"), secret_file("sesame open two"));
+    let text = format!(
+        "listen = [\"127.0.0.1\", \"[::1]:3261\"]\ncores = 2\nheader_digest = \"require\"\n[limits]\nsessions = 7\npoll = \"0s\"\n{TARGET}alias = \"A\"\n\
+         [[target.chap]]\nuser = \"u\"\nsecret_file = \"{}\"\n[target.mutual_chap]\nuser = \"t\"\nsecret_file = \"{}\"\n\
+         [[target.lun]]\nid = 5\ndevice = \"ram:1G\"\nsector = 4096\nread_only = true\nremovable = true\nserial = \"S1\"\n",
+        one.path().display(),
+        two.path().display(),
+    );
+    let config = parse(&text).unwrap();
+    assert_eq!(config.listen, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
+    assert_eq!((config.cores, config.limits.sessions, config.limits.poll), (Some(2), 7, Duration::ZERO));
+    assert_eq!(config.limits.command_window, Limits::default().command_window);
+    assert_eq!((config.header_digest, config.data_digest), (DigestUse::Require, DigestUse::Allow));
+    let target = &config.targets[0];
+    assert_eq!(
+        (target.chap[0].user.as_str(), target.mutual_chap.as_ref().unwrap().user.as_str()),
+        ("u", "t")
+    );
+    let lun = &target.luns[0];
+    assert_eq!((lun.id, lun.device.as_written(), lun.sector), (5, "ram:1G", Some(4096)));
+    assert!(lun.read_only && lun.removable);
+    assert_eq!(lun.serial.as_deref(), Some("S1"));
+}
+
+#[test]
+fn errors_name_the_file_the_line_and_the_key() {
+    assert_eq!(
+        error("listen = [\"127.0.0.1\"]\ncores = \"two\"\n"),
+        "lunway.toml, line 2, cores: invalid type: string \"two\", expected usize"
+    );
+    let unknown = error(&format!("{TARGET}colour = \"red\"\n"));
+    assert!(
+        unknown.starts_with("lunway.toml, line 3, colour: unknown field `colour`, expected one of"),
+        "{unknown}"
+    );
+    let name = error("[[target]]\nname = \"disk\"\n");
+    assert!(name.starts_with("lunway.toml, line 2, name: \"disk\" starts neither"), "{name}");
+    let address = error("listen = [\"192.0.2.256\"]\n");
+    assert!(address.starts_with("lunway.toml, line 1, listen: \"192.0.2.256\" is no address"), "{address}");
+}
+
+#[test]
+fn a_secret_in_the_file_is_refused_and_not_repeated() {
+    let message = error(&format!("{TARGET}[[target.chap]]\nuser = \"u\"\nsecret = \"hunter2hunter2\"\n"));
+    assert!(message.contains("line 5, secret: unknown field `secret`"), "{message}");
+    assert!(!message.contains("hunter2"), "{message}");
+}
+
+#[test]
+fn values_that_cannot_be_are_refused_with_place_and_value() {
+    let lun = "[[target.lun]]\nid = 0\ndevice = \"ram:1G\"\n";
+    for (text, part) in [
+        (String::new(), "lunway.toml names no target"),
+        (format!("{TARGET}{lun}{lun}"), "target iqn.2026-11.com.example:a: lun: id = \"0\": two LUNs"),
+        (format!("{TARGET}{TARGET}"), "name = \"iqn.2026-11.com.example:a\": two targets"),
+        (format!("{TARGET}{lun}sector = 513"), "lun 0: sector = \"513\": 512 and 4096"),
+        (format!("{TARGET}{lun}serial = \"a b\""), "serial = \"a b\""),
+        (
+            format!("{TARGET}{}compact = [\"on-idle\"]", lun.replace("ram:1G", "disk.img")),
+            "lun 0: compact = \"on-idle\": only a VHDX file is compacted, and disk.img is none",
+        ),
+        (
+            format!("{TARGET}{lun}serial = \"S\"\n{}{lun}serial = \"S\"", TARGET.replace(":a", ":b")),
+            "lun 0: serial = \"S\": lun 0 of iqn.2026-11.com.example:a has it, and initiators would take both",
+        ),
+        (format!("machine_id = \"\"\n{TARGET}"), "machine_id = \"\": 1 to 64"),
+        (format!("{TARGET}[[target.lun]]\nid = 20000\ndevice = \"ram:1G\""), "id = \"20000\": 0 to 16383"),
+        (format!("listen = []\n{TARGET}"), "listen"),
+        (format!("listen = [\"1.2.3.4\", \"1.2.3.4:3260\"]\n{TARGET}"), "it is there twice"),
+        (format!("cores = 0\n{TARGET}"), "cores = \"0\""),
+        (format!("data_digest = \"maybe\"\n{TARGET}"), "line 1, data_digest: unknown variant `maybe`"),
+        (format!("{TARGET}[limits]\nsessions = 0"), "limits: sessions = \"0\""),
+        (format!("{TARGET}[limits]\ncommand_window = 5000"), "command_window"),
+        (format!("{TARGET}[limits]\nlogin_timeout = \"0s\""), "login_timeout = \"0s\": 100ms to 24h"),
+        (format!("{TARGET}[limits]\nnop_interval = \"1ns\""), "nop_interval = \"1ns\": 100ms to 24h"),
+        (format!("{TARGET}[limits]\nnop_timeout_s = 99999"), "nop_timeout = \"99999s\": 100ms to 24h"),
+        (format!("{TARGET}[limits]\npoll = \"2ms\""), "poll = \"2ms\": 0s to 1ms make sense"),
+        (
+            format!("{TARGET}[limits]\npoll = \"2us\"\npoll_us = 2"),
+            "lunway.toml, line 3: poll_us is the old name of poll, and both are given: remove poll_us",
+        ),
+        (
+            format!("{TARGET}[[target.chap]]\nuser = \"u\"\nsecret_file = \"/nonexistent/secret\""),
+            "chap: secret_file = \"/nonexistent/secret\": cannot read it: No such file",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(part), "{text}\n{message}");
+    }
+}
+
+#[test]
+fn compaction_by_itself_is_for_vhdx_whatever_is_around_it() {
+    for device in ["disk.vhdx", "stats:vhdx:disk", "vhdx:iscsi://192.0.2.1/iqn.2026-11.com.example:b/0"] {
+        let lun = format!("[[target.lun]]\nid = 0\ndevice = \"{device}\"\ncompact = [\"on-close\"]\n");
+        parse(&format!("{TARGET}{lun}")).unwrap().check().unwrap();
+    }
+}
+
+#[test]
+fn the_secrets_of_the_two_directions_must_differ() {
+    let (one, same) = (secret_file("sesame open one"), secret_file("sesame open one"));
+    let message = error(&format!(
+        "{TARGET}[[target.chap]]\nuser = \"u\"\nsecret_file = \"{}\"\n[target.mutual_chap]\nuser = \"t\"\nsecret_file = \"{}\"",
+        one.path().display(),
+        same.path().display()
+    ));
+    assert!(message.contains("must differ"), "{message}");
+}
