@@ -141,7 +141,8 @@ async fn a_barrier_is_an_ordered_command_that_is_sent_until_it_has_had_its_turn(
     disk.script(move |cdb| {
         asked += u32::from(cdb[0] == TEST_UNIT_READY);
         match (cdb[0], asked) {
-            (TEST_UNIT_READY, 1) => Act::Sense(6, 0x28, 0x00),
+            // MICROCODE HAS BEEN CHANGED: no doubt about the disk, which would have the unit asked beside the barrier.
+            (TEST_UNIT_READY, 1) => Act::Sense(6, 0x3F, 0x01),
             (TEST_UNIT_READY, 2) => Act::Status(0x08),
             // Whatever it says in its turn.
             (TEST_UNIT_READY, 3) => Act::Sense(2, 0x3A, 0x00),

@@ -63,7 +63,7 @@ impl Served {
         let inner = RamDisk::new(LONG.into(), 512).unwrap();
         let device = Arc::new(Stalled { inner, begun: Arc::clone(&begun), go_on });
         let export = Export { name: "disk".into(), description: String::new(), device };
-        let limits = NbdLimits { connections: CONNECTIONS + 1, ..NbdLimits::default() };
+        let limits = NbdLimits { connections: 2 * CONNECTIONS, ..NbdLimits::default() };
         let server = NbdServer::bind(address, export).await.unwrap().with_limits(limits);
         let address = server.address().unwrap();
         tokio::spawn(server.serve(std::future::pending()));

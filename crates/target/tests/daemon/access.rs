@@ -128,7 +128,7 @@ fn a_session_does_not_lose_a_logical_unit_that_it_may_not_see() {
         let tried = daemon.runtime.block_on(daemon.server().change(edit, options)).unwrap().effects;
         tried.into_iter().filter(|effect| effect.starts_with("sessions")).collect::<Vec<_>>()
     };
-    let _masked = daemon.log_in().ready();
+    let _masked = daemon.log_in();
     assert_eq!(removed(&daemon), [""; 0]);
     let _seeing = Client::log_in(daemon.address, as_initiator(seer)).unwrap().ready();
     let [told] = &removed(&daemon)[..] else { panic!("{:?}", removed(&daemon)) };
