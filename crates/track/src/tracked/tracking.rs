@@ -96,9 +96,9 @@ impl Tracking {
         })
     }
 
-    /// Returns the changes after `since` was closed: see [`Tracker::changes`]. Where there are more than `most` ranges,
-    /// the first of them: at least one more than `most`, of which the last may be longer than reported, and no more of
-    /// the disk is looked at than that takes.
+    /// Returns the changes after `since` was closed: see [`Tracker::changes`](crate::Tracker::changes). Where there are
+    /// more than `most` ranges, the first of them: at least one more than `most`, of which the last may be longer than
+    /// reported, and no more of the disk is looked at than that takes.
     ///
     /// The disk is looked at in windows, and first writes into cold regions are logged between them. A change that is
     /// made meanwhile is in the answer or not.
