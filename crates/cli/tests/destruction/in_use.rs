@@ -5,12 +5,41 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::Signal;
 
 use super::data;
 use super::support::{IQN, PATIENCE, Running, Served, finish, image, interrupted, lunway, succeed, until};
+
+/// Command of a [`Guest`] that changes nothing.
+const LENGTH: &str = "length";
+
+/// An image that qemu-io has open.
+struct Guest {
+    program: Child,
+    /// Open as long as the program writes to it.
+    _said: BufReader<ChildStdout>,
+}
+
+impl Guest {
+    /// Opens an image, and carries out a command: it answers when the image is open, and does not flush.
+    fn open(qemu: &Path, format: &str, options: &[&str], disk: &str, first: &str) -> Self {
+        let mut guest = Command::new(qemu);
+        guest.args(["-f", format]).args(options).arg(disk).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = guest.spawn().unwrap();
+        let mut said = BufReader::new(program.stdout.take().unwrap());
+        program.stdin.as_mut().unwrap().write_all(format!("{first}\n").as_bytes()).unwrap();
+        said.read_line(&mut String::new()).unwrap();
+        Self { program, _said: said }
+    }
+
+    /// Closes the image.
+    fn close(mut self) {
+        drop(self.program.stdin.take());
+        assert!(self.program.wait().unwrap().success());
+    }
+}
 
 #[test]
 fn a_copy_that_is_running_keeps_its_partial_file() {
@@ -71,21 +100,14 @@ fn a_disk_that_qemu_has_open_is_written_by_no_command() {
     data(Path::new(&raw));
     succeed(lunway(&["disk", "create", &vhdx, "--from", &raw]));
     for (disk, format) in [(&raw, "raw"), (&vhdx, "vhdx")] {
-        let mut guest = Command::new(&qemu);
-        guest.args(["-f", format, disk]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut guest = guest.spawn().unwrap();
-        // It answers when the image is open.
-        let mut said = BufReader::new(guest.stdout.take().unwrap());
-        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
-        said.read_line(&mut String::new()).unwrap();
+        let guest = Guest::open(&qemu, format, &[], disk, LENGTH);
         let mut commands = writing(disk);
         if format == "vhdx" {
             commands.push(vec!["disk", "resize", disk, "4M"]);
             commands.push(vec!["disk", "repair", disk]);
         }
         refused_in_use(disk, commands, "in use by a program that has locked a part of it");
-        drop(guest.stdin.take());
-        assert!(guest.wait().unwrap().success());
+        guest.close();
         succeed(lunway(&["copy", "ram:1M", disk, "--overwrite"]));
     }
 }
@@ -108,13 +130,7 @@ fn a_qcow2_file_that_qemu_writes_is_read_by_no_command() {
     ] {
         assert!(Command::new(&img).args(words).output().unwrap().status.success());
     }
-    let mut guest = Command::new(&qemu);
-    guest.args(["-f", "qcow2", &disk]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut guest = guest.spawn().unwrap();
-    // It answers when it has written, and does not flush.
-    let mut said = BufReader::new(guest.stdout.take().unwrap());
-    guest.stdin.as_mut().unwrap().write_all(b"write -P 7 4M 1M\n").unwrap();
-    said.read_line(&mut String::new()).unwrap();
+    let guest = Guest::open(&qemu, "qcow2", &[], &disk, "write -P 7 4M 1M");
     for words in [
         vec!["copy", &disk, &copy],
         vec!["copy", &child, &copy],
@@ -130,8 +146,7 @@ fn a_qcow2_file_that_qemu_writes_is_read_by_no_command() {
         assert!(said.contains("in that program's memory"), "{words:?}: {said}");
         assert!(!Path::new(&copy).exists(), "{words:?}");
     }
-    drop(guest.stdin.take());
-    assert!(guest.wait().unwrap().success());
+    guest.close();
     succeed(lunway(&["copy", &child, &copy]));
     assert_eq!(&fs::read(&copy).unwrap()[4 << 20..5 << 20], &[7; 1 << 20]);
 }
@@ -151,13 +166,7 @@ fn a_vhd_file_that_qemu_writes_is_read_by_no_command() {
     assert!(Command::new(&img).args(words).output().unwrap().status.success());
     let lun = format!("0={disk}");
     for (options, refused) in [(&[][..], true), (&["-r"], false)] {
-        let mut guest = Command::new(&qemu);
-        guest.args(["-f", "vpc"]).args(options).arg(&disk).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut guest = guest.spawn().unwrap();
-        // It answers when the image is open.
-        let mut said = BufReader::new(guest.stdout.take().unwrap());
-        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
-        said.read_line(&mut String::new()).unwrap();
+        let guest = Guest::open(&qemu, "vpc", options, &disk, LENGTH);
         for words in [
             vec!["copy", &disk, &copy],
             vec!["disk", "info", &disk],
@@ -173,8 +182,7 @@ fn a_vhd_file_that_qemu_writes_is_read_by_no_command() {
             assert_eq!(output.status.code(), Some(i32::from(refused)), "{words:?}: {said}");
             assert_eq!(said.contains("in that program's memory"), refused, "{words:?}: {said}");
         }
-        drop(guest.stdin.take());
-        assert!(guest.wait().unwrap().success());
+        guest.close();
     }
 }
 
@@ -199,13 +207,7 @@ fn a_disk_that_qemu_writes_becomes_nobodys_parent() {
         ]
     };
     let opened = |options: &[&str], commands: Vec<Vec<&str>>, refused: bool| {
-        let mut guest = Command::new(&qemu);
-        guest.args(["-f", "vhdx"]).args(options).arg(&parent).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut guest = guest.spawn().unwrap();
-        // It answers when the image is open.
-        let mut said = BufReader::new(guest.stdout.take().unwrap());
-        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
-        said.read_line(&mut String::new()).unwrap();
+        let guest = Guest::open(&qemu, "vhdx", options, &parent, LENGTH);
         for words in commands {
             let output = finish(lunway(&words), PATIENCE);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -221,8 +223,7 @@ fn a_disk_that_qemu_writes_becomes_nobodys_parent() {
                 fs::remove_file(&new).unwrap();
             }
         }
-        drop(guest.stdin.take());
-        assert!(guest.wait().unwrap().success());
+        guest.close();
     };
     opened(&[], parents().to_vec(), true);
     opened(&["-r"], parents().to_vec(), false);
@@ -236,13 +237,7 @@ fn a_copy_of_a_disk_that_qemu_writes_says_so() {
     let (disk, copied, new) = (path("disk.img"), path("copied.img"), path("new.vhdx"));
     data(Path::new(&disk));
     for (options, writes) in [(&[][..], true), (&["-r"], false)] {
-        let mut guest = Command::new(&qemu);
-        guest.args(["-f", "raw"]).args(options).arg(&disk).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut guest = guest.spawn().unwrap();
-        // It answers when the image is open.
-        let mut said = BufReader::new(guest.stdout.take().unwrap());
-        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
-        said.read_line(&mut String::new()).unwrap();
+        let guest = Guest::open(&qemu, "raw", options, &disk, LENGTH);
         for words in [
             &["copy", &disk, &copied][..],
             &["disk", "convert", &disk, &new],
@@ -255,8 +250,7 @@ fn a_copy_of_a_disk_that_qemu_writes_says_so() {
             assert_eq!(said.contains(warning), writes, "{words:?}: {said}");
             let _ = (fs::remove_file(&copied), fs::remove_file(&new));
         }
-        drop(guest.stdin.take());
-        assert!(guest.wait().unwrap().success());
+        guest.close();
     }
 }
 
@@ -276,13 +270,7 @@ fn a_disk_that_qemu_writes_is_served_for_reading_with_a_warning() {
         (&raw, "raw", &["-r"], false),
         (&vhdx, "vhdx", &["-r"], false),
     ] {
-        let mut guest = Command::new(&qemu);
-        guest.args(["-f", format]).args(options).arg(disk).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut guest = guest.spawn().unwrap();
-        // It answers when the image is open.
-        let mut said = BufReader::new(guest.stdout.take().unwrap());
-        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
-        said.read_line(&mut String::new()).unwrap();
+        let guest = Guest::open(&qemu, format, options, disk, LENGTH);
         let lun = format!("0=readonly:{disk}");
         let told = |running: Running| {
             running.signal(Signal::TERM);
@@ -299,8 +287,7 @@ fn a_disk_that_qemu_writes_is_served_for_reading_with_a_warning() {
         let served = Running::start(serve);
         until(|| finish(lunway(&["lun", "list", "--socket", &socket]), PATIENCE).status.success());
         told(served);
-        drop(guest.stdin.take());
-        assert!(guest.wait().unwrap().success());
+        guest.close();
     }
 }
 
