@@ -43,6 +43,7 @@ mod interrupt;
 mod logging;
 mod new_file;
 mod no_shrink;
+mod other_writer;
 mod output;
 mod overwritten;
 mod percent;
@@ -57,7 +58,6 @@ mod served_file;
 mod supervisor;
 mod tail;
 mod terminal;
-mod writer;
 
 use std::process::ExitCode;
 

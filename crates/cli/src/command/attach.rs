@@ -22,9 +22,9 @@ use crate::awaited::ways;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::no_shrink::NoShrink;
+use crate::other_writer::OtherWriter;
 use crate::protection::Protection;
 use crate::tail::Tail;
-use crate::writer::Writer;
 use crate::{device, sector, supervisor, terminal};
 
 /// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than
@@ -108,8 +108,8 @@ impl Attach {
                 }
             };
             Tail::tell(&spec, opened.device.geometry().size);
-            if let Some(writer) = Writer::of(&spec).filter(|_| opened.device.geometry().read_only) {
-                tracing::warn!("{writer}");
+            if opened.device.geometry().read_only {
+                OtherWriter::warn_of(&spec);
             }
             tell_of_sizes(&spec, &*opened.device, self.nbd.is_some());
             match (&self.nbd, &self.fuse) {

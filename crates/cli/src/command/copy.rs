@@ -17,7 +17,7 @@ use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
 use lunway_copy::{Before, Compared, Copied, Foreign, Skipped, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
 use lunway_image::vhd::Writer;
-use lunway_occupancy::{FileId, is_same_file, lock_holder, share_bytes, user_of};
+use lunway_occupancy::{FileId, is_same_file, lock_holder, share_bytes};
 use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
@@ -27,6 +27,7 @@ use crate::awaited::{Awaited, waits_for};
 use crate::device::{self, BlockingRuntime};
 use crate::failure::Failure;
 use crate::new_file::{PrivateFiles, file_mode, of_source};
+use crate::other_writer::OtherWriter;
 use crate::overwritten::Overwritten;
 use crate::report_file::file_of;
 use crate::tail::Tail;
@@ -624,23 +625,18 @@ fn finish(bar: &ProgressBar) {
 
 /// Says that somebody may be writing to a disk that is read, and what that means.
 pub(super) fn warn_of_users(source: &DeviceSpec, so: &str) -> Result<(), Failure> {
-    let Some(path) = file_of(source) else { return Ok(()) };
-    if let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? {
-        eprintln!("{} is in use {user}: {so}", path.display());
+    if let Some(writer) = OtherWriter::of(source)? {
+        eprintln!("{writer}: {so}");
     }
     Ok(())
 }
 
 /// Refuses a disk that somebody may be writing to: what is free on it now may have data a moment later.
 pub(super) fn refuse_users(source: &DeviceSpec) -> Result<(), Failure> {
-    let Some(path) = file_of(source) else { return Ok(()) };
-    let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? else {
-        return Ok(());
-    };
+    let Some(writer) = OtherWriter::of(source)? else { return Ok(()) };
     Err(Failure::failed(anyhow!(
-        "{} is in use {user}: what is free on it may have data a moment later; close it there first, or copy all of it \
-         without --skip-free",
-        path.display()
+        "{writer}: what is free on it may have data a moment later; close it there first, or copy all of it without \
+         --skip-free"
     )))
 }
 

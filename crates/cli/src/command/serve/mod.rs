@@ -21,9 +21,9 @@ use serde_json::json;
 use self::flags::Flags;
 use crate::failure::Failure;
 use crate::interrupt::{Reloads, Requests};
+use crate::other_writer::OtherWriter;
 use crate::protection::Protection;
 use crate::tail::Tail;
-use crate::writer::Writer;
 use crate::{device, supervisor, terminal};
 
 /// Time in which initiators have to log out when the server ends.
@@ -270,9 +270,8 @@ fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevi
         }
         if opened.device.geometry().read_only {
             let spec = name.spec().clone();
-            if let Ok(Some(writer)) = tokio::task::spawn_blocking(move || Writer::of(&spec)).await {
-                tracing::warn!("{writer}");
-            }
+            // A panic there is logged as such.
+            let _ = tokio::task::spawn_blocking(move || OtherWriter::warn_of(&spec)).await;
         }
         Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close_or_log())) })
     })
