@@ -133,8 +133,12 @@ fn lock() -> io::Result<()> {
             rustix::process::setrlimit(Resource::Memlock, unlimited)?;
         }
     }
-    rustix::mm::mlockall(MlockAllFlags::CURRENT)?;
-    rustix::mm::mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)?;
+    // Each call replaces what the one before said of the future (mlockall(2)), and other threads map memory between
+    // any two: the future is locked from the first on, and for the time of the second read in at once.
+    let future = MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    rustix::mm::mlockall(future)?;
+    rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?;
+    rustix::mm::mlockall(future)?;
     Ok(())
 }
 

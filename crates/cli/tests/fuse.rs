@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -283,6 +283,42 @@ fn says_that_it_is_in_use(attached: &mut Attached) -> impl Iterator<Item = Strin
     let mut log = BufReader::new(attached.child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(log.any(|line| line.contains("is in use")), "it ended without saying so");
     log
+}
+
+/// Containers copy the mounts there are, and a private one is not taken from them again.
+#[test]
+fn an_end_waits_for_another_mount_namespace_only_as_long_as_a_program_there_has_the_file_open() {
+    if !rustix::process::geteuid().is_root() {
+        return lunway_foreign::machine_lacks("root, for mount namespaces");
+    }
+    let Some(unshare) = lunway_foreign::program("unshare") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    sparse(&disk, 16 << 20);
+    for is_open in [false, true] {
+        let Some(mut attached) = Attached::start(disk.to_str().unwrap(), folder.path(), &[]) else { return };
+        let mut elsewhere = Command::new(&unshare)
+            .args(["--mount", "--propagation", "private", "sh", "-c"])
+            .arg(if is_open { "exec 3<\"$0\"; echo; read line; true" } else { "echo; read line; true" })
+            .arg(attached.file())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(elsewhere.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        attached.signal(Signal::TERM);
+        let log = is_open.then(|| says_that_it_is_in_use(&mut attached));
+        if is_open {
+            assert!(attached.child.try_wait().unwrap().is_none());
+            drop(elsewhere.stdin.take());
+            assert!(elsewhere.wait().unwrap().success());
+        }
+        assert!(attached.end().success(), "{is_open}");
+        drop(log);
+        drop(elsewhere.stdin.take());
+        assert!(elsewhere.wait().unwrap().success());
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ const LOOK_PIECES: usize = 2;
 pub(crate) struct Disk {
     name: OsString,
     bytes: Bytes,
-    handles: Handles,
+    handles: Arc<Handles>,
     runtime: Handle,
     room: Arc<Semaphore>,
     since: SystemTime,
@@ -77,9 +77,14 @@ fn errno(error: &BlockError) -> Errno {
 }
 
 impl Disk {
-    pub(crate) fn new(name: OsString, bytes: Bytes, runtime: Handle, owner: (u32, u32)) -> Self {
+    pub(crate) fn new(
+        name: OsString,
+        bytes: Bytes,
+        handles: Arc<Handles>,
+        runtime: Handle,
+        owner: (u32, u32),
+    ) -> Self {
         let room = Arc::new(Semaphore::new(UNDER_WAY_MAX as usize));
-        let handles = Handles::new(bytes.device().clone());
         Self { name, bytes, handles, runtime, room, since: SystemTime::now(), owner }
     }
 

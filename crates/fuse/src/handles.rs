@@ -34,6 +34,10 @@ impl Handles {
         FileHandle(number)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     pub(crate) fn get(&self, handle: FileHandle) -> Option<Arc<Opener>> {
         self.lock().get(&handle.0).cloned()
     }

@@ -17,11 +17,14 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::disk::Disk;
+use crate::handles::Handles;
 
 /// Threads that hear of requests. What they do not answer at once goes to the device's runtime.
 const THREADS: usize = 2;
 /// Interval between attempts to unmount what is in use.
 const BUSY_POLL: Duration = Duration::from_millis(200);
+/// Time in which the kernel ends a session whose only mount is gone: a few milliseconds on an idle machine.
+const SESSION_END: Duration = Duration::from_secs(1);
 
 /// Reason why a device cannot be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,9 @@ pub struct Mounted {
     folder: PathBuf,
     file: PathBuf,
     device: Arc<dyn BlockDevice>,
+    handles: Arc<Handles>,
+    /// Whether it is taken from the folder. Copies of the mount may be left in other mount namespaces.
+    is_unmounted: bool,
     /// Has no sender any more when the session has ended.
     session: watch::Receiver<()>,
 }
@@ -83,7 +89,8 @@ impl Mounted {
         let name = name.into();
         let file = folder.join(&name);
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let disk = Disk::new(name, Bytes::new(device.clone()), Handle::current(), owner);
+        let handles = Arc::new(Handles::new(device.clone()));
+        let disk = Disk::new(name, Bytes::new(device.clone()), handles.clone(), Handle::current(), owner);
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName("lunway".to_owned()),
@@ -108,7 +115,7 @@ impl Mounted {
         thread::Builder::new().name("fuse".to_owned()).spawn(run).map_err(refused)?;
         let resized = file.clone();
         device.on_resize(Box::new(move |_| look_at(resized.clone())));
-        Ok(Self { file, folder, device, session: ended })
+        Ok(Self { file, folder, device, handles, is_unmounted: false, session: ended })
     }
 
     /// The file.
@@ -128,14 +135,25 @@ impl Mounted {
 
     /// Unmounts as soon as it is not used any longer, and flushes the device. `busy` is called once where somebody
     /// does.
+    ///
+    /// Mount namespaces made meanwhile (containers, `unshare -m`) have copies of the mount, and the session lives on
+    /// with them. It is left to the end of the process unless a program there has the file open.
     pub async fn detach(mut self, busy: impl FnOnce()) -> Result<(), BlockError> {
         let mut busy = Some(busy);
         while !self.has_ended() {
-            match take_off(&self.folder, false) {
-                Ok(()) => self.ended().await,
-                Err(error) => {
+            let reason = match self.is_unmounted {
+                false => take_off(&self.folder, false).err().map(|error| error.to_string()),
+                true if self.handles.is_empty() => break,
+                true => Some("open in another mount namespace".to_owned()),
+            };
+            match reason {
+                None => {
+                    self.is_unmounted = true;
+                    let _ = tokio::time::timeout(SESSION_END, self.ended()).await;
+                }
+                Some(reason) => {
                     if let Some(busy) = busy.take() {
-                        tracing::info!(folder = %self.folder.display(), "still in use: {error}");
+                        tracing::info!(folder = %self.folder.display(), "still in use: {reason}");
                         busy();
                     }
                     tokio::time::sleep(BUSY_POLL).await;
@@ -152,6 +170,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if !self.has_ended()
+            && !self.is_unmounted
             && let Err(error) = take_off(&self.folder, true)
         {
             tracing::warn!(folder = %self.folder.display(), "cannot be unmounted: {error}");
