@@ -172,12 +172,12 @@ impl IscsiDevice {
 
     /// The tag of the target portal group that the session goes to: with the target's name, its port.
     pub fn portal_group(&self) -> Option<u16> {
-        self.session.lock().portal_group
+        self.session.lock().peer.portal_group
     }
 
     /// The asymmetric access state of that port as last read; `None` where the target knows no such states.
     pub fn access(&self) -> Option<AccessState> {
-        self.session.lock().access
+        self.session.lock().peer.access
     }
 
     /// Sends any command and gives status, sense data and what was received (cut to that length). For commands that

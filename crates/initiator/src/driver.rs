@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use lunway_block::duration::HumanTime;
-use lunway_iscsi::initiator::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent};
+use lunway_iscsi::initiator::{AsyncMessageInfo, InitiatorEvent};
 use lunway_iscsi::pdu::AsyncEvent;
 use lunway_iscsi::{CloseReason, ReceiveError};
 use lunway_scsi::Sense;
@@ -20,7 +20,7 @@ use crate::connection::wire::{self, Alarm};
 use crate::dialling::{close_in_order, keep_off_the_port};
 use crate::fresh_session::log_tolerated;
 use crate::recovery::Recovery;
-use crate::session::{End, Life, Session, SessionState, Stale};
+use crate::session::{End, LiveConnection, Session, SessionState, Stale};
 
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
 ///
@@ -73,7 +73,7 @@ impl Driver {
                         close_in_order(&stream);
                         self.recovery.release_port();
                     }
-                    self.session.lock().core = None;
+                    self.session.lock().connection = None;
                     return self.finish("it was closed");
                 }
                 End::OtherDisk(why) => {
@@ -93,7 +93,7 @@ impl Driver {
                     (format!("the target broke the protocol: {}", breach.insert(why)), false)
                 }
             };
-            let carried_out = self.session.lock().carried_out;
+            let carried_out = self.session.lock().connection.as_ref().is_some_and(|last| last.carried_out);
             if let Err(why) = self.recovery.note_end(breach.as_deref(), carried_out) {
                 // The observer says it better.
                 match self.session.is_observed() {
@@ -115,7 +115,7 @@ impl Driver {
             }
             drop(stream);
             // The other handle of the socket: before anybody is told, as the time of the loss counts from then.
-            self.session.lock().probe = None;
+            self.drop_probe();
             let epoch = self.session.epoch();
             self.session.tell(SessionEvent::Lost { epoch, why: why.clone() });
             self.session.change(|state| state.disconnect(&why));
@@ -132,9 +132,20 @@ impl Driver {
     /// Gets ready for a connection.
     fn attend(&self, stream: &TcpStream) {
         let silence = self.recovery.options().silence;
+        if let Some(connection) = &mut self.session.lock().connection {
+            connection.probe = Probe::of(stream).ok();
+            connection.watch = silence.map(|silence| Watch::new(silence, Instant::now()));
+        }
+    }
+
+    /// Drops the other handle of the connection's socket. Says whether there is a connection.
+    fn drop_probe(&self) -> bool {
         let mut state = self.session.lock();
-        state.probe = Probe::of(stream).ok();
-        state.watch = silence.map(|silence| Watch::new(silence, Instant::now()));
+        let connection = state.connection.as_mut();
+        connection.is_some_and(|connection| {
+            connection.probe = None;
+            true
+        })
     }
 
     /// Uses one connection until it ends.
@@ -176,7 +187,7 @@ impl Driver {
     fn turn(&mut self, stream: &TcpStream, now: Instant) -> Result<Turn, End> {
         let mut state = self.session.lock();
         let result = state.turn(stream, now, self.logout_timeout);
-        mem::swap(&mut state.wakes, &mut self.wakes);
+        mem::swap(&mut state.deferred.wakes, &mut self.wakes);
         result
     }
 
@@ -184,28 +195,19 @@ impl Driver {
     async fn sleep(&mut self, stream: &TcpStream, turn: &Turn) {
         let Self { session, alarm, .. } = self;
         poll_fn(|cx| {
-            {
-                let mut state = session.lock();
-                if state.work {
-                    return Poll::Ready(());
-                }
-                state.driver = Some(cx.waker().clone());
+            if !session.lock().driver.sleep(cx.waker()) {
+                return Poll::Ready(());
             }
             wire::poll_wait(cx, stream, turn.unsent, alarm, turn.deadline)
         })
         .await;
         // Awake: no caller needs to rouse us before the next sleep.
-        session.lock().driver = None;
+        session.lock().driver.wake_up();
     }
 
     fn finish(&mut self, why: &str) {
         // The runtime ends in the middle of things.
-        let is_up = {
-            let mut state = self.session.lock();
-            state.probe = None;
-            state.core.is_some()
-        };
-        if is_up {
+        if self.drop_probe() {
             self.session.tell(SessionEvent::Lost { epoch: self.session.epoch(), why: why.to_owned() });
         }
         self.session.change(|state| state.end(why));
@@ -217,7 +219,7 @@ impl Driver {
 impl Drop for Driver {
     /// The runtime may end before the device does: then no caller may wait for an answer that never comes.
     fn drop(&mut self) {
-        if self.session.lock().life != Life::Ended {
+        if !self.session.lock().life.has_ended() {
             self.finish("the runtime that it was opened on has ended");
         }
     }
@@ -225,22 +227,23 @@ impl Drop for Driver {
 
 impl SessionState {
     fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
-        self.work = false;
+        self.driver.look();
         if let Some(why) = self.doubt.take_verdict() {
             return Err(End::OtherDisk(why));
         }
-        if let Some(why) = self.severed.take() {
+        let gone = || End::Lost("there is none".to_owned());
+        let ended = |error: std::io::Error| End::Lost(error.to_string());
+        let LiveConnection { core, severed, .. } = self.connection.as_mut().ok_or_else(gone)?;
+        if let Some(why) = severed.take() {
             return Err(End::Lost(why));
         }
-        let ended = |error: std::io::Error| End::Lost(error.to_string());
-        let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
         let mut moved = wire::send(stream, core).map_err(ended)?;
         let received = wire::receive(stream, core);
         if core.next_timeout().is_some_and(|at| at <= now) {
             core.handle_timeout(now);
         }
         // What came before an error counts.
-        while let Some(event) = self.core.as_mut().and_then(InitiatorConnection::poll_event) {
+        while let Some(event) = self.connection.as_mut().and_then(|connection| connection.core.poll_event()) {
             self.happened(event, now)?;
         }
         let received = received.map_err(ended)?;
@@ -251,46 +254,52 @@ impl SessionState {
         if self.is_leaving() {
             self.log_out_when_due(now, logout_timeout);
         }
-        if self.logout_overdue(now) {
+        let logout_deadline = self.connection.as_ref().and_then(LiveConnection::logout_deadline);
+        if logout_deadline.is_some_and(|by| by <= now) {
             return Err(if self.is_closing() {
                 End::Closed { settled: false }
             } else {
                 End::Lost(format!("no answer to the logout within {}", HumanTime(logout_timeout)))
             });
         }
-        let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
-        moved |= wire::send(stream, core).map_err(ended)?;
-        let (unsent, core_deadline) = (core.unsent() > 0, core.next_timeout());
-        if asks && let Some(watch) = &mut self.watch {
-            watch.asked(self.probe.as_ref().and_then(Probe::ask), now);
+        let connection = self.connection.as_mut().ok_or_else(gone)?;
+        moved |= wire::send(stream, &mut connection.core).map_err(ended)?;
+        let (unsent, core_deadline) = (connection.core.unsent() > 0, connection.core.next_timeout());
+        if asks {
+            let kernel = connection.ask_kernel();
+            if let Some(watch) = &mut connection.watch {
+                watch.asked(kernel, now);
+            }
         }
-        self.pings.note(core.unanswered_ping(), now);
-        let look = self.watch.as_ref().and_then(Watch::next);
-        let deadlines = [core_deadline, self.next_time(), self.logout_deadline(), look];
+        connection.pings.note(connection.core.unanswered_ping(), now);
+        let look = connection.watch.as_ref().and_then(Watch::next);
+        let deadlines = [core_deadline, self.next_time(), logout_deadline, look];
         Ok(Turn {
             moved,
             received,
             awaited: self.slots.unanswered() > 0,
             unsent,
             deadline: deadlines.into_iter().flatten().min(),
-            stale: mem::take(&mut self.stale),
-            news: !self.events.is_empty(),
+            stale: mem::take(&mut self.deferred.stale),
+            news: !self.deferred.events.is_empty(),
         })
     }
 
     /// Notices when the peer is dead. Says whether the target was just asked.
     fn keep_watch(&mut self, heard: bool, now: Instant) -> Result<bool, End> {
-        let (Some(watch), Some(core)) = (&mut self.watch, &mut self.core) else { return Ok(false) };
+        let Some(LiveConnection { core, probe, watch: Some(watch), .. }) = &mut self.connection else {
+            return Ok(false);
+        };
         let due = self.slots.unanswered() > 0 || core.awaits_ping();
         let mut sign = watch.note(heard, due, now);
         if sign == Sign::None && watch.is_time(now) {
-            sign = watch.look(self.probe.as_ref().and_then(Probe::ask), now);
+            sign = watch.look(probe.as_ref().and_then(Probe::ask), now);
         }
         match sign {
             Sign::None => {}
-            Sign::Heard => self.events.push(SessionEvent::Heard),
+            Sign::Heard => self.deferred.events.push(SessionEvent::Heard),
             Sign::Silent => {
-                self.events.push(SessionEvent::Silent);
+                self.deferred.events.push(SessionEvent::Silent);
                 core.ping();
                 return Ok(true);
             }
@@ -316,8 +325,8 @@ impl SessionState {
             }
             InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
             InitiatorEvent::Tolerated(what) => {
-                if let Some(core) = &self.core {
-                    log_tolerated(core, &what);
+                if let Some(connection) = &self.connection {
+                    log_tolerated(&connection.core, &what);
                 }
             }
             InitiatorEvent::LoggedIn(_) | InitiatorEvent::Targets(_) => {}
@@ -329,7 +338,7 @@ impl SessionState {
     /// target has ended them (RFC 7143 §11.14), or says so while its store still carries them out: that is a loss like
     /// any other, and is settled like one.
     fn logged_out(&self) -> End {
-        let settled = self.core.as_ref().is_none_or(|core| core.unanswered() == 0);
+        let settled = self.connection.as_ref().is_none_or(|connection| connection.core.unanswered() == 0);
         match (self.is_closing(), settled) {
             (true, settled) => End::Closed { settled },
             (false, true) => End::LoggedOut("the target asked us to log out".to_owned()),

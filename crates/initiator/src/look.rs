@@ -7,8 +7,8 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::Cdb;
 use lunway_scsi::cdb;
 
+use crate::session::Session;
 use crate::session::slots::{Command, Effect};
-use crate::session::{Life, Session};
 
 /// Asks a unit for news while no other command is sent, until the device is closed.
 ///
@@ -20,7 +20,7 @@ pub(crate) async fn look_while_idle(session: Arc<Session>, interval: Duration) {
         return;
     }
     let looks = async {
-        while session.lock().life != Life::Ended {
+        while !session.lock().life.has_ended() {
             tokio::time::sleep(interval).await;
             let epoch = session.epoch();
             if !session.lock().is_idle() {

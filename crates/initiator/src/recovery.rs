@@ -185,7 +185,7 @@ impl Recovery {
         let at = Instant::now();
         let (mut given_up, portal_group, awaited) = {
             let state = session.lock();
-            (state.refuses(), state.portal_group, state.slots.unanswered() > 0)
+            (state.refuses(), state.peer.portal_group, state.slots.unanswered() > 0)
         };
         // Without a waiting operation, none has waited since an earlier loss either.
         self.waiting_since = self.waiting_since.or(Some(at)).filter(|_| awaited);
@@ -325,7 +325,7 @@ impl Recovery {
             if let Some(code) = power_on {
                 state.attention(code);
             }
-            state.access = None;
+            state.peer.access = None;
         });
         if let Some(access) = unit.access {
             session.note_access(access);

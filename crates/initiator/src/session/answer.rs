@@ -96,7 +96,9 @@ impl SessionState {
             let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
             let sent_at = entry.sent_at;
             self.traffic.count(effect, received, entry.data_out.len());
-            self.carried_out |= !asks_only(effect);
+            if let Some(connection) = &mut self.connection {
+                connection.carried_out |= !asks_only(effect);
+            }
             self.proof.note(effect, sent_at);
             if effect.leaves_unflushed() {
                 self.cache.written += 1;
@@ -157,7 +159,7 @@ impl SessionState {
         };
         entry.cdb = short;
         entry.was_sent = entry.lost_at.is_some();
-        if !std::mem::replace(&mut self.short_transfers, true) {
+        if !std::mem::replace(&mut self.peer.short_transfers, true) {
             tracing::info!(
                 "the target does not know READ (16) and WRITE (16): READ (10) and WRITE (10) are sent"
             );
@@ -186,7 +188,7 @@ impl SessionState {
                 Some(sense) if sense.deferred => {
                     let message = format!("an earlier write failed behind the cache: {sense}");
                     if self.part.leaves_flushes() {
-                        self.events.push(SessionEvent::Spoiled { why: message });
+                        self.deferred.events.push(SessionEvent::Spoiled { why: message });
                     } else {
                         let error = BlockError::Io { kind: io::ErrorKind::Other, message };
                         self.cache.spoil(error, &mut self.slots);
@@ -209,7 +211,7 @@ impl SessionState {
                         && let Some(access) = access_told_by(sense.code) =>
                 {
                     self.note_access(access);
-                    self.stale.access = true;
+                    self.deferred.stale.access = true;
                     let passes = access == AccessState::Transitioning;
                     if passes && !self.part.fails_fast() { later } else { Verdict::Final }
                 }
@@ -249,7 +251,7 @@ impl SessionState {
     }
 
     pub(super) fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
-        let lun = self.lun.0;
+        let lun = self.peer.lun.0;
         let Some(entry) = self.slots.get_mut(token) else { return };
         let (cdb, data_out) = (entry.cdb.clone(), entry.data_out.clone());
         let attribute = entry.effect.attribute();
@@ -257,11 +259,11 @@ impl SessionState {
         match at {
             Some(at) => {
                 entry.stage = Stage::Delayed;
-                self.delayed.push((at, submission));
+                self.waiting.delay(at, submission);
             }
             None => {
                 entry.stage = Stage::Queued;
-                self.queue.push_front(submission);
+                self.waiting.queue.push_front(submission);
             }
         }
     }
@@ -270,16 +272,16 @@ impl SessionState {
     pub(crate) fn attention(&mut self, code: AdditionalSense) {
         if is_power_on(code) {
             self.cache.power_on(&mut self.slots);
-            self.events.push(SessionEvent::PowerOn);
+            self.deferred.events.push(SessionEvent::PowerOn);
         }
-        if self.part.fails_fast() && is_preemption(code) {
-            self.events.push(SessionEvent::Preempted);
-            self.doubt.preempted = true;
+        let preempted = self.part.fails_fast() && is_preemption(code);
+        if preempted {
+            self.deferred.events.push(SessionEvent::Preempted);
         }
-        self.stale.access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
+        self.deferred.stale.access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
         // Its shape may be another one too: 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
         if is_doubtful(code) {
-            self.suspect_disk();
+            self.suspect(preempted);
         }
         tracing::info!(%code, "unit attention");
     }

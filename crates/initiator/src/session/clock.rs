@@ -1,5 +1,6 @@
 //! Detection of late commands: deadlines, counted in ticks.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockError, Fate};
@@ -12,6 +13,8 @@ pub(crate) struct Clock {
     start: Instant,
     period: Duration,
     pub(crate) tick: u64,
+    /// The tick at which commands were last looked at for being late.
+    looked_at: u64,
     command_timeout: Duration,
     command_ticks: u64,
     pub(crate) abort_ticks: u64,
@@ -30,6 +33,7 @@ impl Clock {
             start: Instant::now(),
             period,
             tick: 0,
+            looked_at: 0,
             command_timeout: options.command_timeout,
             command_ticks: ticks(options.command_timeout),
             abort_ticks: ticks(options.abort_timeout),
@@ -42,6 +46,11 @@ impl Clock {
     pub(crate) fn set(&mut self, now: Instant) {
         let tick = (now.saturating_duration_since(self.start).as_nanos() / self.period.as_nanos()) as u64;
         self.tick = self.tick.max(tick);
+    }
+
+    /// Returns `true` once per tick at the most: if commands are to be looked at for being late.
+    pub(crate) fn is_look_due(&mut self) -> bool {
+        mem::replace(&mut self.looked_at, self.tick) != self.tick
     }
 
     pub(crate) fn next(&self) -> Instant {

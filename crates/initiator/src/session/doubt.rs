@@ -42,32 +42,47 @@ pub(crate) fn tells_of_no_disk(code: AdditionalSense) -> bool {
 /// it ([`Effect::Inspect`]) goes to the target meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Doubt {
-    /// From when on commands are held.
-    since: Option<Instant>,
+    standing: Option<Standing>,
     /// Counts the reasons.
     raised: u64,
-    /// Error for new commands, where there is no unit under the address.
-    absent: Option<BlockError>,
     /// Reason why the disk must not be used any more.
     condemned: Option<String>,
+}
+
+/// A doubt that the unit has not ended yet.
+#[derive(Debug)]
+struct Standing {
+    /// From when on commands are held.
+    since: Instant,
+    /// Error for new commands, where there is no unit under the address.
+    absent: Option<BlockError>,
     /// One of the reasons is a preemption: whether held changes may still be sent is for the observer to find out,
     /// where there may be another path.
-    pub(super) preempted: bool,
+    preempted: bool,
 }
 
 impl Doubt {
     pub(crate) fn is_there(&self) -> bool {
-        self.since.is_some()
+        self.standing.is_some()
+    }
+
+    fn begin(&mut self) -> &mut Standing {
+        self.standing.get_or_insert_with(|| Standing {
+            since: Instant::now(),
+            absent: None,
+            preempted: false,
+        })
     }
 
     /// A new session has found the same disk.
     pub(super) fn end(&mut self) {
-        (self.since, self.absent, self.preempted) = (None, None, false);
+        self.standing = None;
     }
 
     /// Error with which a new command fails at once.
     pub(super) fn refuses(&self, effect: Effect) -> Option<BlockError> {
-        self.absent.clone().filter(|_| effect != Effect::Inspect)
+        let absent = self.standing.as_ref()?.absent.as_ref();
+        absent.filter(|_| effect != Effect::Inspect).cloned()
     }
 
     /// Returns the reason why the disk must not be used any more, once.
@@ -79,9 +94,14 @@ impl Doubt {
 impl SessionState {
     /// Another disk may answer now: nothing but questions is sent until the unit has said which it is.
     pub(crate) fn suspect_disk(&mut self) {
+        self.suspect(false);
+    }
+
+    /// [`Self::suspect_disk`], for a preemption or another reason.
+    pub(super) fn suspect(&mut self, preempted: bool) {
         self.doubt.raised += 1;
-        self.doubt.since.get_or_insert_with(Instant::now);
-        self.stale.shape = true;
+        self.doubt.begin().preempted |= preempted;
+        self.deferred.stale.shape = true;
     }
 
     /// Returns `true` if nothing but questions may be sent: which disk it is, or whether this node may change it, is
@@ -103,16 +123,16 @@ impl SessionState {
     /// Hands to the core the questions that wait.
     pub(super) fn drain_questions(&mut self) {
         let mut at = 0;
-        while let Some(submission) = self.queue.get(at) {
+        while let Some(submission) = self.waiting.queue.get(at) {
             let token = submission.token;
             let waits = |entry: &mut AwaitedCommand| matches!(entry.stage, Stage::Queued);
             if !self.is_question(token) || !self.slots.get_mut(token).is_some_and(waits) {
                 at += 1;
                 continue;
             }
-            let Some(submission) = self.queue.remove(at) else { return };
+            let Some(submission) = self.waiting.queue.remove(at) else { return };
             if let Err(submission) = self.send(submission) {
-                self.queue.insert(at, submission);
+                self.waiting.queue.insert(at, submission);
                 return;
             }
         }
@@ -128,8 +148,8 @@ impl SessionState {
 
     /// Time at which [`Self::release_held`] has something to do.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        let waits = !self.queue.is_empty() || !self.delayed.is_empty();
-        self.doubt.since.filter(|_| self.part.fails_fast() && waits).map(|since| since + HELD_MAX)
+        let may_fail = self.part.fails_fast() && !self.waiting.is_empty();
+        self.doubt.standing.as_ref().filter(|_| may_fail).map(|doubt| doubt.since + HELD_MAX)
     }
 
     /// Fails those of the held commands that are named, as not done unless a target may have executed them.
@@ -147,9 +167,7 @@ impl SessionState {
             self.fail(token, if was_sent { BlockError::lost() } else { error.clone() });
         }
         let slots = &mut self.slots;
-        let mut waits = |token| slots.get_mut(token).is_some_and(|entry| !entry.is_answered());
-        self.queue.retain(|submission| waits(submission.token));
-        self.delayed.retain(|(_, submission)| waits(submission.token));
+        self.waiting.retain(|token| slots.get_mut(token).is_some_and(|entry| !entry.is_answered()));
     }
 }
 
@@ -163,7 +181,7 @@ impl Session {
     pub(crate) fn clear_doubt(&self, doubts: u64) {
         self.decide(|state| {
             if state.doubt.raised == doubts {
-                if state.doubt.preempted {
+                if state.doubt.standing.as_ref().is_some_and(|doubt| doubt.preempted) {
                     let error = BlockError::gone(MAYBE_FENCED);
                     state.fail_held(&error, |entry| entry.effect.changes());
                 }
@@ -177,10 +195,10 @@ impl Session {
     pub(crate) fn unit_is_absent(&self, why: &str) {
         self.decide(|state| {
             // A new session has found it.
-            if state.doubt.is_there() {
+            if let Some(doubt) = &mut state.doubt.standing {
                 let error = BlockError::gone(why);
+                doubt.absent = Some(error.clone());
                 state.fail_held(&error, |_| true);
-                state.doubt.absent = Some(error);
             }
         });
     }
@@ -188,7 +206,7 @@ impl Session {
     /// Another disk is there: the device ends.
     pub(crate) fn condemn(&self, why: String) {
         self.decide(|state| {
-            state.doubt.since.get_or_insert_with(Instant::now);
+            state.doubt.begin();
             state.doubt.condemned.get_or_insert(why);
         });
     }

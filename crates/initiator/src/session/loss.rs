@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
-use super::{Life, Logout, SessionState, portal_group_of};
+use super::{LiveConnection, SessionState, portal_group_of};
 use crate::session::slots::{AwaitedCommand, Effect, Stage};
-use crate::session::traffic::Pings;
 
 /// Added to what happened before it.
 const CONNECTED_AGAIN: &str = "; connected again";
@@ -21,23 +20,20 @@ impl SessionState {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
     /// where nothing waits, everything fails.
     pub(crate) fn disconnect(&mut self, why: &str) {
-        self.logout = Logout::None;
-        self.severed = None;
-        (self.probe, self.watch, self.pings) = (None, None, Pings::default());
-        let Some(core) = self.core.take() else { return };
+        let Some(connection) = self.connection.take() else { return };
         self.note_event(format!("connection lost: {why}"));
         if self.part.fails_fast() {
             self.fail_all(&BlockError::gone(why));
         } else {
-            self.requeue(core);
+            self.requeue(connection.core);
         }
     }
 
     /// The target has broken the protocol, over a certain command or one of those that are under way. Before
     /// [`Self::disconnect`].
     pub(crate) fn blame(&mut self, why: &str) {
-        let Some(core) = &self.core else { return };
-        let (blamed, address) = (core.blamed(), &self.address);
+        let Some(connection) = &self.connection else { return };
+        let (blamed, address) = (connection.core.blamed(), &self.peer.address);
         for (token, entry) in self.slots.iter_unanswered() {
             if !matches!(entry.stage, Stage::Sent) || blamed.is_some_and(|blamed| blamed != token) {
                 continue;
@@ -67,8 +63,7 @@ impl SessionState {
                 _ => {}
             }
         }
-        again.append(&mut self.queue);
-        self.queue = again;
+        self.waiting.put_before(again);
         let mut lost = Vec::new();
         for (token, entry) in self.slots.iter_unanswered() {
             match entry.stage {
@@ -107,18 +102,14 @@ impl SessionState {
 
     /// Makes new commands fail at once.
     fn refuse(&mut self, error: &BlockError) {
-        self.queue.clear();
-        self.delayed.clear();
-        if !self.is_closing() {
-            self.refusing = Some(error.clone());
-        }
+        self.waiting.clear();
+        self.life.refuse(error);
     }
 
     /// A new connection, in a session that has ended the old one: nothing sent over that one can happen any more.
     pub(super) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
-        self.portal_group = portal_group_of(&core);
-        self.core = Some(core);
-        self.carried_out = false;
+        self.peer.portal_group = portal_group_of(&core);
+        self.connection = Some(LiveConnection::new(core));
         if let Some(event) = self.last_event.take_if(|event| !event.ends_with(CONNECTED_AGAIN)) {
             self.note_event(event + CONNECTED_AGAIN);
         }
@@ -126,9 +117,7 @@ impl SessionState {
         self.doubt.end();
         self.proof.expire();
         self.cache.volatile = volatile;
-        if !self.is_closing() {
-            self.refusing = None;
-        }
+        self.life.accept();
         self.clock.set(now);
         let tick = self.clock.tick;
         let mut expired = Vec::new();
@@ -173,19 +162,18 @@ impl SessionState {
     /// The driver ends: nothing will ever be answered again.
     pub(crate) fn end(&mut self, why: &str) {
         let error = &BlockError::gone(why);
-        (self.core, self.probe) = (None, None);
+        self.connection = None;
         if self.part.fails_fast() {
             self.fail_all(error);
         } else {
             let why = format!("{why}; the operation was under way, and whether it happened is not known");
             self.fail_waiting(error, &BlockError::Gone { why, fate: Fate::Unknown });
         }
-        self.refusing.get_or_insert_with(|| error.clone());
-        self.life = Life::Ended;
+        self.life.end(error);
     }
 
     /// Returns `true` if new commands fail at once.
     pub(crate) fn refuses(&self) -> bool {
-        self.refusing.is_some()
+        self.life.refusal().is_some()
     }
 }

@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `shared.rs` | [`Session`]: the state behind its lock; how callers get their answers |
 //! | `mod.rs` | [`SessionState`]; how commands enter and leave |
+//! | `life.rs` | whether commands are taken, and the sleep of the driver |
+//! | `live_connection.rs` | [`LiveConnection`]: what belongs to one connection, its logout among it |
+//! | `waiting.rs` | commands that are not with the connection |
 //! | `answer.rs` | what the target says, and whether that is the last word |
 //! | `schedule.rs` | what is late, put off, or due |
 //! | `doubt.rs` | whether it is still the same disk, and what waits until that is known |
@@ -19,6 +22,8 @@ mod answer;
 pub(crate) mod cache;
 pub(crate) mod clock;
 mod doubt;
+mod life;
+mod live_connection;
 mod loss;
 mod proof;
 mod reject;
@@ -26,8 +31,8 @@ pub(crate) mod schedule;
 mod shared;
 pub(crate) mod slots;
 pub(crate) mod traffic;
+mod waiting;
 
-use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -38,19 +43,20 @@ use lunway_scsi::{AccessState, Lun};
 use self::answer::short_transfer;
 use self::doubt::Doubt;
 pub(crate) use self::doubt::is_doubtful;
+use self::life::{DriverSleep, Life};
+pub(crate) use self::live_connection::LiveConnection;
 pub(crate) use self::loss::BREACHES_MAX;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 pub(crate) use self::shared::{Session, Ticket};
+use self::waiting::Waiting;
 use crate::SessionOptions;
-use crate::connection::probe::Probe;
-use crate::connection::silence::Watch;
 use crate::observer::SessionEvent;
 use crate::part::Part;
 use crate::session::cache::Cache;
 use crate::session::clock::Clock;
 use crate::session::proof::Proof;
 use crate::session::slots::{AwaitedCommand, Command, Effect, Outcome, Slots, Stage};
-use crate::session::traffic::{Pings, Traffic};
+use crate::session::traffic::Traffic;
 
 /// Reason why the driver stops using a connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,27 +76,6 @@ pub(crate) enum End {
     OtherDisk(String),
 }
 
-/// Life of a device, from its opening to the end of its driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    Open,
-    /// Asked to log out and end, once no caller waits for an answer.
-    Closing,
-    /// The driver has ended: nothing is answered any more.
-    Ended,
-}
-
-/// Logout of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Logout {
-    /// Neither asked for nor sent.
-    None,
-    /// Nothing new is sent; commands in flight may finish until then.
-    DueBy(Instant),
-    /// Sent; the target has to answer until then.
-    Sent(Instant),
-}
-
 /// Properties that the driver has to read again, as they may have changed.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
@@ -100,98 +85,80 @@ pub(crate) struct Stale {
     pub(crate) access: bool,
 }
 
-/// See [`Session`].
-pub(crate) struct SessionState {
-    /// The connection, while there is one.
-    pub(crate) core: Option<InitiatorConnection>,
-    pub(crate) slots: Slots,
-    queue: VecDeque<Submission>,
-    delayed: Vec<(Instant, Submission)>,
+/// Effects of a change to the session that its driver, or who made the change, brings about once the lock is released.
+#[derive(Default)]
+pub(crate) struct Deferred {
     /// Callers that got an answer since the lock was taken.
     pub(crate) wakes: Vec<Waker>,
-    /// The driver's, while it sleeps.
-    pub(crate) driver: Option<Waker>,
-    /// Something came in since the driver last looked.
-    pub(crate) work: bool,
-    /// Error with which every new command is answered at once.
-    refusing: Option<BlockError>,
-    pub(crate) life: Life,
-    logout: Logout,
+    /// Events that the driver is to tell the observer.
+    pub(crate) events: Vec<SessionEvent>,
     pub(crate) stale: Stale,
+}
+
+/// Other end of the session, as known over all its connections.
+pub(crate) struct Peer {
     /// Portal, target and LUN as an address, for people.
     address: String,
     lun: Lun,
-    clock: Clock,
-    /// The tick at which commands were last looked at for being late.
-    looked_at: u64,
-    cache: Cache,
-    traffic: Traffic,
-    /// Of the connection, while there is one.
-    pub(crate) probe: Option<Probe>,
-    /// Of the connection, where silence is watched.
-    pub(crate) watch: Option<Watch>,
-    /// Response times of the target to pings.
-    pub(crate) pings: Pings,
-    /// The session has carried out a command that reads, writes or flushes: a target that only says what it is has
-    /// done nothing yet.
-    pub(crate) carried_out: bool,
-    part: Part,
-    /// Reason why the connection is to be dropped, where it is.
-    pub(crate) severed: Option<String>,
-    /// Doubt whether it is still the same disk.
-    pub(crate) doubt: Doubt,
-    /// Proof that this node may still change it.
-    proof: Proof,
-    /// Events that the driver is to tell the observer, once it has released the lock.
-    pub(crate) events: Vec<SessionEvent>,
-    /// As last read.
-    pub(crate) access: Option<AccessState>,
     /// The portal group that the session's connection reached.
     pub(crate) portal_group: Option<u16>,
-    /// Last event on the connection or of a command that was not answered, for people.
-    last_event: Option<String>,
+    /// The state of access as last read.
+    pub(crate) access: Option<AccessState>,
     /// The target knows READ (10) and WRITE (10) and not those of 16 bytes.
     short_transfers: bool,
 }
 
+/// See [`Session`].
+pub(crate) struct SessionState {
+    /// The connection, while there is one.
+    pub(crate) connection: Option<LiveConnection>,
+    pub(crate) life: Life,
+    pub(crate) driver: DriverSleep,
+    pub(crate) slots: Slots,
+    waiting: Waiting,
+    clock: Clock,
+    pub(crate) deferred: Deferred,
+    pub(crate) peer: Peer,
+    part: Part,
+    cache: Cache,
+    /// Doubt whether it is still the same disk.
+    pub(crate) doubt: Doubt,
+    /// Proof that this node may still change it.
+    proof: Proof,
+    traffic: Traffic,
+    /// Last event on the connection or of a command that was not answered, for people.
+    last_event: Option<String>,
+}
+
 impl SessionState {
-    fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &SessionOptions) -> Self {
+    fn new(
+        core: InitiatorConnection,
+        address: String,
+        lun: Lun,
+        volatile: bool,
+        options: &SessionOptions,
+    ) -> Self {
+        let portal_group = portal_group_of(&core);
         Self {
-            portal_group: portal_group_of(&core),
-            core: Some(core),
-            slots: Slots::default(),
-            queue: VecDeque::new(),
-            delayed: Vec::new(),
-            wakes: Vec::new(),
-            driver: None,
-            work: true,
-            refusing: None,
+            connection: Some(LiveConnection::new(core)),
             life: Life::Open,
-            logout: Logout::None,
-            stale: Stale::default(),
-            address: String::new(),
-            lun,
+            driver: DriverSleep::Roused,
+            slots: Slots::default(),
+            waiting: Waiting::default(),
             clock: Clock::new(options),
-            looked_at: 0,
-            cache: Cache { volatile, trusted: options.cache_survives_power_on, ..Cache::default() },
-            traffic: Traffic::default(),
-            probe: None,
-            watch: None,
-            pings: Pings::default(),
-            carried_out: false,
+            deferred: Deferred::default(),
+            peer: Peer { address, lun, portal_group, access: None, short_transfers: false },
             part: options.part(),
-            severed: None,
+            cache: Cache { volatile, trusted: options.cache_survives_power_on, ..Cache::default() },
             doubt: Doubt::default(),
             proof: Proof::new(options.proof_age_max),
-            events: Vec::new(),
-            access: None,
+            traffic: Traffic::default(),
             last_event: None,
-            short_transfers: false,
         }
     }
 
     fn enter(&mut self, command: Command) -> Result<u64, BlockError> {
-        if let Some(error) = &self.refusing {
+        if let Some(error) = self.life.refusal() {
             return Err(error.clone());
         }
         let effect = command.effect;
@@ -206,12 +173,12 @@ impl SessionState {
         let submission = self.admit(command);
         let token = submission.token;
         // Who came before goes before, but for what the others wait for.
-        if self.queue.is_empty() || effect == Effect::Inspect {
+        if self.waiting.queue.is_empty() || effect == Effect::Inspect {
             if let Err(submission) = self.send(submission) {
-                self.queue.push_back(submission);
+                self.waiting.queue.push_back(submission);
             }
         } else {
-            self.queue.push_back(submission);
+            self.waiting.queue.push_back(submission);
         }
         Ok(token)
     }
@@ -219,13 +186,13 @@ impl SessionState {
     /// Takes a slot for a command.
     fn admit(&mut self, command: Command) -> Submission {
         let Command { mut cdb, data_out, data_in, effect } = command;
-        if self.short_transfers
+        if self.peer.short_transfers
             && let Some(short) = short_transfer(&cdb, effect)
         {
             cdb = short;
         }
         // A driver that sleeps has let the clock stand.
-        if self.driver.is_some() {
+        if self.driver.is_asleep() {
             self.clock.set(Instant::now());
         }
         let token = self.slots.insert(AwaitedCommand {
@@ -247,23 +214,23 @@ impl SessionState {
             spoiled: None,
             waker: None,
         });
-        Submission { token, lun: self.lun.0, cdb, data_out, data_in, attribute: effect.attribute() }
+        Submission { token, lun: self.peer.lun.0, cdb, data_out, data_in, attribute: effect.attribute() }
     }
 
     /// Tells the driver that there is work; gives its waker if it sleeps.
     pub(crate) fn rouse(&mut self) -> Option<Waker> {
-        self.work = true;
-        self.driver.take()
+        self.driver.rouse()
     }
 
     /// Takes note of the state of access, and has a new one told. An inactive port is asked again and again what has
     /// become of it; of a port that was inactive and is active now the shape was not known.
     pub(crate) fn note_access(&mut self, access: AccessState) {
-        let before = self.access.replace(access);
+        let before = self.peer.access.replace(access);
         if before != Some(access) {
-            self.stale.shape |= access.is_active() && before.is_some_and(|before| !before.is_active());
-            self.stale.access |= !access.is_active();
-            self.events.push(SessionEvent::Access(access));
+            self.deferred.stale.shape |=
+                access.is_active() && before.is_some_and(|before| !before.is_active());
+            self.deferred.stale.access |= !access.is_active();
+            self.deferred.events.push(SessionEvent::Access(access));
         }
     }
 
@@ -284,7 +251,7 @@ impl SessionState {
         if self.proof.is_question(token) {
             return self.proof_answered(&outcome);
         }
-        self.wakes.extend(self.slots.answer(token, outcome));
+        self.deferred.wakes.extend(self.slots.answer(token, outcome));
     }
 
     fn fail(&mut self, token: u64, error: BlockError) {
@@ -295,7 +262,8 @@ impl SessionState {
     fn send(&mut self, submission: Submission) -> Result<(), Submission> {
         let token = submission.token;
         let now = self.proof.clock();
-        if self.core.is_none() || self.logout != Logout::None || self.holds(token) {
+        let is_staying = self.connection.as_ref().is_some_and(LiveConnection::is_staying);
+        if !is_staying || self.holds(token) {
             return Err(submission);
         }
         if let (Some(now), Some(entry)) = (now, self.slots.get_mut(token))
@@ -304,8 +272,8 @@ impl SessionState {
             self.ask_for_proof(false);
             return Err(submission);
         }
-        let Some(core) = &mut self.core else { return Err(submission) };
-        core.submit(submission)?;
+        let Some(connection) = &mut self.connection else { return Err(submission) };
+        connection.core.submit(submission)?;
         if let Some(entry) = self.slots.get_mut(token) {
             entry.stage = Stage::Sent;
             entry.was_sent = true;
@@ -319,14 +287,14 @@ impl SessionState {
         if self.holds_back() {
             return self.drain_questions();
         }
-        while let Some(submission) = self.queue.pop_front() {
+        while let Some(submission) = self.waiting.queue.pop_front() {
             match self.slots.get_mut(submission.token) {
                 Some(AwaitedCommand { stage: Stage::Queued, .. }) => {}
                 // Forgotten, or answered by the clock.
                 _ => continue,
             }
             if let Err(submission) = self.send(submission) {
-                self.queue.push_front(submission);
+                self.waiting.queue.push_front(submission);
                 return;
             }
         }
@@ -334,18 +302,20 @@ impl SessionState {
 
     /// Returns `true` if it was asked to log out and end, and has not ended.
     pub(crate) fn is_closing(&self) -> bool {
-        self.life == Life::Closing
+        self.life.is_closing()
     }
 
     /// Returns `true` if nothing is asked of the unit over a session that is up, and the unit owes no answer to what
     /// was given up. A port that is not active is asked for its state anyway.
     pub(crate) fn is_idle(&self) -> bool {
-        self.core.as_ref().is_some_and(|core| core.unanswered() == 0)
-            && self.life == Life::Open
-            && self.logout == Logout::None
+        let is_idle =
+            |connection: &LiveConnection| connection.core.unanswered() == 0 && connection.is_staying();
+        self.connection.as_ref().is_some_and(is_idle)
+            && !self.life.is_closing()
+            && !self.life.has_ended()
             && self.slots.unanswered() == 0
             && !self.doubt.is_there()
-            && self.access.is_none_or(AccessState::is_active)
+            && self.peer.access.is_none_or(AccessState::is_active)
     }
 
     /// Takes note of what happened to the path, to explain why an operation failed.
@@ -356,13 +326,14 @@ impl SessionState {
     /// Returns the session's sample as a path of that name.
     pub(crate) fn path(&self, name: String) -> PathSample {
         let Traffic { read_ios, read_bytes, write_ios, write_bytes, errors } = self.traffic;
-        let state = match (&self.core, self.life) {
-            (_, Life::Closing | Life::Ended) => PathState::Closed,
-            (Some(_), Life::Open) => PathState::Up,
-            (None, Life::Open) => PathState::Down,
+        let state = match (&self.connection, &self.life) {
+            (_, Life::Closing(_) | Life::Ended(_)) => PathState::Closed,
+            (Some(_), _) => PathState::Up,
+            (None, _) => PathState::Down,
         };
-        let round_trip = self.probe.as_ref().and_then(Probe::ask).and_then(|kernel| kernel.round_trip);
-        let ping = self.core.as_ref().and(self.pings.last());
+        let connection = self.connection.as_ref();
+        let round_trip = connection.and_then(LiveConnection::ask_kernel).and_then(|kernel| kernel.round_trip);
+        let ping = connection.and_then(|connection| connection.pings.last());
         let last_event = self.last_event.clone();
         PathSample {
             name,
@@ -424,7 +395,8 @@ mod tests {
             nop_interval: Duration::ZERO,
             nop_timeout: Duration::ZERO,
         };
-        SessionState::new(InitiatorConnection::new(config, Instant::now()), Lun::new(0), true, options)
+        let core = InitiatorConnection::new(config, Instant::now());
+        SessionState::new(core, String::new(), Lun::new(0), true, options)
     }
 
     fn command(effect: Effect) -> Command {
@@ -440,7 +412,7 @@ mod tests {
         let late = state.enter(command(Effect::Query)).unwrap();
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(2));
-            state.driver = Some(Waker::noop().clone());
+            state.driver = DriverSleep::Asleep(Waker::noop().clone());
             state.enter(command(Effect::Query)).unwrap();
             state.pass_time(Instant::now()).unwrap();
         }

@@ -86,7 +86,7 @@ impl SessionState {
         });
         self.proof.question = Some(Question { token: question.token, repeated });
         if let Err(question) = self.send(question) {
-            self.queue.push_front(question);
+            self.waiting.queue.push_front(question);
         }
     }
 
@@ -103,7 +103,7 @@ impl SessionState {
             }
             Outcome::Executed { .. } => self.ask_for_proof(true),
             // The end of the connection fails or keeps what waits by itself.
-            Outcome::Failed(_) if self.core.is_none() => {}
+            Outcome::Failed(_) if self.connection.is_none() => {}
             Outcome::Failed(BlockError::Busy) => self.fail_held(&BlockError::Busy, |_| true),
             Outcome::Failed(error) => {
                 let why = format!("whether this node's key is still registered is not known: {error}");

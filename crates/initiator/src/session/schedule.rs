@@ -9,7 +9,7 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 
 use lunway_scsi::operations;
 
-use super::{End, Life, Logout, SessionState};
+use super::{End, LiveConnection, SessionState};
 use crate::session::slots::{AwaitedCommand, Effect, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
@@ -38,28 +38,21 @@ pub(crate) fn what(cdb: &Cdb) -> String {
 impl SessionState {
     /// Puts back into the queue what has waited long enough for a busy target, and acts on commands that are overdue.
     pub(crate) fn pass_time(&mut self, now: Instant) -> Result<(), End> {
-        let mut index = 0;
-        while index < self.delayed.len() {
-            if self.delayed[index].0 > now {
-                index += 1;
-                continue;
-            }
-            let (_, submission) = self.delayed.swap_remove(index);
-            if let Some(entry @ AwaitedCommand { stage: Stage::Delayed, .. }) =
-                self.slots.get_mut(submission.token)
-            {
+        let slots = &mut self.slots;
+        self.waiting.release(now, |token| match slots.get_mut(token) {
+            Some(entry @ AwaitedCommand { stage: Stage::Delayed, .. }) => {
                 entry.stage = Stage::Queued;
-                self.queue.push_back(submission);
+                true
             }
-        }
+            _ => false,
+        });
         self.release_held(now);
         self.clock.set(now);
-        if self.clock.tick == self.looked_at || self.slots.unanswered() == 0 {
+        if self.slots.unanswered() == 0 || !self.clock.is_look_due() {
             return Ok(());
         }
-        self.looked_at = self.clock.tick;
-        let Some(core) = &mut self.core else { return Ok(()) };
-        let (tick, lun) = (self.clock.tick, self.lun.0);
+        let Some(LiveConnection { core, .. }) = &mut self.connection else { return Ok(()) };
+        let (tick, lun) = (self.clock.tick, self.peer.lun.0);
         let mut overdue = Vec::new();
         let mut unanswered = None;
         let mut hung = Vec::new();
@@ -75,7 +68,7 @@ impl SessionState {
                 Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
                 Stage::Sent if late => {
                     let waited = HumanTime(self.clock.time(tick - entry.since));
-                    tracing::warn!(lane = %self.address, "no answer to {} within {waited}: it is aborted", what(&entry.cdb));
+                    tracing::warn!(lane = %self.peer.address, "no answer to {} within {waited}: it is aborted", what(&entry.cdb));
                     // RFC 7143 [7.11-1]
                     core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
                     let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect, Fate::Unknown));
@@ -111,50 +104,27 @@ impl SessionState {
     /// Time at which [`Self::pass_time`] has something to do.
     pub(crate) fn next_time(&self) -> Option<Instant> {
         let tick = (self.slots.unanswered() > 0).then(|| self.clock.next());
-        let delayed = self.delayed.iter().map(|(at, _)| *at);
-        let logout = if let Logout::DueBy(by) = self.logout { Some(by) } else { None };
-        delayed.chain(tick).chain(self.held_until()).chain(logout).min()
+        let logout = self.connection.as_ref().and_then(LiveConnection::logout_due);
+        [self.waiting.next_release(), tick, self.held_until(), logout].into_iter().flatten().min()
     }
 
     /// Logs out where that is wanted and its time has come.
     pub(crate) fn log_out_when_due(&mut self, now: Instant, timeout: Duration) {
-        let Some(core) = &mut self.core else { return };
-        // Of operations that were dropped too: the target may still be writing what they sent.
-        let in_flight = core.unanswered() > 0;
-        if self.logout == Logout::None && self.life == Life::Closing && self.slots.unanswered() == 0 {
-            self.logout = Logout::DueBy(now + timeout);
-        }
-        if let Logout::DueBy(by) = self.logout
-            && (!in_flight || by <= now)
-        {
-            self.logout = Logout::Sent(now + timeout);
-            core.logout();
+        let done = self.is_closing() && self.slots.unanswered() == 0;
+        if let Some(connection) = &mut self.connection {
+            connection.log_out_when_due(done, now, timeout);
         }
     }
 
     /// Returns `true` if [`Self::log_out_when_due`] has anything to look at.
     pub(crate) fn is_leaving(&self) -> bool {
-        match self.logout {
-            Logout::None => self.is_closing(),
-            Logout::DueBy(_) => true,
-            Logout::Sent(_) => false,
-        }
-    }
-
-    /// Returns `true` if the logout has gone unanswered for too long.
-    pub(crate) fn logout_overdue(&self, now: Instant) -> bool {
-        self.logout_deadline().is_some_and(|by| by <= now)
-    }
-
-    /// The deadline of the logout, once it was sent.
-    pub(crate) fn logout_deadline(&self) -> Option<Instant> {
-        if let Logout::Sent(by) = self.logout { Some(by) } else { None }
+        self.connection.as_ref().is_some_and(|connection| connection.is_leaving(self.is_closing()))
     }
 
     /// The target wants us to log out within `time`: nothing new is sent, what is in flight may finish.
     pub(crate) fn leave_within(&mut self, time: Duration, now: Instant) {
-        if self.logout == Logout::None {
-            self.logout = Logout::DueBy(now + time / 2);
+        if let Some(connection) = &mut self.connection {
+            connection.leave_within(time, now);
         }
     }
 }

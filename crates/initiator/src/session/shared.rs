@@ -13,8 +13,8 @@ use lunway_iscsi::initiator::InitiatorConnection;
 use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
 
+use super::SessionState;
 use super::slots::{Command, Outcome, Stage};
-use super::{Life, SessionState};
 use crate::SessionOptions;
 use crate::observer::{SessionEvent, SharedObserver};
 
@@ -55,7 +55,7 @@ impl Session {
         volatile: bool,
         options: &SessionOptions,
     ) -> Arc<Self> {
-        let state = Mutex::new(SessionState { address, ..SessionState::new(core, lun, volatile, options) });
+        let state = Mutex::new(SessionState::new(core, address, lun, volatile, options));
         Arc::new(Self {
             state,
             closing: Notify::new(),
@@ -115,10 +115,8 @@ impl Session {
     pub(crate) fn sever(&self, why: &str) {
         let waker = {
             let mut state = self.lock();
-            if state.core.is_none() {
-                return;
-            }
-            state.severed.get_or_insert_with(|| why.to_owned());
+            let Some(connection) = &mut state.connection else { return };
+            connection.severed.get_or_insert_with(|| why.to_owned());
             state.rouse()
         };
         if let Some(waker) = waker {
@@ -150,7 +148,7 @@ impl Session {
     /// Returns `true` if there is a connection that is not closing.
     pub(crate) fn is_up(&self) -> bool {
         let state = self.lock();
-        state.core.is_some() && !state.is_closing()
+        state.connection.is_some() && !state.is_closing()
     }
 
     /// Returns `true` if there is an observer.
@@ -167,7 +165,7 @@ impl Session {
 
     /// Tells what has happened since, as [`tell`](Self::tell).
     pub(crate) fn tell_news(&self) {
-        let events = mem::take(&mut self.lock().events);
+        let events = mem::take(&mut self.lock().deferred.events);
         events.into_iter().for_each(|event| self.tell(event));
     }
 
@@ -175,10 +173,7 @@ impl Session {
     pub(crate) fn close(&self) {
         let waker = {
             let mut state = self.lock();
-            if state.life == Life::Open {
-                state.life = Life::Closing;
-            }
-            state.refusing.get_or_insert_with(|| BlockError::gone("it was closed"));
+            state.life.close(BlockError::gone("it was closed"));
             state.rouse()
         };
         self.closing.notify_one();
@@ -193,7 +188,7 @@ impl Session {
         self.close();
         loop {
             let ended = self.ended.notified();
-            if self.lock().life == Life::Ended {
+            if self.lock().life.has_ended() {
                 return;
             }
             ended.await;
@@ -204,7 +199,7 @@ impl Session {
     pub(crate) fn change<T>(&self, f: impl FnOnce(&mut SessionState) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.lock();
-            (f(&mut state), mem::take(&mut state.wakes))
+            (f(&mut state), mem::take(&mut state.deferred.wakes))
         };
         wakes.into_iter().for_each(Waker::wake);
         result
