@@ -16,6 +16,7 @@
 //! | [`gather`], `gather/` | reads the facts of this machine, or of a copied tree of its files; changes nothing |
 //! | [`merge`] | both ends of the same sessions, of several machines' facts |
 //! | [`Looks`] | earlier looks at a target, which the growth of its stores is measured from |
+//! | [`NeighbourLooks`] | earlier looks at neighbours, by which an address that moves is found |
 //! | [`Rule`], [`RULES`], `rules/` | the rules by their groups |
 //! | [`diagnose`] | all rules on some facts |
 //! | [`Verdict`], [`Diagnosis`] | what comes out |
@@ -31,6 +32,7 @@ pub mod facts;
 mod gather;
 mod looks;
 mod merge;
+mod neighbour_looks;
 pub mod probe;
 mod rules;
 mod seen;
@@ -41,6 +43,7 @@ pub use facts::Facts;
 pub use gather::{Machine, gather, stores};
 pub use looks::{Looks, compare_looks};
 pub use merge::merge;
+pub use neighbour_looks::NeighbourLooks;
 pub use rules::{Group, RULES, Rule, diagnose, rule};
 pub use seen::Seen;
 pub use verdict::{Diagnosis, Verdict};

@@ -11,6 +11,7 @@ mod cost;
 mod daemon;
 mod ends;
 mod fixes;
+mod neighbours;
 mod odd;
 mod owners;
 mod seven;
@@ -84,9 +85,8 @@ impl Namespace {
         finish(command, PATIENCE)
     }
 
-    /// What doctor finds at the two ports.
-    fn findings(&self, state: &Path) -> Vec<Value> {
-        let own = doctor(&["--port", "st1", "--port", "st2"], state);
+    /// A command in the namespace.
+    fn entered(&self, own: &Command) -> Command {
         let mut command = self.enter();
         command.arg(own.get_program()).args(own.get_args());
         for (name, value) in own.get_envs() {
@@ -95,7 +95,13 @@ impl Namespace {
                 None => command.env_remove(name),
             };
         }
-        findings(&finish(command, PATIENCE))
+        command
+    }
+
+    /// What doctor finds at the two ports.
+    fn findings(&self, state: &Path) -> Vec<Value> {
+        let own = doctor(&["--port", "st1", "--port", "st2"], state);
+        findings(&finish(self.entered(&own), PATIENCE))
     }
 }
 

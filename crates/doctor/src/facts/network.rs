@@ -117,6 +117,24 @@ pub struct Peer {
     /// Statistics of the kernel on the connections to it.
     #[serde(default)]
     pub flow: Seen<Flow>,
+    /// The neighbour that its packets go to: the other end, or the router.
+    #[serde(default)]
+    pub neighbour: Seen<Neighbour>,
+}
+
+/// An entry of the kernel's table of neighbours, which it fills by ARP and NDP, and what it was earlier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Neighbour {
+    /// Its hardware address; empty: it has not answered.
+    pub mac: String,
+    /// The kernel asks for it, or has given up, and has no answer.
+    pub failed: bool,
+    /// Hardware addresses of this look and of those of the last day, without repetitions of the same: each but the
+    /// first is a move. The oldest first.
+    pub owners: Vec<String>,
+    /// Seconds since the first look at it.
+    pub known_for_s: u64,
 }
 
 /// Statistics of the kernel on all connections between two ends, as `ss` shows it of TCP_INFO.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::ethtool::{Card, Ethtool};
 use super::flows;
 use super::source::Machine;
-use crate::facts::{Counters, Peer, Port, Role, Route};
+use crate::facts::{Counters, Neighbour, Peer, Port, Role, Route};
 use crate::seen::Seen;
 
 /// The port of iSCSI (IANA, RFC 7143 §13.9).
@@ -251,21 +251,53 @@ fn peers(machine: &Machine, connections: &[Connection]) -> Vec<Peer> {
         Ok(flows) => flows.get(ends).copied().ok_or_else(|| "ss does not show its connections".to_owned()),
         Err(why) => Err(why.clone()),
     };
-    let peer = |(local, remote, target): (IpAddr, IpAddr, bool)| Peer {
-        local,
-        remote,
-        role: if target { Role::Target } else { Role::Initiator },
-        route: if machine.is_live() {
-            route(&links, local, remote).into()
-        } else {
-            Seen::unseen("a copied tree of files has no kernel to ask")
-        },
-        flow: flow(&(local, remote, target)).into(),
+    let table = match ends.is_empty() {
+        true => Ok(Vec::new()),
+        false => neighbours(machine),
+    };
+    let peer = |(local, remote, target): (IpAddr, IpAddr, bool)| {
+        let route = match machine.is_live() {
+            true => route(&links, local, remote),
+            false => Err("a copied tree of files has no kernel to ask".to_owned()),
+        };
+        let entry = route.clone().and_then(|route| {
+            let table = table.as_ref().map_err(Clone::clone)?;
+            let hop = route.gateway.unwrap_or(remote);
+            let entry = table.iter().find_map(|entry| neighbour(entry, &route.port, hop));
+            entry.ok_or_else(|| "the kernel has no entry for it now".to_owned())
+        });
+        Peer {
+            local,
+            remote,
+            role: if target { Role::Target } else { Role::Initiator },
+            route: route.into(),
+            flow: flow(&(local, remote, target)).into(),
+            neighbour: entry.into(),
+        }
     };
     if ends.len() > PEERS_MAX {
         machine.note(format!("of {} ends of iSCSI connections only {PEERS_MAX} were looked at", ends.len()));
     }
     ends.into_iter().take(PEERS_MAX).map(peer).collect()
+}
+
+/// The kernel's table of neighbours.
+fn neighbours(machine: &Machine) -> Result<Vec<Value>, String> {
+    let text = machine.printed("ip", &["-json", "neighbour", "show"])?;
+    // Without neighbours older versions print nothing.
+    let text = if text.trim().is_empty() { "[]" } else { text.as_str() };
+    serde_json::from_str(text).map_err(|_| "ip printed no JSON for neighbours".to_owned())
+}
+
+/// An entry of the table, if it is that of an address at a port.
+fn neighbour(entry: &Value, port: &str, address: IpAddr) -> Option<Neighbour> {
+    let is_it = entry["dev"] == port && entry["dst"].as_str()?.parse::<IpAddr>().ok()? == address;
+    if !is_it {
+        return None;
+    }
+    let mac = entry["lladdr"].as_str().unwrap_or_default().to_owned();
+    // FAILED and INCOMPLETE have no hardware address, all others have one (linux/neighbour.h).
+    Some(Neighbour { failed: mac.is_empty(), owners: vec![mac.clone()], known_for_s: 0, mac })
 }
 
 fn route(links: &[Link], local: IpAddr, remote: IpAddr) -> Result<Route, String> {

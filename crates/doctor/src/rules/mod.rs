@@ -11,6 +11,7 @@ mod kubernetes;
 mod lanes;
 mod luns;
 mod multipath;
+mod neighbours;
 mod network;
 mod ports;
 mod sessions;
@@ -140,9 +141,10 @@ impl fmt::Display for Group {
 }
 
 /// All rules, group by group.
-pub static RULES: [&[Rule]; 17] = [
+pub static RULES: [&[Rule]; 18] = [
     ports::RULES,
     network::RULES,
+    neighbours::RULES,
     initiator::RULES,
     multipath::RULES,
     disks::RULES,

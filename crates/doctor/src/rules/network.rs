@@ -280,9 +280,9 @@ fn overlap(facts: &Facts) -> Vec<Outcome> {
 }
 
 /// Judges each connection by the port that has its local address and the kernel's route: its port and router.
-fn peers(
+pub(super) fn peers(
     facts: &Facts,
-    judge: impl Fn(&Peer, &str, (&str, Option<std::net::IpAddr>)) -> Option<Outcome>,
+    mut judge: impl FnMut(&Peer, &str, (&str, Option<std::net::IpAddr>)) -> Option<Outcome>,
 ) -> Vec<Outcome> {
     let peers = match &facts.peers {
         None => return Vec::new(),
@@ -290,7 +290,7 @@ fn peers(
         Some(Seen::Value(peers)) => peers,
     };
     let Some(Seen::Value(ports)) = &facts.ports else { return unseen_ports(facts) };
-    let judged = |peer: &Peer| {
+    let mut judged = |peer: &Peer| {
         let has = |port: &&Port| port.networks.iter().any(|network| network.addr() == peer.local);
         // A connection within this machine has no port.
         let port = ports.iter().find(has)?;
@@ -302,7 +302,7 @@ fn peers(
             Ok(route) => judge(peer, &port.name, (&route.port, route.gateway)),
         }
     };
-    let mut outcomes: Vec<Outcome> = peers.iter().filter_map(judged).collect();
+    let mut outcomes: Vec<Outcome> = peers.iter().filter_map(&mut judged).collect();
     outcomes.dedup();
     outcomes
 }

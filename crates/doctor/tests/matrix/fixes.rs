@@ -51,6 +51,8 @@ const FIXES: &[(&str, Run)] = &[
     ("reverse-path", Namespace),
     ("route-source", Namespace),
     ("route-router", Not(NAMES)),
+    ("neighbour-answers", Not(LOOK)),
+    ("neighbour-owner", Not(ELSEWHERE)),
     ("port-ipv6", Namespace),
     ("tcp-window", Namespace),
     (

@@ -46,7 +46,14 @@ fn peer(number: u8) -> Peer {
         role: Role::Initiator,
         route: known(Route { port: format!("eth{number}"), gateway: None }),
         flow: known(Flow { busy_ms: 10_000, window_ms: 100, buffer_ms: 100, round_trip_us: 80 }),
+        neighbour: known(neighbour(number)),
     }
+}
+
+/// An other end whose hardware address was the same an hour ago.
+pub(crate) fn neighbour(number: u8) -> Neighbour {
+    let mac = format!("52:54:00:00:00:{number:02x}");
+    Neighbour { failed: false, owners: vec![mac.clone()], known_for_s: 3600, mac }
 }
 
 pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";

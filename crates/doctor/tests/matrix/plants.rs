@@ -148,6 +148,13 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("reverse-path", |facts| port(facts).rp_filter = known(1)),
     ("route-source", |facts| value(&mut peer(facts).route).port = "eth1".into()),
     ("route-router", |facts| value(&mut peer(facts).route).gateway = Some("10.0.1.254".parse().unwrap())),
+    ("neighbour-answers", |facts| {
+        let neighbour = value(&mut peer(facts).neighbour);
+        (neighbour.mac, neighbour.failed) = (String::new(), true);
+    }),
+    ("neighbour-owner", |facts| {
+        value(&mut peer(facts).neighbour).owners = ["a", "b", "a", "b"].map(str::to_owned).to_vec();
+    }),
     ("port-ipv6", |facts| port(facts).networks.push("2001:db8::2/64".parse().unwrap())),
     ("tcp-window", |facts| {
         facts.sysctls.insert("net.ipv4.tcp_rmem".into(), known("4096 65536 65536".into()));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lunway_doctor::facts::*;
 use lunway_doctor::{Facts, Seen, Verdict, diagnose};
 
-use crate::healthy::{healthy, known, served_session};
+use crate::healthy::{healthy, known, neighbour, served_session};
 
 /// A set-up: what it is like, what it differs by from the one in which every rule applies, and the rules that cannot be
 /// judged in it.
@@ -53,6 +53,7 @@ fn published(facts: &mut Facts, lanes: &[(u8, u8)]) {
         role: Role::Initiator,
         route: known(Route { port: format!("eth{near}"), gateway: None }),
         flow: known(Flow::default()),
+        neighbour: known(neighbour(far)),
     };
     facts.peers = Some(known(lanes.iter().map(peer).collect()));
     let portal = |far: u8| format!("10.0.1.{}:3260", 100 + far);
@@ -146,6 +147,14 @@ const SET_UPS: &[SetUp] = &[
             }
             let office = Port { name: "office".into(), carrier: false, mtu: 1500, ..Port::default() };
             ports(facts).push(office);
+        },
+        &[],
+    ),
+    (
+        "an address of a cluster that failed over, and back",
+        |facts| {
+            let peer = &mut value(facts.peers.as_mut().unwrap())[0];
+            value(&mut peer.neighbour).owners = ["a", "b", "a"].map(str::to_owned).to_vec();
         },
         &[],
     ),

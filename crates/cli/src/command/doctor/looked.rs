@@ -150,7 +150,8 @@ impl Doctor {
             }
             Some(answers.into_inner())
         };
-        let host = Facts { lunway_sessions: Some(recorded::sessions()), ..gather(&machine, &ports) };
+        let mut host = Facts { lunway_sessions: Some(recorded::sessions()), ..gather(&machine, &ports) };
+        looks::neighbours(&mut host);
         if self.daemon.is_here() {
             self.check_ports(&host)?;
             return Ok((Facts { lanes, target, answers, ..host }, None));

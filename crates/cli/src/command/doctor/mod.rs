@@ -8,7 +8,7 @@
 //! | `lanes.rs` | the lanes of a disk: plan and probes |
 //! | `pull.rs` | lanes taken down one after another |
 //! | `recorded.rs` | sessions of lunway's own initiator |
-//! | `looks.rs` | earlier looks at running targets |
+//! | `looks.rs` | earlier looks at running targets and at neighbours |
 //! | `state.rs` | files in the user's state folder |
 //! | `serving.rs` | a running target, by its management interface |
 //! | `verdicts.rs` | diagnoses counted, as text and as JSON |
