@@ -8,6 +8,7 @@
 //! in a browser, and [`namespace`] runs a test in a network of its own.
 
 mod browser;
+pub mod ceph;
 pub mod namespace;
 pub mod written;
 
