@@ -27,6 +27,9 @@ Devices:
                         the same over several paths (lunway paths)
   *paths.toml, paths:PATH
                         the same, described in a file
+  rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
+                        image of a Ceph cluster; ?conf=, id=, keyring=,
+                        timeout=, break_lock=
   delay:TIME:DEVICE, rate:RATE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,
   stats:DEVICE          a device with a delay, a limited rate, errors …
 

@@ -87,6 +87,9 @@ pub enum OpenError {
         /// Underlying error.
         source: lunway_initiator::OpenError,
     },
+    /// An image of a Ceph cluster.
+    #[error(transparent)]
+    Rbd(#[from] lunway_rbd::OpenError),
     /// A logical unit has the sectors that its target gave it.
     #[error(
         "{device} has sectors of {found} bytes, which cannot be changed to {wanted} here: its target decides"

@@ -14,6 +14,7 @@ use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl};
 use lunway_memory::{NullDisk, RamDisk};
+use lunway_rbd::{RbdDevice, RbdOptions};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_vhdx_device::VhdxDevice;
 
@@ -172,7 +173,8 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
             | DeviceSpec::Vhdx { .. }
             | DeviceSpec::Image { .. }
             | DeviceSpec::Paths { .. }
-            | DeviceSpec::Iscsi { .. } => unreachable!("a back end has nothing inside"),
+            | DeviceSpec::Iscsi { .. }
+            | DeviceSpec::Rbd { .. } => unreachable!("a back end has nothing inside"),
         }
     }
     if within {
@@ -218,6 +220,10 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
         DeviceSpec::Paths { path } => {
             let url = MultipathUrl::from_file(path).map_err(|error| OpenError::PathsFile(Box::new(error)))?;
             open_multipath(&url, leaf.to_string(), options).await?
+        }
+        DeviceSpec::Rbd { name } => {
+            let options = RbdOptions { read_only, sector, ..RbdOptions::default() };
+            Opened::plain(Arc::new(RbdDevice::open(name, &options).await?))
         }
         DeviceSpec::Delay { .. }
         | DeviceSpec::Rate { .. }

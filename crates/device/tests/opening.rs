@@ -124,3 +124,12 @@ async fn several_paths_are_refused_in_sentences_without_secrets() {
     assert!(message.contains("no lane could be connected: 127.0.0.2 > 127.0.0.1"), "{message}");
     assert!(!message.contains("hunter2"), "{message}");
 }
+
+#[tokio::test]
+async fn an_image_of_ceph_without_a_cluster_says_what_is_missing() {
+    // Where librbd is not installed, that; else the configuration.
+    let message =
+        refusal("readonly:rbd:pool/image?conf=/nonexistent/ceph.conf", &OpenOptions::default()).await;
+    let library = message.contains("librados2 and librbd1");
+    assert!(library || message.contains("/nonexistent/ceph.conf"), "{message}");
+}

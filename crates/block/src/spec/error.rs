@@ -74,6 +74,20 @@ pub enum SpecError {
     /// `iscsi:` that does not go on with `//host`.
     #[error("an iSCSI address is written iscsi://[user[%secret]@]host[:port]/iqn/lun")]
     IscsiForm,
+    /// `rbd:` without the name of an image behind it.
+    #[error("an image of Ceph is written rbd:[CLUSTER:]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]")]
+    RbdForm,
+    /// An option of `rbd:` that is none.
+    #[error("in `rbd:…?{option}`: a value for one of {keys} is expected")]
+    RbdOption {
+        /// The option.
+        option: String,
+        /// The keys there are.
+        keys: &'static str,
+    },
+    /// A time limit that is none.
+    #[error("in `rbd:…?timeout=TIME`: {0}")]
+    RbdTime(DurationError),
     /// A path that cannot be written down.
     #[error(
         "{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name"

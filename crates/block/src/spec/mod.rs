@@ -12,6 +12,7 @@
 //! | `vhd:PATH`, any `*.vhd`, `*.avhd` | VHD, for reading |
 //! | `qcow2:PATH`, any `*.qcow2` | qcow2, for reading |
 //! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
+//! | `rbd:[CLUSTER:]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]` | an image of a Ceph cluster, see [`RbdName`] |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
 //! | `rate:RATE:DEVICE` | at most `RATE` bytes per second (`100M`, `100MB/s`) |
 //! | `fault:SPEC:DEVICE` | errors or corruption, see [`FaultSpec`] |
@@ -24,6 +25,7 @@ mod error;
 mod fault;
 mod iscsi_url_text;
 mod options;
+mod rbd;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -35,6 +37,7 @@ pub use error::SpecError;
 pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url_text::IscsiUrlText;
 pub use options::split_options;
+pub use rbd::RbdName;
 
 use crate::duration::{ExactDuration, parse_duration};
 use crate::rate::{ExactRate, parse_rate};
@@ -44,7 +47,7 @@ use crate::size::{ExactSize, parse_size};
 pub const DEPTH_MAX: usize = 16;
 
 /// Every word before a colon that is a kind of device. What is not in this list is not read.
-pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, delay:, rate:, fault:, readonly:, stats:";
+pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, rbd:, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -97,6 +100,11 @@ pub enum DeviceSpec {
     Paths {
         /// The file that describes the disk and its paths.
         path: PathBuf,
+    },
+    /// `rbd:…`.
+    Rbd {
+        /// The image.
+        name: RbdName,
     },
     /// `delay:TIME:DEVICE`.
     Delay {
@@ -201,7 +209,8 @@ impl DeviceSpec {
             | Self::Vhdx { .. }
             | Self::Image { .. }
             | Self::Paths { .. }
-            | Self::Iscsi { .. } => None,
+            | Self::Iscsi { .. }
+            | Self::Rbd { .. } => None,
         }
     }
 
@@ -235,7 +244,8 @@ impl DeviceSpec {
             | Self::Vhdx { .. }
             | Self::Image { .. }
             | Self::Paths { .. }
-            | Self::Iscsi { .. }) => leaf,
+            | Self::Iscsi { .. }
+            | Self::Rbd { .. }) => leaf,
         }
     }
 
@@ -266,6 +276,7 @@ impl DeviceSpec {
             "qcow2" => Self::Image { path: path("qcow2", rest)?, format: ImageFormat::Qcow2 },
             "paths" => Self::Paths { path: path("paths", rest)? },
             "iscsi" => Self::Iscsi { url: IscsiUrlText::new(text).ok_or(SpecError::IscsiForm)? },
+            "rbd" => Self::Rbd { name: RbdName::parse(rest)? },
             "delay" => {
                 let (time, device) = split();
                 Self::Delay { time: parse_duration(time)?, inner: inner(device)? }
@@ -313,6 +324,7 @@ impl DeviceSpec {
                 *path = folder.join(&*path);
             }
             Self::Iscsi { url } => *url = url.in_folder(folder),
+            Self::Rbd { name } => name.in_folder(folder),
             _ => {}
         }
         self
@@ -492,6 +504,7 @@ impl fmt::Display for DeviceSpec {
             }
             Self::Paths { path } => write!(f, "paths:{}", path.display()),
             Self::Iscsi { url } => write!(f, "{url}"),
+            Self::Rbd { name } => write!(f, "{name}"),
             Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
             Self::Rate { bytes_per_second, inner } => {
                 write!(f, "rate:{}:{inner}", ExactRate(*bytes_per_second))

@@ -43,6 +43,10 @@ fn every_form_of_the_grammar_is_read_and_printed_back() {
         "paths:disk7.toml",
         "file:paths.toml",
         "iscsi://10.0.0.1:3260/iqn.2026-01.example:disk/0?portal=10.0.1.1:3260",
+        "rbd:rbd/lun0",
+        "rbd:backup:pool/space/image@monday",
+        "rbd:rbd/lun0?conf=/etc/ceph/a.conf&id=lunway&keyring=k&timeout=10s&break_lock=10.0.0.1:0/77",
+        "readonly:rbd:rbd/lun0",
         "delay:200us:ram:1G",
         "rate:100M:disk.img",
         "fault:read=0.01:ram:1M",
@@ -88,6 +92,14 @@ fn errors_name_what_was_wrong_and_what_is_expected() {
         ("a.qcow2?cache=none", "which a.qcow2 is not"),
         ("vhd:", "`vhd:` needs a path"),
         ("iscsi:host", "iscsi://[user"),
+        ("rbd:image", "POOL[/NAMESPACE]/IMAGE"),
+        ("rbd:a/b/c/d", "POOL[/NAMESPACE]/IMAGE"),
+        ("rbd:pool/@snap", "POOL[/NAMESPACE]/IMAGE"),
+        ("rbd:pool/image@a@b", "POOL[/NAMESPACE]/IMAGE"),
+        ("rbd::pool/image", "POOL[/NAMESPACE]/IMAGE"),
+        ("rbd:pool/image?key=secret", "one of conf, id, keyring"),
+        ("rbd:pool/image?id=", "one of conf, id, keyring"),
+        ("rbd:pool/image?timeout=soon", "timeout=TIME"),
     ] {
         let error = DeviceSpec::parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
@@ -119,6 +131,10 @@ fn a_relative_file_is_found_from_a_folder_and_an_absolute_one_stays() {
     let named = |text: &str| DeviceSpec::parse(text).unwrap().in_folder(Path::new("/etc/lunway")).to_string();
     assert_eq!(named("stats:disk.img?cache=none"), "stats:/etc/lunway/disk.img?cache=none");
     assert_eq!(named("san/paths.toml"), "/etc/lunway/san/paths.toml");
+    assert_eq!(
+        named("rbd:p/i?conf=a.conf&keyring=/k&id=x"),
+        "rbd:p/i?conf=/etc/lunway/a.conf&id=x&keyring=/k"
+    );
     for other in ["/dev/sdb", "ram:1M", "iscsi://h/iqn.a:b/0"] {
         assert_eq!(named(other), other);
     }
@@ -169,6 +185,13 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
             }
         ),
         "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),
+        ("[a-z]{1,3}(:[a-z]{1,3})?(/[a-z.]{1,4}){1,2}(@[a-z]{1,4})?", any::<Option<u64>>(), "[0-9.:/]{0,9}")
+            .prop_map(|(text, nanos, holder)| {
+                let mut name = RbdName::parse(&text).unwrap();
+                name.timeout = nanos.map(Duration::from_nanos);
+                name.break_lock = Some(holder).filter(|holder| !holder.is_empty());
+                DeviceSpec::Rbd { name }
+            }),
         ("[a-z./:]{1,12}(\\.vhd|\\.qcow2)?", any::<bool>()).prop_map(|(path, vhd)| DeviceSpec::Image {
             path: path.into(),
             format: if vhd { ImageFormat::Vhd } else { ImageFormat::Qcow2 },

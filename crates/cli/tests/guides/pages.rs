@@ -87,6 +87,7 @@ pub(crate) const PAGES: &[Page] = &[
         ends: &[("--job", &[0])],
         ..PAGE
     },
+    Page { file: "ceph.md", elsewhere: "rbd.rs, whose cluster has an address of its own", ..PAGE },
     Page {
         file: "clients.md",
         daemon: DISKS,

@@ -12,6 +12,7 @@ mod doors;
 mod layers;
 mod nbd_client;
 mod page;
+mod rbd;
 
 use lunway_block::conformance::Subject;
 

@@ -9,7 +9,7 @@ use lunway_block::conformance::{Check, Outcome};
 const FILE: &str = "docs/devices.md";
 
 /// All rows there are, in their order.
-const NAMES: [&str; 38] = [
+const NAMES: [&str; 42] = [
     "memory",
     "memory, sectors of 4 KiB",
     "`null:`",
@@ -32,6 +32,10 @@ const NAMES: [&str; 38] = [
     "qcow2 with a backing file, read",
     "VHD that is filled, dynamic",
     "VHD that is filled, fixed",
+    "`rbd:`, a library that reorders",
+    "`rbd:`, sectors of 4 KiB",
+    "`rbd:`, read-only",
+    "`rbd:`, an image of Ceph",
     "iSCSI: target and initiator",
     "iSCSI over two paths",
     "iSCSI, as a device is opened",

@@ -49,6 +49,9 @@ impl DaemonIdentity {
                 path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
             }
             DeviceSpec::Iscsi { url } => far_disk(url),
+            DeviceSpec::Rbd { name } => {
+                format!("rbd {}:{}", name.cluster.as_deref().unwrap_or("ceph"), name.image_path())
+            }
             _ => format!("memory {}", self.portals),
         };
         format!("{}\n{store}", self.digest)

@@ -1,0 +1,40 @@
+//! An image of a Ceph cluster as a device: librbd and librados, loaded at run time.
+//!
+//! ```text
+//!   read, write, flush ──▶ request ──▶ librbd ──▶ callback on its thread ──▶ the task's waker
+//!   open, resize, extents, close ──▶ lane (one thread) ──▶ librbd, which blocks
+//! ```
+//!
+//! **Durability.** librbd's cache is off, so a completed write is on all replicas, and the geometry says so. Where the
+//! pool or the image has the cache on all the same, the geometry says that, and every durable write is followed by a
+//! flush.
+//!
+//! **One writer.** A device that is open for writing holds the image's exclusive lock for as long as it is open (`lock`).
+//! A client that is fenced, because another has broken its lock, is refused by the cluster for good: from the first such
+//! answer on the device refuses everything, and says why.
+//!
+//! **Zeroes.** `unmap` is librbd's write of zeroes, not its discard: that one leaves out what is not whole blocks of
+//! 64 KiB, and promises nothing of it.
+//!
+//! | module | is |
+//! |---|---|
+//! | `library` | the functions, bound by name |
+//! | `cluster`, `image` | a connection, an open image: calls that block |
+//! | `request` | operations that do not |
+//! | `gate` | which of them are under way |
+//! | `lane` | the thread for calls that block |
+//! | `lock` | the exclusive lock |
+//! | `device` | [`RbdDevice`] |
+
+mod cluster;
+mod device;
+mod gate;
+mod image;
+mod lane;
+mod library;
+mod lock;
+mod open_error;
+mod request;
+
+pub use device::{RbdDevice, RbdOptions};
+pub use open_error::OpenError;

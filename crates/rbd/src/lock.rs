@@ -1,0 +1,52 @@
+//! The exclusive lock: taken before the first write, held until the end.
+
+use lunway_block::spec::RbdName;
+
+use crate::OpenError;
+use crate::image::Image;
+
+/// Attempts to take a lock that changes hands meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Takes the image's lock for good.
+///
+/// librbd's own way is to hand the lock over to whom asks for it, so that two writers take turns and nothing is
+/// protected. Here it is held: who asks is refused. A client that holds it and is alive is not asked either, because a
+/// virtual machine's driver would give it up and then lose its disk; opening fails, and names it. One that has died is
+/// fenced by librbd once its watch has lapsed, and one that `name` says is fenced at once, dead or alive.
+///
+/// Fencing comes before the lock is broken, and the map that says so is waited for on this client's connection:
+/// otherwise a write of the old owner that is still on its way could land behind the first one from here.
+pub(crate) fn take(image: &Image, name: &RbdName) -> Result<(), OpenError> {
+    let failed = |doing: &'static str| move |errno| OpenError::failed(errno, name, doing);
+    if !image.can_lock().map_err(failed("asking for its features"))? {
+        return Err(OpenError::NoLock { name: name.to_string(), image: name.image_path() });
+    }
+    let mut attempts = 0;
+    loop {
+        let owner = image.lock_owner().map_err(failed("asking who holds its lock"))?;
+        if let Some(owner) = &owner {
+            if name.break_lock.as_ref() == Some(owner) {
+                tracing::warn!(device = %name, holder = owner, "the holder of the image's lock is fenced");
+                image.cluster.blocklist(owner).map_err(failed("fencing the holder of its lock"))?;
+                // It may have ended meanwhile, and another may have come: then the lock is not there, or busy.
+                match image.break_lock(owner) {
+                    Ok(()) => {}
+                    Err(errno) if errno == -libc::ENOENT || errno == -libc::EBUSY => {}
+                    Err(errno) => return Err(failed("breaking its lock")(errno)),
+                }
+            } else if image.watchers().map_err(failed("asking who has it open"))?.contains(owner) {
+                return Err(OpenError::Held { name: name.to_string(), holder: owner.clone() });
+            }
+        }
+        match image.lock() {
+            Ok(()) => break,
+            // Refused by a holder that came in between: the next round names it.
+            Err(errno) if (errno == -libc::EROFS || errno == -libc::EBUSY) && attempts < ATTEMPTS => {
+                attempts += 1;
+            }
+            Err(errno) => return Err(failed("taking its lock")(errno)),
+        }
+    }
+    image.cluster.wait_for_map().map_err(failed("waiting for the map of the OSDs"))
+}

@@ -1,0 +1,173 @@
+//! Reads, writes and flushes: begun on any thread, completed on one of librbd's.
+#![expect(
+    unsafe_code,
+    reason = "librbd reads and writes memory by address, and calls back with a pointer: see `Request`"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use lunway_block::{BlockError, Buf, Io, SharedBuf};
+use tokio::sync::oneshot;
+
+use crate::device::Shared;
+use crate::library::{Completion, ImageHandle, Library};
+
+/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the space stays allocated.
+pub(crate) const THICK: c_int = 1;
+
+/// Memory of an operation, which librbd uses until its completion.
+pub(crate) enum Payload {
+    /// Nothing.
+    None,
+    /// To be filled.
+    Fill(Buf),
+    /// To be written.
+    Data(SharedBuf),
+}
+
+/// An operation under way. Its memory is in here, whose only owner is the completion: a caller that waits no longer
+/// drops the receiving end of the answer, and the memory stays until librbd has called back.
+struct Request {
+    shared: Arc<Shared>,
+    payload: Payload,
+    answer: oneshot::Sender<(isize, Payload)>,
+}
+
+/// Called by librbd once for each operation that was begun.
+unsafe extern "C" fn completed(completion: Completion, argument: *mut c_void) {
+    // SAFETY: the argument is the request that `begin` has leaked for this completion, which is called once.
+    let request = unsafe { Box::from_raw(argument.cast::<Request>()) };
+    let Request { shared, payload, answer } = *request;
+    let library = shared.library();
+    // SAFETY: the completion is valid until it is released, which is done here once; librbd keeps a reference of its own
+    // for as long as it needs.
+    let result = unsafe {
+        let result = (library.rbd_aio_get_return_value)(completion);
+        (library.rbd_aio_release)(completion);
+        result
+    };
+    if result < 0 {
+        shared.failed(result as i32);
+    }
+    // Wakes the task, if it is not awake for another answer. Without a receiver the memory goes here.
+    let _ = answer.send((result, payload));
+    shared.gate.leave();
+}
+
+/// Begins an operation: `call` hands it to librbd, with the image, the completion and the address of the payload's
+/// memory. The answer is what librbd returned, and the payload.
+fn begin(
+    shared: &Arc<Shared>,
+    mut payload: Payload,
+    call: impl FnOnce(&Library, ImageHandle, Completion, *mut u8) -> c_int,
+) -> Result<oneshot::Receiver<(isize, Payload)>, BlockError> {
+    shared.usable()?;
+    if !shared.gate.enter() {
+        return Err(shared.closed());
+    }
+    // The memory does not move with its handle, which goes into the request below and is not used until the completion.
+    let memory = match &mut payload {
+        Payload::None => ptr::null_mut(),
+        Payload::Fill(buf) => buf.as_mut_ptr(),
+        Payload::Data(data) => data.as_ptr().cast_mut(),
+    };
+    let (answer, receiver) = oneshot::channel();
+    let request = Box::new(Request { shared: Arc::clone(shared), payload, answer });
+    let argument = Box::into_raw(request).cast::<c_void>();
+    let (library, mut completion) = (shared.library(), ptr::null_mut());
+    // SAFETY: the argument is valid for `completed` until that was called, and the completion is filled.
+    let made = unsafe { (library.rbd_aio_create_completion)(argument, completed, &mut completion) };
+    let begun = if made < 0 { made } else { call(library, shared.image.handle(), completion, memory) };
+    if begun >= 0 {
+        return Ok(receiver);
+    }
+    // SAFETY: an operation that was not begun is not completed: request and completion are still this function's.
+    let request = unsafe {
+        if made >= 0 {
+            (library.rbd_aio_release)(completion);
+        }
+        Box::from_raw(argument.cast::<Request>())
+    };
+    drop(request);
+    shared.failed(begun);
+    let error = shared.meaning(begun, 0, 0);
+    shared.gate.leave();
+    Err(error)
+}
+
+/// Fills a buffer from `offset`.
+pub(crate) fn read(shared: &Arc<Shared>, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+    let len = buf.len();
+    let begun = begin(shared, Payload::Fill(buf), |library, image, completion, memory| {
+        // SAFETY: the image is open (the gate), the memory has that length and is the request's until the completion.
+        unsafe { (library.rbd_aio_read)(image, offset, len, memory.cast(), completion) }
+    });
+    let (receiver, shared) = match begun {
+        Ok(receiver) => (receiver, Arc::clone(shared)),
+        Err(error) => return Io::err(error),
+    };
+    Io::pending(async move {
+        match receiver.await {
+            Ok((read, Payload::Fill(buf))) if read == len as isize => Ok(buf),
+            // Less than was asked for: the image has become smaller meanwhile.
+            Ok((read, _)) if read >= 0 => Err(shared.meaning(-libc::EINVAL, offset, len as u64)),
+            Ok((error, _)) => Err(shared.meaning(error as i32, offset, len as u64)),
+            Err(_) => Err(BlockError::lost()),
+        }
+    })
+}
+
+/// Writes `data` at `offset`.
+pub(crate) fn write(shared: &Arc<Shared>, offset: u64, data: SharedBuf) -> Io<Result<(), BlockError>> {
+    let len = data.len();
+    let begun = begin(shared, Payload::Data(data), |library, image, completion, memory| {
+        // SAFETY: as for a read; the library only reads it.
+        unsafe { (library.rbd_aio_write)(image, offset, len, memory.cast_const().cast(), completion) }
+    });
+    done(shared, begun, offset, len as u64)
+}
+
+/// Makes a range read as zeroes: whole objects are removed, parts of them are punched out by the OSD, unless `flags`
+/// say that the space stays.
+pub(crate) fn write_zeroes(
+    shared: &Arc<Shared>,
+    offset: u64,
+    len: u64,
+    flags: c_int,
+) -> Io<Result<(), BlockError>> {
+    let begun = begin(shared, Payload::None, |library, image, completion, _| {
+        // SAFETY: the image is open (the gate), no memory is passed.
+        unsafe { (library.rbd_aio_write_zeroes)(image, offset, len as usize, completion, flags, 0) }
+    });
+    done(shared, begun, offset, len)
+}
+
+/// Makes durable what was written, as far as librbd keeps anything.
+pub(crate) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
+    let begun = begin(shared, Payload::None, |library, image, completion, _| {
+        // SAFETY: as above.
+        unsafe { (library.rbd_aio_flush)(image, completion) }
+    });
+    done(shared, begun, 0, 0)
+}
+
+fn done(
+    shared: &Arc<Shared>,
+    begun: Result<oneshot::Receiver<(isize, Payload)>, BlockError>,
+    offset: u64,
+    len: u64,
+) -> Io<Result<(), BlockError>> {
+    let (receiver, shared) = match begun {
+        Ok(receiver) => (receiver, Arc::clone(shared)),
+        Err(error) => return Io::err(error),
+    };
+    Io::pending(async move {
+        match receiver.await {
+            Ok((answer, _)) if answer >= 0 => Ok(()),
+            Ok((error, _)) => Err(shared.meaning(error as i32, offset, len)),
+            Err(_) => Err(BlockError::lost()),
+        }
+    })
+}

@@ -1,0 +1,341 @@
+//! The device on a library that delays, holds, fails and remembers (`tools/fake-rbd`).
+
+#![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use lunway_block::spec::{DeviceSpec, RbdName};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Fate, Permit, Unmap, Zeroing};
+use lunway_rbd::{OpenError, RbdDevice, RbdOptions};
+use tempfile::TempDir;
+
+const SIZE: u64 = 4 << 20;
+/// More than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The shared object, which cargo has put beside the test.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    folder.join("liblunway_fake_rbd.so")
+}
+
+/// A cluster with its script.
+struct Script(TempDir);
+
+impl Script {
+    fn new(lines: &str) -> Self {
+        let script = Self(tempfile::tempdir().unwrap());
+        script.says(lines);
+        fs::write(script.0.path().join("ceph.conf.log"), "").unwrap();
+        script
+    }
+
+    /// From now on; the images are there.
+    fn says(&self, lines: &str) {
+        let next = self.0.path().join("next");
+        let images = format!("image rbd/disk {SIZE}\nimage rbd/other {SIZE}\n");
+        fs::write(&next, format!("{images}{lines}\n")).unwrap();
+        fs::rename(next, self.0.path().join("ceph.conf")).unwrap();
+    }
+
+    fn log(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.0.path().join("ceph.conf.log")).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn name(&self, image: &str, options: &str) -> RbdName {
+        let conf = self.0.path().join("ceph.conf");
+        let text = format!("rbd:{image}?conf={}{options}", conf.display());
+        match DeviceSpec::parse(&text).unwrap() {
+            DeviceSpec::Rbd { name } => name,
+            other => panic!("{other}"),
+        }
+    }
+
+    async fn open_as(&self, options: &str, read_only: bool) -> Result<RbdDevice, OpenError> {
+        let with = RbdOptions { read_only, library: Some(library()), ..RbdOptions::default() };
+        RbdDevice::open(&self.name("rbd/disk", options), &with).await
+    }
+
+    async fn open(&self) -> RbdDevice {
+        self.open_as("", false).await.unwrap()
+    }
+}
+
+fn block(byte: u8) -> Buf {
+    Buf::copy_of(&[byte; 4096])
+}
+
+async fn put(device: &RbdDevice, byte: u8) -> Result<(), BlockError> {
+    device.write(0, block(byte).freeze(), Durability::Stable).await
+}
+
+async fn get(device: &RbdDevice) -> Result<u8, BlockError> {
+    let bytes = device.read(0, Buf::zeroed(4096)).await?;
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one write is there, whole");
+    Ok(bytes[0])
+}
+
+#[tokio::test]
+async fn memory_stays_the_operations_own_when_its_caller_is_gone() {
+    let script = Script::new("hold write\nhold read");
+    let device = script.open().await;
+    drop(device.write(0, block(1).freeze(), Durability::Volatile));
+    drop(device.read(0, Buf::zeroed(4096)));
+    // The pool of this thread would lend the same memory again, if it had it back.
+    let others: Vec<Buf> = (0..64).map(|_| block(9)).collect();
+    script.says("");
+    device.flush().await.unwrap();
+    assert_eq!(get(&device).await, Ok(1));
+    assert!(others.iter().all(|buf| buf.iter().all(|byte| *byte == 9)), "a read filled another's memory");
+    device.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn closing_waits_for_what_is_under_way_and_refuses_the_rest() {
+    let script = Script::new("hold write");
+    let device = script.open().await;
+    let written = device.write(0, block(1).freeze(), Durability::Volatile);
+    let closed = device.close();
+    assert!(matches!(device.flush().await, Err(BlockError::Gone { fate: Fate::NotDone, .. })));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!script.log().contains(&"close".to_owned()), "an operation is under way");
+    script.says("");
+    assert_eq!(written.await, Ok(()));
+    assert_eq!(closed.await, Ok(()));
+    assert_eq!(device.close().await, Ok(()), "once more");
+    assert!(matches!(device.extents(0, SIZE, 9).await, Err(BlockError::Gone { .. })));
+    drop(device);
+    assert_eq!(script.log().iter().filter(|line| *line == "close").count(), 1);
+    // Dropped without an end: it ends all the same, and the lock is free.
+    drop(script.open().await);
+    let log = || script.log().iter().filter(|line| *line == "shutdown").count();
+    let start = std::time::Instant::now();
+    while log() < 2 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", script.log());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    script.open().await.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_second_writer_is_refused_and_told_who_writes() {
+    let script = Script::new("");
+    let first = script.open().await;
+    let Err(OpenError::Held { holder, .. }) = script.open_as("", false).await else {
+        panic!("two writers");
+    };
+    let message = script.open_as("", false).await.err().unwrap().to_string();
+    assert!(message.contains(&holder) && message.contains("?break_lock="), "{message}");
+    // A reader needs no lock, and changes nothing.
+    let reader = script.open_as("", true).await.unwrap();
+    assert!(reader.geometry().read_only && reader.geometry().unmap == Unmap::Holes);
+    assert_eq!(put(&reader, 1).await, Err(BlockError::ReadOnly));
+    assert_eq!(reader.resize(SIZE * 2, Permit::default()).await, Err(BlockError::ReadOnly));
+    assert!(first.identity().is_same_disk(&reader.identity()));
+    let with = RbdOptions { library: Some(library()), ..RbdOptions::default() };
+    let other = RbdDevice::open(&script.name("rbd/other", ""), &with).await.unwrap();
+    assert!(!first.identity().is_same_disk(&other.identity()), "{:?}", other.identity());
+    // Who is named wrongly is not fenced.
+    assert!(matches!(script.open_as("&break_lock=127.0.0.1:0/0", false).await, Err(OpenError::Held { .. })));
+    assert_eq!(put(&first, 2).await, Ok(()));
+    first.close().await.unwrap();
+    script.open().await.close().await.unwrap();
+    // One that has died loses the lock without a word.
+    let first = script.open().await;
+    let Err(OpenError::Held { holder, .. }) = script.open_as("", false).await else {
+        panic!("two writers");
+    };
+    script.says(&format!("dead {holder}"));
+    let second = script.open().await;
+    assert_eq!(put(&second, 3).await, Ok(()));
+    assert!(matches!(put(&first, 4).await, Err(BlockError::Gone { .. })));
+    assert_eq!(get(&second).await, Ok(3));
+}
+
+#[tokio::test]
+async fn no_write_of_a_fenced_client_lands_and_it_stays_fenced() {
+    let script = Script::new("");
+    let old = script.open().await;
+    assert_eq!(put(&old, 1).await, Ok(()));
+    let Err(OpenError::Held { holder, .. }) = script.open_as("", false).await else {
+        panic!("two writers");
+    };
+    // On its way while the other takes over.
+    script.says("hold write");
+    let late = old.write(0, block(2).freeze(), Durability::Stable);
+    let new = script.open_as(&format!("&break_lock={holder}"), false).await.unwrap();
+    // The read tells the OSD of the new map; the late write comes only then.
+    assert_eq!(get(&new).await, Ok(1));
+    script.says("");
+    assert!(matches!(late.await, Err(BlockError::Gone { fate: Fate::Over, .. })));
+    assert_eq!(get(&new).await, Ok(1), "a late write of the old owner landed");
+    assert_eq!(put(&new, 3).await, Ok(()));
+    // Everything else is refused without asking, and says why.
+    let asked = script.log().len();
+    let Err(BlockError::Gone { why, fate: Fate::NotDone }) = get(&old).await else { panic!("not fenced") };
+    assert!(why.contains("fenced") && why.contains("rbd/disk"), "{why}");
+    assert!(matches!(old.extents(0, SIZE, 1).await, Err(BlockError::Gone { .. })));
+    assert!(matches!(old.resize(SIZE * 2, Permit::default()).await, Err(BlockError::Gone { .. })));
+    assert_eq!(script.log().len(), asked);
+    assert_eq!(old.backing(), Some(why));
+    assert_eq!(new.backing(), None);
+    assert_eq!(old.close().await, Ok(()));
+    let calls: Vec<String> = script.log();
+    let at = |call: &str| calls.iter().position(|line| line.starts_with(call)).unwrap();
+    assert!(at("blocklist") < at("break"), "{calls:?}");
+    assert_eq!(put(&new, 4).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_size_that_another_client_changes_is_noticed() {
+    let script = Script::new("");
+    let (writer, reader) = (script.open().await, script.open_as("", true).await.unwrap());
+    let (heard, hears) = mpsc::channel();
+    reader.on_resize(Box::new(move |geometry| {
+        let _ = heard.send(geometry.size);
+    }));
+    for size in [SIZE * 2, SIZE / 2] {
+        writer.resize(size, Permit::default()).await.unwrap();
+        assert_eq!(hears.recv_timeout(PATIENCE), Ok(size));
+        assert_eq!(reader.geometry().size, size);
+    }
+    assert!(matches!(
+        reader.read(SIZE, Buf::zeroed(512)).await,
+        Err(BlockError::OutOfRange { size, .. }) if size == SIZE / 2
+    ));
+    reader.close().await.unwrap();
+    writer.resize(SIZE, Permit::default()).await.unwrap();
+    assert_eq!(hears.recv_timeout(Duration::from_millis(100)).ok(), None, "closed");
+}
+
+#[tokio::test]
+async fn what_the_cluster_says_is_said_as_the_waist_means_it() {
+    let script = Script::new("");
+    let device = script.open_as("&timeout=7s", false).await.unwrap();
+    for (errno, is) in [
+        (libc::ENOSPC, "no space left"),
+        (libc::EDQUOT, "no space left"),
+        (libc::ENOENT, "the image is not there any more"),
+        (libc::ETIMEDOUT, "no answer within 7"),
+        (libc::EIO, "the medium failed at offset 0"),
+        (libc::EROFS, "the image's lock was lost"),
+        (libc::EPERM, "not permitted"),
+    ] {
+        script.says(&format!("fail write {errno}"));
+        let error = put(&device, 1).await.unwrap_err();
+        assert!(error.to_string().contains(is), "{errno}: {error}");
+        let unknown = errno == libc::ETIMEDOUT;
+        assert_eq!(error.fate() == Fate::Unknown, unknown, "{error}");
+    }
+    script.says(&format!("fail resize {}\nfail flush {}", libc::ENOSPC, libc::EIO));
+    assert_eq!(device.resize(SIZE * 2, Permit::default()).await, Err(BlockError::NoSpace));
+    assert!(device.flush().await.is_err());
+    script.says("");
+    assert_eq!(put(&device, 1).await, Ok(()), "an error is not for ever");
+    let log = script.log();
+    for line in ["set rbd_cache false", "set rados_osd_op_timeout 7", "set client_mount_timeout 7"] {
+        assert!(log.contains(&line.to_owned()), "{line}: {log:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cache_that_the_image_has_is_said_and_flushed() {
+    let flushes = |script: &Script| script.log().iter().filter(|line| *line == "flush").count();
+    for (lines, cached) in [("", false), ("cache", true)] {
+        let script = Script::new(lines);
+        let device = script.open().await;
+        assert_eq!(device.geometry().volatile_cache, cached);
+        put(&device, 1).await.unwrap();
+        assert_eq!(flushes(&script), usize::from(cached), "a durable write");
+        device.write(0, block(2).freeze(), Durability::Volatile).await.unwrap();
+        assert_eq!(flushes(&script), usize::from(cached), "another");
+        device.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_given_back_is_a_hole_of_whole_objects() {
+    let script = Script::new("");
+    let device = script.open().await;
+    let object = u64::from(device.geometry().optimal_transfer);
+    device
+        .write(0, Buf::copy_of(&vec![7; 4 * object as usize]).freeze(), Durability::Volatile)
+        .await
+        .unwrap();
+    // Half an object is zeroes, and still there; a whole one is gone.
+    device.unmap(object / 2, 2 * object).await.unwrap();
+    let kinds: Vec<_> = device
+        .extents(0, 6 * object, usize::MAX)
+        .await
+        .unwrap()
+        .iter()
+        .map(|piece| (piece.kind, piece.len / object))
+        .collect();
+    let expected = [
+        (ExtentKind::Data, 1),
+        (ExtentKind::Unallocated, 1),
+        (ExtentKind::Data, 2),
+        (ExtentKind::Unallocated, 2),
+    ];
+    assert_eq!(kinds, expected);
+    let bytes = device.read(0, Buf::zeroed(4 * object as usize)).await.unwrap();
+    let zeroes = (object / 2) as usize..(object / 2 + 2 * object) as usize;
+    assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == if zeroes.contains(&at) { 0 } else { 7 }));
+    device.write_zeroes(object, object, Zeroing::KeepAllocated).await.unwrap();
+    assert_eq!(device.extents(object, object, 1).await.unwrap()[0].kind, ExtentKind::Data);
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_says_what_would_help() {
+    let script = Script::new("");
+    let with = |library: Option<PathBuf>| RbdOptions { library, ..RbdOptions::default() };
+    let says = async |name: RbdName, options: RbdOptions| {
+        RbdDevice::open(&name, &options).await.err().expect("it was opened").to_string()
+    };
+    let ours = || with(Some(library()));
+    let message = says(script.name("nowhere/disk", ""), ours()).await;
+    assert!(message.contains("no pool nowhere"), "{message}");
+    let message = says(script.name("rbd/none", ""), ours()).await;
+    assert!(message.contains("no such image"), "{message}");
+    let mut name = script.name("rbd/disk", "");
+    name.conf = Some("/nonexistent/ceph.conf".into());
+    let message = says(name, ours()).await;
+    assert!(message.contains("/nonexistent/ceph.conf") && message.contains("?conf=FILE"), "{message}");
+    let message = says(script.name("rbd/disk", ""), with(Some("/nonexistent/librbd.so.1".into()))).await;
+    assert!(message.contains("librados2 and librbd1"), "{message}");
+    // The C library, which has none of the functions.
+    let message = says(script.name("rbd/disk", ""), with(Some("libc.so.6".into()))).await;
+    assert!(message.contains("rados_create2") && message.contains("Ceph 16"), "{message}");
+    script.says("no-lock");
+    let message = says(script.name("rbd/disk", ""), ours()).await;
+    assert!(message.contains("rbd feature enable rbd/disk exclusive-lock"), "{message}");
+    script.says(&format!("fail open {}", libc::EPERM));
+    let message = says(script.name("rbd/disk", ""), ours()).await;
+    assert!(message.contains("opening the image failed"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_operations_at_once_are_each_answered_in_any_order() {
+    let script = Script::new("reorder");
+    let device = Arc::new(script.open().await);
+    let writers = (0..8u8).map(|writer| {
+        let device = Arc::clone(&device);
+        tokio::spawn(async move {
+            for round in 0..32u8 {
+                let offset = u64::from(writer) * (256 << 10) + u64::from(round) * 4096;
+                device.write(offset, block(writer ^ round).freeze(), Durability::Volatile).await.unwrap();
+                let back = device.read(offset, Buf::zeroed(4096)).await.unwrap();
+                assert!(back.iter().all(|byte| *byte == writer ^ round));
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    device.close().await.unwrap();
+}
