@@ -3,7 +3,11 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`TargetConnection`], bytes to PDUs, command numbering, timers |
-//! | `command.rs` | SCSI Command, Data-Out, R2T: until a command and its data are here |
+//! | `event.rs` | events for the driver: [`TargetEvent`] |
+//! | `held.rs` | requests that arrived before their predecessors |
+//! | `command.rs` | SCSI Command: until the driver has it, and its end |
+//! | `data_out.rs` | Data-Out, R2T: until a command's data is here |
+//! | `abort.rs` | tasks that task management functions abort |
 //! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
 //! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
 //! | `cost.rs` | what part of a turn a PDU takes |
@@ -23,10 +27,14 @@ macro_rules! number_status {
     };
 }
 
+mod abort;
 mod answer;
 mod command;
 mod control;
 mod cost;
+mod data_out;
+mod event;
+mod held;
 mod memory;
 mod order;
 mod retained;
@@ -37,16 +45,13 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
-use lunway_block::{Buf, SharedBuf};
+use lunway_block::Buf;
 
-use crate::connection::{Cdb, CloseReason, SendTargets};
+use crate::connection::CloseReason;
 use crate::liveness::{Check, Liveness};
-use crate::login::{LoggedIn, LoginAsk, TargetLogin};
+use crate::login::{LoggedIn, TargetLogin};
 use crate::negotiation::Parameters;
-use crate::pdu::{
-    self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, RequestHeader, ScsiCommand, TaskAttribute,
-    TaskManagementFunction,
-};
+use crate::pdu::{self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, RequestHeader, ScsiCommand};
 use crate::receive::{Data, Head, Receiver};
 use crate::transmit::Transmitter;
 use crate::window::{CommandWindow, Order};
@@ -54,8 +59,11 @@ use memory::Occupancy;
 use retained::Retention;
 use session::Numbering;
 
+pub use abort::{Aborted, AbortedTasks, Before};
 pub use answer::Completion;
 pub use control::{LogoutId, TaskManagementId, TextId};
+pub use event::{Command, TargetEvent};
+use held::Held;
 pub use session::SharedSession;
 pub use task::TaskId;
 use task::{AbortedTask, TaskTable};
@@ -65,11 +73,6 @@ const LOGIN_DATA_MAX: usize = 8192;
 /// Immediate commands at a time; they are outside the window. What a host needs is two or three.
 // RFC 7143 [4.2.2.1-4]
 const IMMEDIATE_MAX: usize = 32;
-/// Task management functions at a time that wait for requests which were sent before them. As many as may be unanswered
-/// ([`MANAGEMENT_MAX`](control::MANAGEMENT_MAX)): more would be rejected when their turn comes. Numbered requests need
-/// no limit of their own: the window has one place for each.
-const HELD_IMMEDIATE_MAX: usize = control::MANAGEMENT_MAX;
-
 /// Configuration of a connection: the resources it may use, and the parameters it offers at login.
 #[derive(Clone, Debug)]
 pub struct TargetConnectionConfig {
@@ -106,131 +109,12 @@ impl Default for TargetConnectionConfig {
     }
 }
 
-/// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit in this
-/// session, and before all that arrived later, whenever their data came. Where the session has several connections, on
-/// as many threads, the driver says which commands it has [begun](TargetConnection::begun).
-#[derive(Debug)]
-pub struct Command {
-    /// To answer it with.
-    pub task: TaskId,
-    /// Logical unit number (SAM-5 §4.7).
-    pub lun: [u8; 8],
-    /// CmdSN: its place in the order of the session's commands. It comes later than that where its data had to be asked
-    /// for.
-    pub cmd_sn: u32,
-    /// Simple, ordered and so on.
-    pub attribute: TaskAttribute,
-    /// The command descriptor block.
-    pub cdb: Cdb,
-    /// Data to write; shorter than `expected_length` only where that exceeds the configured maximum.
-    pub data_out: SharedBuf,
-    /// Expected Data Transfer Length of either direction, bytes.
-    pub expected_length: u32,
-    /// Bytes of data-in that the initiator has room for: the expected length of a read, else 0.
-    pub data_in_max: u32,
-}
-
-/// Event that the driver must know of or decide on.
-#[derive(Debug)]
-pub enum TargetEvent {
-    /// Someone wants to log in: answer with `grant_login` or `refuse_login`. Until then nothing else happens.
-    Login(LoginAsk),
-    /// The initiator says that it is this user, and gives a CHAP response: answer with `check_proof`, at once or later,
-    /// or with `refuse_login`. Until then nothing else happens. A response that is wrong closes the connection with
-    /// [`LoginStatus::AUTHENTICATION_FAILURE`](crate::pdu::LoginStatus::AUTHENTICATION_FAILURE).
-    Proof {
-        /// CHAP_N.
-        user: String,
-    },
-    /// Full feature phase begins. The last Login Response is queued, not sent: an older session of the same initiator
-    /// port must be closed first (session reinstatement, RFC 7143 §6.3.5).
-    LoggedIn(Box<LoggedIn>),
-    /// Execute this and `complete` it.
-    Command(Command),
-    /// Carry this out and call `respond_task_management`.
-    TaskManagement {
-        /// To answer it with.
-        request: TaskManagementId,
-        /// Function to carry out.
-        function: TaskManagementFunction,
-        /// The logical unit, for functions that are about one.
-        lun: [u8; 8],
-        /// The task, for functions that are about one.
-        referenced_task_tag: u32,
-    },
-    /// Close another connection of the session, then call `respond_logout`.
-    CloseConnection {
-        /// To answer it with.
-        request: LogoutId,
-        /// CID of the connection.
-        cid: u16,
-    },
-    /// Another connection of the session holds requests whose turn it is now: let it
-    /// [`resume`](TargetConnection::resume).
-    Wake(u16),
-    /// Answer with `respond_targets`.
-    SendTargets {
-        /// To answer it with.
-        request: TextId,
-        /// Targets asked for.
-        which: SendTargets,
-    },
-    /// The end. Send what is still queued, then close the socket. No event comes after it.
-    Closing(CloseReason),
-}
-
-/// Fate of the task that ABORT TASK names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aborted {
-    /// There is no such task, or not any more.
-    NotFound,
-    /// Still waiting for data, or for older commands, and is gone.
-    Dropped,
-    /// The driver has it, perhaps aborted already. It will not be answered, but may still have its effect until the
-    /// driver says otherwise by `complete`.
-    Executing(TaskId),
-}
-
-/// Tasks that a task management function on a task set gave up.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct AbortedTasks {
-    /// The driver has them: as [`Aborted::Executing`].
-    pub executing: Vec<TaskId>,
-    /// They were still waiting for data, or for older commands, and occupy nothing any more. The driver completes each
-    /// when it knows whether they are answered ([`TargetConnection::set_answered`]).
-    pub dropped: Vec<TaskId>,
-}
-
 enum Phase {
     Login(Box<TargetLogin>),
     /// Login, waiting for `grant_login`, `check_proof` or `refuse_login`.
     Asking(Box<TargetLogin>),
     FullFeature(Box<LoggedIn>),
     Closing,
-}
-
-/// A PDU that waits until all numbers before `cmd_sn` have come.
-struct Held {
-    cmd_sn: u32,
-    /// Has no number of its own: a task management function that is about all that was sent before it.
-    immediate: bool,
-    head: Head,
-    data: Option<Data>,
-    /// Memory of its data that is counted, bytes.
-    charged: usize,
-    /// Its data was dropped, as there was no memory for it.
-    refused: bool,
-}
-
-/// Tasks that a task management function is about: not those that were sent after it (RFC 7143 §4.2.3.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// All there are.
-    Everything,
-    /// Tasks that arrived before this request of the same connection.
-    Request(TaskManagementId),
-    /// Tasks with a lower CmdSN than a request of another connection.
-    Number(u32),
 }
 
 /// Target's side of a connection; with MaxConnections=1 it is the session as well.
@@ -574,7 +458,7 @@ impl TargetConnection {
         if opcode.is_immediate() {
             // RFC 7143 [4.2.3.3-6, 11.6.1-2]
             if control::is_about_many_tasks(&head) && self.numbering.waits_for(cmd_sn) {
-                return self.hold(Held { cmd_sn, immediate: true, head, data, charged: 0, refused: false });
+                return self.hold(Held::new(cmd_sn, true, head, data));
             }
             return self.deliver(head, data, false);
         }
@@ -583,7 +467,7 @@ impl TargetConnection {
         match self.numbering.take(cmd_sn, command) {
             Order::Outside => {}
             Order::Later => {
-                self.hold(Held { cmd_sn, immediate: false, head, data, charged: 0, refused: false });
+                self.hold(Held::new(cmd_sn, false, head, data));
             }
             Order::Next => {
                 self.deliver(head, data, false);
@@ -593,71 +477,6 @@ impl TargetConnection {
                 self.wake_others();
             }
         }
-    }
-
-    /// Keeps a request until its turn. What the window offers is always kept: a number is held once and its window has
-    /// `depth` of them, with FirstBurstLength or one data segment each, which is what `session_memory_mib` counts for
-    /// the window. Its data is kept if the principal's memory has room for it.
-    fn hold(&mut self, mut held: Held) {
-        if held.immediate {
-            let waiting = self.held.iter().filter(|other| other.immediate).count();
-            if waiting >= HELD_IMMEDIATE_MAX {
-                return self.reject(&held.head, RejectReason::IMMEDIATE_COMMAND_REJECT);
-            }
-        }
-        // Before the numbered request with the number that an immediate one carries: that is sent after it.
-        let before = |other: &Held| {
-            let distance = held.cmd_sn.wrapping_sub(other.cmd_sn).cast_signed();
-            distance > 0 || distance == 0 && (other.immediate || !held.immediate)
-        };
-        let at = self.held.partition_point(before);
-        if !held.immediate
-            && at.checked_sub(1).is_some_and(|last| {
-                let last = &self.held[last];
-                last.cmd_sn == held.cmd_sn && !last.immediate
-            })
-        {
-            // It has come already.
-            return;
-        }
-        held.data = held.data.take().and_then(|data| self.data_of_held(&held.head, data));
-        self.charge_held(&mut held);
-        self.held.insert(at, held);
-    }
-
-    /// Goes on with what another connection of the session held up: requests whose predecessors it had to bring, and
-    /// tasks that come after one of its own.
-    pub fn resume(&mut self) {
-        self.release();
-        self.release_waiting();
-        self.wake_others();
-    }
-
-    /// The connection ends: no command that the driver has not begun will be. Returns the session's connections that go
-    /// on thereby, by CID, and those that were still to be woken.
-    pub fn abandon(&mut self) -> Vec<u16> {
-        self.numbering.abandon_order();
-        self.wake_others();
-        let wake = |event: TargetEvent| if let TargetEvent::Wake(cid) = event { Some(cid) } else { None };
-        self.events.drain(..).filter_map(wake).collect()
-    }
-
-    /// Delivers held requests whose turn it is, and drops those that came too late.
-    fn release(&mut self) {
-        while self.held.front().is_some_and(|first| self.numbering.has_reached(first.cmd_sn))
-            && let Some(held) = self.held.pop_front()
-        {
-            let is_command = BasicHeader::of(&held.head.bhs).opcode.opcode() == Opcode::SCSI_COMMAND;
-            let command = is_command.then(|| pdu::view::<ScsiCommand>(&held.head.bhs));
-            self.free_held(held.charged);
-            if held.immediate || self.numbering.take(held.cmd_sn, command) == Order::Next {
-                self.deliver(held.head, held.data, held.refused);
-            }
-        }
-    }
-
-    fn wake_others(&mut self) {
-        self.events.extend(self.numbering.take_wakes().into_iter().map(TargetEvent::Wake));
     }
 
     /// A request is taken in its turn; `refused` says that its data was dropped.

@@ -6,7 +6,7 @@ use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::*;
 use lunway_iscsi::{CloseReason, SendTargets};
 
-use crate::rules::{both, number, requests, requests_after, requests_after_with};
+use crate::requests::{both, number, requests, requests_after, requests_after_with};
 use crate::wire::*;
 
 const LEN: u32 = 64 << 10;

@@ -4,7 +4,7 @@ use lunway_iscsi::CloseReason;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::*;
 
-use crate::rules::{number, requests, requests_after, requests_after_bytes};
+use crate::requests::{number, requests, requests_after, requests_after_bytes};
 use crate::wire::*;
 
 /// All PDUs of a login, requests and responses by turns.

@@ -4,7 +4,7 @@ use lunway_iscsi::CloseReason;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::*;
 
-use crate::rules::{number, requests, requests_after};
+use crate::requests::{number, requests, requests_after};
 use crate::wire::*;
 
 /// One command after another, each answered.

@@ -1,14 +1,18 @@
 //! Conversations of the two cores with each other.
 
 mod commands;
+mod data;
 mod hostile_target;
 mod login;
 mod lost_answers;
 mod memory;
 mod order;
+mod pings;
 mod recovery;
+mod requests;
 mod rules;
 mod sessions;
+mod text;
 mod tolerance;
 mod wire;
 

@@ -4,7 +4,7 @@ use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::*;
 use lunway_iscsi::target::{Completion, TargetConnectionConfig};
 
-use crate::rules::{both, number, opcode, requests, requests_after, requests_after_with};
+use crate::requests::{both, number, opcode, requests, requests_after, requests_after_with};
 use crate::wire::*;
 
 /// A read of no data under this number, with the number as its tag.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ticket::DISCOVERIES_MAX;
 use super::*;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
