@@ -14,6 +14,10 @@ use crate::storage::Storage;
 /// a replay.
 const LOG_LENGTH_MAX: u32 = 1 << 30;
 
+/// The greatest sequence number that headers are given one after another from: two steps of one replacement fit above.
+/// Only a file that somebody has made so has it; 2^64 replacements take centuries.
+const SEQUENCE_MAX: u64 = u64::MAX - 2;
+
 /// The current header, and which slot holds it.
 #[derive(Clone, Copy)]
 pub(crate) struct Headers {
@@ -75,19 +79,28 @@ impl Headers {
         storage: &impl Storage,
         change: impl FnOnce(&mut Header),
     ) -> io::Result<()> {
+        let mut sequence = self.current.sequence.get();
+        if sequence > SEQUENCE_MAX {
+            // The same header from 1 on, in the other slot first: until the current one is replaced, that one
+            // counts, and a write that is torn there leaves the other, which says the same.
+            self.replace(storage, self.current, 1)?;
+            self.replace(storage, self.current, 2)?;
+            sequence = 2;
+        }
         let mut next = self.current;
         change(&mut next);
-        for _ in 0..2 {
-            let sequence = self.current.sequence.get().checked_add(1);
-            let exhausted =
-                || io::Error::new(io::ErrorKind::InvalidData, "the header's sequence number is exhausted");
-            next.sequence = sequence.ok_or_else(exhausted)?.into();
-            next.seal();
-            let slot = 1 - self.slot;
-            storage.write_at(HEADER_OFFSETS[slot], next.as_bytes())?;
-            storage.flush()?;
-            *self = Self { current: next, slot };
-        }
+        self.replace(storage, next, sequence + 1)?;
+        self.replace(storage, next, sequence + 2)
+    }
+
+    /// Writes a header over the one that is not current, durably; from then on it is what the next one follows.
+    fn replace(&mut self, storage: &impl Storage, mut next: Header, sequence: u64) -> io::Result<()> {
+        next.sequence = sequence.into();
+        next.seal();
+        let slot = 1 - self.slot;
+        storage.write_at(HEADER_OFFSETS[slot], next.as_bytes())?;
+        storage.flush()?;
+        *self = Self { current: next, slot };
         Ok(())
     }
 }
