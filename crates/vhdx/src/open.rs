@@ -118,6 +118,8 @@ impl<S: Storage> Disk<S> {
 #[derive(Default)]
 struct Losses {
     first: Option<Anomaly>,
+    /// A bitmap is among them, for which no repair has a substitute.
+    of_bitmap: bool,
 }
 
 impl Losses {
@@ -128,7 +130,10 @@ impl Losses {
             AnomalySeverity::Damage => {
                 return Err(OpenError::corrupt(finding.place, finding.offset, finding.problem));
             }
-            AnomalySeverity::Loss => drop(self.first.get_or_insert(finding)),
+            AnomalySeverity::Loss => {
+                self.of_bitmap |= matches!(finding.place, Structure::Bitmap(_));
+                self.first.get_or_insert(finding);
+            }
         }
         Ok(())
     }
@@ -136,9 +141,13 @@ impl Losses {
     /// Refuses any loss: a write would lengthen the file, and what is lost would read as zeroes.
     fn refuse(self, counts: &Counts) -> Result<(), OpenError> {
         let Some(Anomaly { place, offset, problem, .. }) = self.first else { return Ok(()) };
+        let repair = match self.of_bitmap {
+            false => "lunway disk repair fills what is lost with zeroes",
+            true => "lunway disk repair cannot, as a sector bitmap is lost with them",
+        };
         let problem = format!(
             "{problem}; {} bytes of data are lost in all, because the file was cut: restore it from a backup, or open it for \
-             reading alone and copy what is left; lunway disk repair fills what is lost with zeroes",
+             reading alone and copy what is left; {repair}",
             counts.lost
         );
         Err(OpenError::lost(place, offset, problem))

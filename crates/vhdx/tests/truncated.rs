@@ -255,6 +255,9 @@ fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
         report.findings
     );
     let left = child.size();
+    let opened = Disk::open(child.clone(), &VhdxOpenOptions::writable(), guids(6));
+    let error = opened.err().expect("it is refused").to_string();
+    assert!(error.contains("lunway disk repair cannot"), "no advice that is refused: {error}");
     let error = repair(&child, guids(6).as_mut()).expect_err("a repair").to_string();
     assert!(error.contains("zeroes cannot stand for it"), "{error}");
     assert_eq!(child.size(), left);
