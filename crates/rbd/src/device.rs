@@ -85,8 +85,8 @@ unsafe impl Send for Watched {}
 
 /// Called by librbd on a thread of its own after each change of the image's header.
 unsafe extern "C" fn updated(argument: *mut c_void) {
-    // SAFETY: the argument is the leaked `Weak` of a watch, which is freed after the watch and the image were closed; it
-    // is not dropped here.
+    // SAFETY: the argument is the leaked `Weak` of a watch, which is freed after the watch and the image were closed;
+    // it is not dropped here.
     let weak = std::mem::ManuallyDrop::new(unsafe { Weak::from_raw(argument.cast_const().cast::<Shared>()) });
     if let Some(shared) = weak.upgrade() {
         Shared::look(&shared);
@@ -257,8 +257,8 @@ impl Shared {
     /// Begins to watch for changes of the size. On the lane.
     fn watch(shared: &Arc<Self>) -> Result<(), i32> {
         let argument = Arc::downgrade(shared).into_raw();
-        // SAFETY: the argument is valid until it is freed: here, if there is no watch, else in `end` after the watch and
-        // the image were closed.
+        // SAFETY: the argument is valid until it is freed: here, if there is no watch, else in `end` after the watch
+        // and the image were closed.
         match unsafe { shared.image.watch(updated, argument.cast_mut().cast()) } {
             Ok(number) => {
                 *shared.watch.lock().unwrap_or_else(PoisonError::into_inner) =

@@ -9,9 +9,9 @@
 //! pool or the image has the cache on all the same, the geometry says that, and every durable write is followed by a
 //! flush.
 //!
-//! **One writer.** A device that is open for writing holds the image's exclusive lock for as long as it is open (`lock`).
-//! A client that is fenced, because another has broken its lock, is refused by the cluster for good: from the first such
-//! answer on the device refuses everything, and says why.
+//! **One writer.** A device that is open for writing holds the image's exclusive lock for as long as it is open
+//! (`lock`). A client that is fenced, because another has broken its lock, is refused by the cluster for good: from the
+//! first such answer on the device refuses everything, and says why.
 //!
 //! **Zeroes.** `unmap` is librbd's write of zeroes, not its discard: that one leaves out what is not whole blocks of
 //! 64 KiB, and promises nothing of it.

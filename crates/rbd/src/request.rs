@@ -41,8 +41,8 @@ unsafe extern "C" fn completed(completion: Completion, argument: *mut c_void) {
     let request = unsafe { Box::from_raw(argument.cast::<Request>()) };
     let Request { shared, payload, answer } = *request;
     let library = shared.library();
-    // SAFETY: the completion is valid until it is released, which is done here once; librbd keeps a reference of its own
-    // for as long as it needs.
+    // SAFETY: the completion is valid until it is released, which is done here once; librbd keeps a reference of its
+    // own for as long as it needs.
     let result = unsafe {
         let result = (library.rbd_aio_get_return_value)(completion);
         (library.rbd_aio_release)(completion);

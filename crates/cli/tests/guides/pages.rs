@@ -87,7 +87,7 @@ pub(crate) const PAGES: &[Page] = &[
         ends: &[("--job", &[0])],
         ..PAGE
     },
-    Page { file: "ceph.md", elsewhere: "rbd.rs, whose cluster has an address of its own", ..PAGE },
+    Page { file: "ceph.md", elsewhere: "by hand: it needs a cluster of Ceph", ..PAGE },
     Page {
         file: "clients.md",
         daemon: DISKS,
