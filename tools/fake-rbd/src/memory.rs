@@ -48,7 +48,7 @@ pub(crate) fn leak(text: &str) -> *mut c_char {
 
 /// Memory of an operation under way, to be filled.
 pub(crate) fn to(address: usize, len: usize) -> &'static mut [u8] {
-    // SAFETY: the caller keeps it for the operation, and nobody else uses it until the completion.
+    // SAFETY: the caller keeps it for the operation, and no other thread uses it until the completion.
     unsafe { slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) }
 }
 
