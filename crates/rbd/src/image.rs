@@ -237,7 +237,8 @@ impl Image {
         }
     }
 
-    /// Takes the lock and keeps it, also when another client asks for it. Blocks: for as long as a dead owner is waited for.
+    /// Takes the lock and keeps it, also when another client asks for it. Blocks: for as long as a dead owner is waited
+    /// for.
     pub(crate) fn lock(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         match unsafe { (self.cluster.library.rbd_lock_acquire)(self.handle(), EXCLUSIVE) } {
