@@ -7,6 +7,7 @@ mod sandboxed;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cards;
 mod cost;
 mod daemon;
 mod ends;

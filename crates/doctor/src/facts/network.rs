@@ -45,7 +45,8 @@ pub struct Port {
     pub rx_ring: Seen<Ring>,
     /// Transmit ring, descriptors.
     pub tx_ring: Seen<Ring>,
-    /// Of the offloads that storage gains from, by ethtool's names: those that the port can do and that are off.
+    /// Of the offloads that storage gains from, by ethtool's names: those that the port can do and that are switched
+    /// off.
     pub offloads_off: Seen<Vec<String>>,
     /// Counters since the port came up.
     pub counters: Seen<Counters>,
@@ -72,6 +73,8 @@ pub struct Ring {
 pub struct Coalescing {
     /// The card adapts it to the load.
     pub adaptive: bool,
+    /// The card is able to.
+    pub can_adapt: bool,
     /// Microseconds after a packet until the interrupt.
     pub rx_us: u32,
 }

@@ -114,11 +114,14 @@ impl Ethtool {
             negotiated: seen(&modes, "whether its speed is negotiated", |answer| Some(byte(answer, 2)? != 0)),
             // RX_USECS 2, USE_ADAPTIVE_RX 11.
             coalescing: seen(&self.of(COALESCE_GET, name), "its coalescing", |answer| {
+                // The kernel leaves out what the card cannot do.
                 let adaptive = byte(answer, 11).map(|on| on != 0);
                 let rx_us = number(answer, 2);
-                adaptive
-                    .or(rx_us.map(|_| false))
-                    .map(|adaptive| Coalescing { adaptive, rx_us: rx_us.unwrap_or(0) })
+                adaptive.or(rx_us.map(|_| false)).map(|on| Coalescing {
+                    adaptive: on,
+                    can_adapt: adaptive.is_some(),
+                    rx_us: rx_us.unwrap_or(0),
+                })
             }),
             // RX 3.
             rx_pause: seen(&self.of(PAUSE_GET, name), "pause frames", |answer| Some(byte(answer, 3)? != 0)),
@@ -241,21 +244,27 @@ fn byte(bytes: &[u8], kind: u16) -> Option<u8> {
     attribute(bytes, kind)?.first().copied()
 }
 
-/// Names of a bitset in its long form: ETHTOOL_A_BITSET_BITS 3, of BIT 1, each with NAME 2, and VALUE 3 where the set
-/// has a mask.
+/// Names of the bits that are set in a bitset in its long form: ETHTOOL_A_BITSET_BITS 3, of BIT 1, each with NAME 2. A
+/// set with NOMASK 1 lists these alone, one with a mask all bits of the mask, of which those that are set have VALUE 3.
 fn names(bitset: &[u8]) -> Vec<String> {
     let bits = attribute(bitset, 3).unwrap_or_default();
+    let has_mask = attribute(bitset, 1).is_none();
     let name = |(_, bit): Attribute<'_>| {
+        if has_mask {
+            attribute(bit, 3)?;
+        }
         let name = attribute(bit, 2)?.split(|byte| *byte == 0).next()?;
         Some(String::from_utf8_lossy(name).into_owned())
     };
     attributes(bits).filter_map(name).collect()
 }
 
-/// Offloads that the port can do (ETHTOOL_A_FEATURES_HW 2: what can be changed) and that are not ACTIVE (4).
+/// Offloads that the port can do (ETHTOOL_A_FEATURES_HW 2: what can be changed), and that are neither ACTIVE (4) nor
+/// WANTED (3): one that is wanted and not active lacks something else, as a tap whose program takes no long packets,
+/// and no command switches it on.
 fn offloads_off(answer: &[u8]) -> Vec<String> {
     let can = names(attribute(answer, 2).unwrap_or_default());
-    let on = names(attribute(answer, 4).unwrap_or_default());
+    let on = [3, 4].map(|set| names(attribute(answer, set).unwrap_or_default())).concat();
     let is_off = |(feature, _): &&(&str, &str)| {
         can.iter().any(|name| name == feature) && !on.iter().any(|name| name == feature)
     };
@@ -276,6 +285,29 @@ mod tests {
         put(&mut bytes, 2, &[1]);
         put(&mut bytes, 5 | NLA_F_NESTED, &7u32.to_ne_bytes());
         assert_eq!((byte(&bytes, 2), number(&bytes, 5)), (Some(1), Some(7)));
+    }
+
+    #[test]
+    fn of_a_set_with_a_mask_only_the_bits_that_are_set_are_named() {
+        let bits = |values: [bool; 2]| {
+            let mut bits = Vec::new();
+            for (name, value) in [&b"tso\0"[..], b"gro\0"].into_iter().zip(values) {
+                let mut bit = Vec::new();
+                put(&mut bit, 2, name);
+                if value {
+                    put(&mut bit, 3, &[]);
+                }
+                put(&mut bits, 1, &bit);
+            }
+            bits
+        };
+        let mut masked = Vec::new();
+        put(&mut masked, 3, &bits([false, true]));
+        assert_eq!(names(&masked), ["gro"]);
+        let mut list = Vec::new();
+        put(&mut list, 1, &[]);
+        put(&mut list, 3, &bits([false, false]));
+        assert_eq!(names(&list), ["tso", "gro"]);
     }
 
     #[test]

@@ -80,14 +80,16 @@ pub(super) const RULES: &[Rule] = &[
               ends are set alike",
         source: "rules of thumb 8 and 9",
         thumbs: &[8, 9],
-        fix: "ethtool -s {port} autoneg on",
-        undo: "ethtool -s {port} autoneg off duplex half",
+        fix: "ethtool -s {port} duplex full autoneg on",
+        undo: "ethtool -s {port} duplex half autoneg {old}",
         check: |facts| {
             each_card(facts, |port| {
                 Some(known(port, &port.full_duplex, |full| {
                     let what = if *full { "full" } else { "half" };
                     let text = format!("{} runs in {what} duplex", port.name);
-                    Outcome::judged(*full, Verdict::Bad, &port.name, text).with("port", &port.name)
+                    // A card that does not tell has most likely a fixed speed: negotiation finds full duplex.
+                    let negotiated = port.negotiated.get().copied().unwrap_or(false);
+                    Outcome::judged(*full, Verdict::Bad, &port.name, text).with("old", word(negotiated))
                 }))
             })
         },
@@ -146,7 +148,7 @@ pub(super) const RULES: &[Rule] = &[
               of 0.3 ms",
         source: "Linux ethtool(8), rx-usecs; rule of thumb 14; read latency 0.42 ms in published tests of software targets",
         thumbs: &[14],
-        fix: "ethtool -C {port} adaptive-rx on    # or, where the card cannot: ethtool -C {port} rx-usecs 10",
+        fix: "ethtool -C {port} adaptive-rx on",
         undo: "ethtool -C {port} adaptive-rx off rx-usecs {old}",
         check: |facts| {
             each_card(facts, |port| {
@@ -156,7 +158,13 @@ pub(super) const RULES: &[Rule] = &[
                         false => format!("{} interrupts after {} µs", port.name, found.rx_us),
                     };
                     let sound = found.adaptive || found.rx_us <= COALESCE_MAX_US;
-                    Outcome::judged(sound, Verdict::Warn, &port.name, text).with("old", found.rx_us)
+                    let outcome =
+                        Outcome::judged(sound, Verdict::Warn, &port.name, text).with("old", found.rx_us);
+                    match found.can_adapt {
+                        true => outcome,
+                        false => outcome
+                            .fixed_by("ethtool -C {port} rx-usecs 10", "ethtool -C {port} rx-usecs {old}"),
+                    }
                 }))
             })
         },
@@ -327,6 +335,11 @@ fn known<T>(port: &Port, fact: &Seen<T>, judge: impl FnOnce(&T) -> Outcome) -> O
     }
 }
 
+/// A setting as ethtool takes it.
+fn word(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 /// The value that most ports have; of several, the largest.
 fn usual<T: Ord + Copy>(values: &[T]) -> Option<T> {
     let mut counts: BTreeMap<T, usize> = BTreeMap::new();
@@ -385,7 +398,6 @@ fn negotiation(facts: &Facts) -> Vec<Outcome> {
         Some(known(port, &port.negotiated, |on| {
             let must = port.speed.get() == Some(&GIGABIT);
             let wanted = must || usual == Some(true);
-            let word = |on: bool| if on { "on" } else { "off" };
             let what = match (*on, wanted == *on) {
                 (true, true) => format!("{} negotiates its speed", port.name),
                 (false, true) => format!("{} has a fixed speed", port.name),

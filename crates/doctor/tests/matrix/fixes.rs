@@ -13,14 +13,18 @@ enum Run {
     Daemon,
     /// In a network namespace: `crates/cli/tests/doctor/main.rs`.
     Namespace,
+    /// By a virtual card in a network namespace: `crates/cli/tests/doctor/cards.rs`.
+    VirtualCard,
+    /// By no card that tests have. ethtool takes the command, and its kernel says that the card cannot do it: the same
+    /// file.
+    Parsed,
     /// In the virtual machine: `tests/kernel/doctor.test.sh`.
     Guest,
     /// Nowhere: the fix …
     Not(&'static str),
 }
-use Run::{Daemon, Guest, Namespace, Not};
+use Run::{Daemon, Guest, Namespace, Not, Parsed, VirtualCard};
 
-const CARD: &str = "needs ethtool and a card with this setting, which virtual cards lack";
 const HAND: &str = "is manual work on a cable, a card or a disk";
 const NAMES: &str = "contains placeholders in capitals";
 const SYSTEMD: &str = "needs systemd, which this guest does not run";
@@ -34,14 +38,14 @@ const PLAN: &str = "follows the plan of lanes: an address, a portal or a cable";
 const FIXES: &[(&str, Run)] = &[
     ("port-carrier", Namespace),
     ("port-mtu", Namespace),
-    ("port-speed", Not(CARD)),
-    ("port-duplex", Not(CARD)),
-    ("port-pause", Not(CARD)),
-    ("port-energy", Not(CARD)),
-    ("port-coalesce", Not(CARD)),
-    ("port-negotiation", Not(CARD)),
-    ("port-ring", Not(CARD)),
-    ("port-offload", Not(CARD)),
+    ("port-speed", VirtualCard),
+    ("port-duplex", VirtualCard),
+    ("port-pause", Parsed),
+    ("port-energy", Parsed),
+    ("port-coalesce", Parsed),
+    ("port-negotiation", VirtualCard),
+    ("port-ring", Parsed),
+    ("port-offload", VirtualCard),
     ("port-errors", Not(HAND)),
     ("port-team", Not("needs the kernel's bonding driver")),
     ("port-shared-card", Not(HAND)),
@@ -214,11 +218,15 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
     assert_eq!(listed.len(), FIXES.len(), "a rule stands there twice");
     let namespace = text("crates/cli/tests/doctor/main.rs");
     let daemon = text("crates/cli/tests/doctor/daemon.rs");
+    let cards = text("crates/cli/tests/doctor/cards.rs");
+    let (taken, parsed) = cards.split_once("const PARSED").unwrap();
     let guest = text("tests/kernel/doctor.test.sh");
     for (id, run) in FIXES {
         let there = match run {
             Daemon => daemon.contains(&format!("\"{id}\",")),
             Namespace => namespace.contains(&format!("(\"{id}\", ")),
+            VirtualCard => taken.contains(&format!("(\"{id}\", ")),
+            Parsed => parsed.contains(&format!("(\"{id}\", ")),
             Guest => guest.contains(&format!("\nrule {id} ")),
             Not(why) => !why.is_empty(),
         };
@@ -238,6 +246,10 @@ fn the_page_of_fixes_is_what_the_table_says() {
         let how = match run {
             Daemon => "by a daemon that serves".to_owned(),
             Namespace => "in a network namespace".to_owned(),
+            VirtualCard => "by a virtual card in a network namespace".to_owned(),
+            Parsed => "not by a test: no card that tests have takes this setting. A test has ethtool parse the fix and the \
+                undo, and the kernel answer that the card does not support them"
+                .to_owned(),
             Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
             Not(why) => format!("not by a test: it {why}"),
         };

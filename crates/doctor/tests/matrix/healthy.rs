@@ -27,7 +27,7 @@ fn port(number: u8) -> Port {
         rx_pause: known(true),
         eee: known(false),
         negotiated: known(true),
-        coalescing: known(Coalescing { adaptive: true, rx_us: 8 }),
+        coalescing: known(Coalescing { adaptive: true, can_adapt: true, rx_us: 8 }),
         rx_ring: known(Ring { now: 4096, max: 4096 }),
         tx_ring: known(Ring { now: 4096, max: 4096 }),
         offloads_off: known(vec![]),

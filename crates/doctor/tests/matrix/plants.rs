@@ -128,7 +128,9 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("port-duplex", |facts| port(facts).full_duplex = known(false)),
     ("port-pause", |facts| port(facts).rx_pause = known(false)),
     ("port-energy", |facts| port(facts).eee = known(true)),
-    ("port-coalesce", |facts| port(facts).coalescing = known(Coalescing { adaptive: false, rx_us: 125 })),
+    ("port-coalesce", |facts| {
+        port(facts).coalescing = known(Coalescing { can_adapt: true, rx_us: 125, ..Coalescing::default() });
+    }),
     ("port-negotiation", |facts| port(facts).negotiated = known(false)),
     ("port-ring", |facts| port(facts).rx_ring = known(Ring { now: 256, max: 4096 })),
     ("port-offload", |facts| port(facts).offloads_off = known(vec!["tso".into()])),
