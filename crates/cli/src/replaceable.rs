@@ -17,23 +17,29 @@ use lunway_vhdx::open_file;
 /// It is the parent of other disks, its mode allows no writes, or another program has it: lunway, QEMU, a loop device,
 /// the kernel.
 pub(crate) fn open_replaceable(path: &Path) -> anyhow::Result<File> {
-    // A file that is no VHDX has no children.
-    if let Ok(found) = children(path)
-        && !found.is_empty()
-    {
-        return Err(anyhow!(
-            "{} is the parent of {}, which could no longer be opened: merge them first, or choose another name",
-            path.display(),
-            child_names(path, &found)
-        ));
-    }
+    no_parent(path)?;
     // What is mounted has no lock of anybody.
     if fs::metadata(path).is_ok_and(|file| file.file_type().is_block_device())
         && let Some(user) = user_of(path)?
     {
         return Err(anyhow!("{} is in use {user}: close it there first", path.display()));
     }
-    Ok(open_file(path, true)?)
+    let file = open_file(path, true)?;
+    // None is made while it is locked.
+    no_parent(path)?;
+    Ok(file)
+}
+
+/// Refuses the parent of other disks. A file that is no VHDX has no children.
+fn no_parent(path: &Path) -> anyhow::Result<()> {
+    match children(path) {
+        Ok(found) if !found.is_empty() => Err(anyhow!(
+            "{} is the parent of {}, which could no longer be opened: merge them first, or choose another name",
+            path.display(),
+            child_names(path, &found)
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The names of a disk's children, for a sentence: those beside it without their folder.

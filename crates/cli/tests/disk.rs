@@ -4,9 +4,11 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use lunway_foreign::program;
 use serde_json::Value;
@@ -441,6 +443,106 @@ fn a_disk_with_partitions_grows_and_shrinks_with_its_table() {
     folder.disk("create bare.vhdx --size 4M");
     assert_eq!(folder.json("info bare.vhdx")["minimum_bytes"], Value::Null);
     assert!(folder.refused("resize bare.vhdx --to-minimum --shrink").contains("no partition table"));
+}
+
+/// Writes a GPT with a partition of `size` to a raw image, for sectors of `sector` bytes.
+fn partition(sfdisk: &Path, raw: &str, sector: &str, size: &str) {
+    let mut write = Command::new(sfdisk);
+    write.args(["--quiet", "--wipe", "always", "--sector-size", sector, raw]).stdin(Stdio::piped());
+    let mut child = write.spawn().unwrap();
+    let script = format!("label: gpt\nsize={size}\n");
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_table_of_sectors_of_4096_bytes_moves_and_one_whose_copy_alone_is_whole_is_not_lost() {
+    let Some(sfdisk) = program("sfdisk") else { return };
+    let folder = Folder::new();
+    let raw = folder.path("disk.img");
+    image(&raw, 64 * MIB);
+    partition(&sfdisk, &raw, "4096", "20M");
+    folder.disk("convert disk.img disk.vhdx --sector 4096 --block-size 1M");
+    for words in ["resize disk.vhdx 100M", "resize disk.vhdx --to-minimum --shrink", "resize disk.vhdx 64M"] {
+        folder.disk(words);
+        fs::write(folder.path("now.img"), folder.contents("disk.vhdx")).unwrap();
+        let verify = ["--verify", "--sector-size", "4096", &folder.path("now.img")];
+        let output = Command::new(&sfdisk).args(verify).output().unwrap();
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("No errors detected"),
+            "{words}: {output:?}"
+        );
+    }
+    // The header at the start is gone.
+    image(&raw, 64 * MIB);
+    partition(&sfdisk, &raw, "512", "20M");
+    fs::OpenOptions::new().write(true).open(&raw).unwrap().write_all_at(&[0; 512], 512).unwrap();
+    folder.disk("convert disk.img broken.vhdx");
+    for words in ["resize broken.vhdx 100M", "resize broken.vhdx 50M --shrink"] {
+        assert!(folder.refused(words).contains("gdisk"), "{words}");
+    }
+    folder.disk("resize broken.vhdx 100M --force");
+}
+
+#[test]
+fn the_space_of_a_fixed_disk_that_has_grown_and_that_of_the_log_are_the_files() {
+    let folder = Folder::new();
+    folder.disk("create disk.vhdx --size 8M --fixed");
+    folder.disk("resize disk.vhdx 24M");
+    let blocks = |name: &str| fs::metadata(folder.path(name)).unwrap().blocks() * 512;
+    assert!(blocks("disk.vhdx") >= 24 * MIB, "{}", blocks("disk.vhdx"));
+    folder.disk("create new.vhdx --size 8M");
+    assert!(blocks("new.vhdx") >= MIB, "{}", blocks("new.vhdx"));
+}
+
+/// A child that turns up between a command's look for children and its lock: a command that waits for a lock has looked
+/// before.
+#[test]
+fn a_child_that_is_made_while_a_command_waits_for_its_parent_is_seen() {
+    for words in [
+        "resize disk.vhdx 20M",
+        "resize disk.vhdx 6M --shrink",
+        "compact disk.vhdx",
+        "set disk.vhdx --new-id",
+        "merge other.avhdx",
+        "convert disk.img disk.vhdx --overwrite",
+    ] {
+        let folder = Folder::new();
+        image(&folder.path("disk.img"), 8 * MIB);
+        folder.disk("convert disk.img disk.vhdx");
+        folder.disk("snapshot disk.vhdx child.avhdx");
+        let [child, away] = ["child.avhdx", "away"].map(|name| folder.path(name));
+        fs::rename(&child, &away).unwrap();
+        if words.starts_with("merge") {
+            folder.disk("snapshot disk.vhdx other.avhdx");
+        }
+        let parent = fs::File::open(folder.path("disk.vhdx")).unwrap();
+        parent.lock_shared().unwrap();
+        let command = folder.command(words).stderr(Stdio::piped()).spawn().unwrap();
+        // It is about to wait, for a quarter of a second at most; refused for another reason it is as good.
+        std::thread::sleep(Duration::from_millis(100));
+        fs::rename(&away, &child).unwrap();
+        parent.unlock().unwrap();
+        let output = command.wait_with_output().unwrap();
+        assert!(!output.status.success(), "{words}");
+        folder.disk("check child.avhdx");
+        assert!(folder.contents("child.avhdx") == fs::read(folder.path("disk.img")).unwrap(), "{words}");
+    }
+}
+
+/// A merged file is removed, which a command may have opened and be waiting for.
+#[test]
+fn a_file_that_is_removed_while_a_command_waits_for_it_is_not_there() {
+    let folder = Folder::new();
+    folder.disk("create disk.vhdx --size 8M");
+    let disk = fs::File::open(folder.path("disk.vhdx")).unwrap();
+    disk.lock().unwrap();
+    let command = folder.command("snapshot disk.vhdx child.avhdx").stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    fs::remove_file(folder.path("disk.vhdx")).unwrap();
+    disk.unlock().unwrap();
+    assert!(!command.wait_with_output().unwrap().status.success());
+    assert!(!Path::new(&folder.path("child.avhdx")).exists());
 }
 
 #[test]

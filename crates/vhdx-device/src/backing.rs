@@ -127,6 +127,11 @@ impl Storage for Locked {
         self.file.zero(offset, len)
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.step()?;
+        self.file.reserve(offset, len)
+    }
+
     fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
         self.step()?;
         self.file.is_hole(offset, len)
@@ -219,6 +224,14 @@ impl Storage for Backing {
         match self {
             Self::File(file) => file.zero(offset, len),
             Self::Device(bytes) => wait(bytes.zero(offset, len, Zeroing::KeepAllocated)).map_err(error),
+        }
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.reserve(offset, len),
+            // Which of its ranges have space is its own matter.
+            Self::Device(_) => Ok(()),
         }
     }
 

@@ -132,17 +132,18 @@ impl VhdxDevice {
             snapshot::finish(path).map_err(failed)?;
         }
         let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
-        if !read_only {
-            let names: Vec<String> = children(&canonical)
-                .unwrap_or_default()
-                .iter()
-                .map(|path| path.display().to_string())
-                .collect();
-            if !names.is_empty() {
-                return Err(failed(lunway_vhdx::OpenError::IsParent(names.join(", "))));
+        let no_parent = || match children(&canonical).unwrap_or_default() {
+            found if read_only || found.is_empty() => Ok(()),
+            found => {
+                let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+                Err(lunway_vhdx::OpenError::IsParent(names.join(", ")))
             }
-        }
+        };
+        // Children that are open lock it, which would be a worse reason.
+        no_parent().map_err(failed)?;
         let opened = lunway_vhdx::open_file(&canonical, !read_only).and_then(|file| {
+            // None is made while it is locked.
+            no_parent()?;
             let disk = Disk::open(Backing::from(file), &options, guids())?;
             Chain::of_disks(vec![disk], std::slice::from_ref(&canonical), folder(&canonical), &options, guids)
         });

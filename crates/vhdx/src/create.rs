@@ -123,6 +123,8 @@ pub fn create(
     let payload = if parameters.kind == DiskKind::Fixed { geometry.blocks * geometry.block_size } else { 0 };
 
     storage.set_len(bat.end() + payload)?;
+    // A trim is to give space back on a full host, too, and is logged like any change.
+    storage.reserve(log.offset, log.len)?;
     storage.write_at(metadata.offset, &metadata_bytes)?;
     let table = Regions::build(bat, metadata);
     for offset in REGION_TABLE_OFFSETS {

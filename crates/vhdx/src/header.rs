@@ -96,6 +96,8 @@ impl Headers {
     /// Writes a header over the one that is not current, durably; from then on it is what the next one follows.
     fn replace(&mut self, storage: &impl Storage, mut next: Header, sequence: u64) -> io::Result<()> {
         next.sequence = sequence.into();
+        // That of the log that is written here, whatever stood there while the log was empty.
+        next.log_version = 0.into();
         next.seal();
         let slot = 1 - self.slot;
         storage.write_at(HEADER_OFFSETS[slot], next.as_bytes())?;

@@ -140,6 +140,11 @@ impl<S: Storage> Storage for Measured<S> {
         self.storage.zero(offset, len)
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_to(end(offset, len))?;
+        self.storage.reserve(offset, len)
+    }
+
     fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
         self.check_to(end(offset, len))?;
         self.storage.is_hole(offset, len)

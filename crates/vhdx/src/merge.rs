@@ -7,9 +7,9 @@
 //! ```text
 //!   1  child           parent_linkage2: the DataWriteGuid that the base is going to have        (one transaction)
 //!   2  base            grown to the top's size, where that is larger                             (one transaction)
-//!   3  base            the upper files' data and zeroes; its DataWriteGuid changes with the first write
+//!   3  base            the upper files' data and zeroes; its DataWriteGuid changes with the first write, if there is one
 //!   4  base            flushed, closed; cut to the top's size, where that is smaller             (one transaction)
-//!   5  child           parent_linkage: the base's new DataWriteGuid                              (one transaction)
+//!   5  child           parent_linkage: the base's DataWriteGuid                                  (one transaction)
 //! ```
 //!
 //! The chain shows the same disk at every moment: what step 3 writes into the base is what the upper files show there.
@@ -120,7 +120,8 @@ pub fn copy<U: Storage, B: Storage>(
 /// done shows what the top shows, so that none is ever left that shows something else. Removes the files that are
 /// needed no longer, unless they are to be kept. All of them are locked until then.
 ///
-/// Parents are looked for in `root` and below.
+/// Parents are looked for in `root` and below. `may` is asked about the files, the top first, once they are locked, so
+/// that none gets a child meanwhile.
 ///
 /// # Errors
 ///
@@ -130,6 +131,7 @@ pub fn merge_files(
     base: &Path,
     root: &Path,
     keep: bool,
+    may: impl FnOnce(&[PathBuf]) -> Result<(), EditError>,
     mut guids: impl FnMut() -> Box<dyn GuidSource>,
     each: &mut dyn FnMut(Progress) -> Go,
 ) -> Result<Outcome, EditError> {
@@ -143,6 +145,7 @@ pub fn merge_files(
     let paths = chain.paths()[..=level].to_vec();
     drop(chain);
     let files = paths.iter().map(|path| open_file(path, true)).collect::<Result<Vec<_>, _>>()?;
+    may(&paths)?;
     for child in 0..level {
         if merge_one(&files[child..], &paths[child..], root, &mut guids, each)? == Go::Stop {
             return Ok(Outcome::Stopped);
@@ -233,7 +236,9 @@ fn merge_one(
     if size < base_size {
         resize(&files[1], &resized(size), guids().as_mut())?;
     }
-    locator.set(Locator::LINKAGE, &format!("{{{next}}}"));
+    // Where nothing was written into the base, it is what it was.
+    let merged = open::read(&files[1])?.headers.current.data_write;
+    locator.set(Locator::LINKAGE, &format!("{{{merged}}}"));
     locator.set(Locator::LINKAGE2, &format!("{{{}}}", Guid::ZERO));
     set_parent(&files[0], &locator, guids().as_mut())?;
     Ok(Go::On)

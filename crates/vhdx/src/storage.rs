@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use lunway_occupancy::{
-    announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below, writer_of,
+    FileId, announce, is_read_only_device, lock_holder, other_user, write_protection, writer_below, writer_of,
 };
 
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
@@ -63,6 +63,13 @@ pub trait Storage: Send + Sync {
     /// needs none.
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         write_zeroes(self, offset, len)
+    }
+
+    /// Takes space for a range within the length, which keeps its contents: a later write there needs none. A store that
+    /// cannot do so changes nothing.
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Ok(())
     }
 
     /// Returns `true` if a range certainly has no data, as far as that is cheap to know. `true` is a hint: file systems
@@ -147,6 +154,18 @@ impl Storage for File {
         }
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        match fallocate(self, FallocateFlags::empty(), offset, len) {
+            // File systems without it; block devices.
+            Err(error) if ![Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::NODEV].contains(&error) => {
+                Err(error.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
         use rustix::fs::{SeekFrom, seek};
         use rustix::io::Errno;
@@ -223,6 +242,10 @@ macro_rules! through_a_pointer {
                 (**self).zero(offset, len)
             }
 
+            fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+                (**self).reserve(offset, len)
+            }
+
             fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
                 (**self).is_hole(offset, len)
             }
@@ -278,6 +301,12 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
             (Err(std::fs::TryLockError::WouldBlock), _) => crate::OpenError::InUse { by: lock_holder(&file) },
             (_, Some(by)) => crate::OpenError::InUseElsewhere { by },
             (Ok(()), None) => {
+                // One that held it may have removed or replaced it.
+                if !has_name(&file, path).map_err(crate::OpenError::access("looking for the file"))? {
+                    let gone =
+                        io::Error::new(io::ErrorKind::NotFound, "it was removed or replaced meanwhile");
+                    return Err(crate::OpenError::access("locking the file")(gone));
+                }
                 announce(&file, writable);
                 return Ok(file);
             }
@@ -296,6 +325,15 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         }
         patience -= 1;
         std::thread::sleep(LOCK_PAUSE);
+    }
+}
+
+/// Returns `true` if a name still leads to a file.
+fn has_name(file: &File, path: &std::path::Path) -> io::Result<bool> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(FileId::of(&found) == FileId::of(&file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -11,8 +11,8 @@ use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::merge::{self, Go, Outcome};
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, DiskKind, EditError, Item, Locator, Resize, Storage, VhdxOpenOptions,
-    divide_blocks, open_file, repair, resize, set_linkage2, set_parent,
+    Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Item, Locator, Resize, Storage,
+    VhdxOpenOptions, divide_blocks, open_file, repair, resize, set_linkage2, set_parent,
 };
 use support::*;
 
@@ -190,6 +190,12 @@ fn a_change_that_the_host_has_no_room_for_leaves_the_file_as_long_as_it_was() {
         assert!(steps > 1, "{what}: {steps} writes");
         assert_sound(&done, what);
     }
+    // A fixed disk has all its space, or is no larger.
+    let fixed = memory(&options(DiskKind::Fixed, 8 * MIB, 2 << 20, 512), 1);
+    let (full, long) = (Full::of(&fixed, 0), Storage::len(&fixed).expect("memory"));
+    let refused = resize(&full, &to(12 * MIB), guids(4).as_mut());
+    assert!(matches!(refused, Err(EditError::Disk(DiskError::NoSpace))), "{refused:?}");
+    assert_eq!(Storage::len(&full.inner).expect("memory"), long);
     // One that tells it is not filled even for a moment.
     let file = Full { free: Some(1 << 20), ..Full::of(&before, 1000) };
     let refused = resize(&file, &to(1 << 40), guids(4).as_mut()).expect_err("no room").to_string();
@@ -438,6 +444,7 @@ fn merging_several_levels_shows_the_same_however_often_it_is_interrupted() {
                     &paths[level],
                     folder.path(),
                     true,
+                    |_| Ok(()),
                     || {
                         guid += 1;
                         guids(seed * 1000 + guid)
@@ -466,6 +473,67 @@ fn merging_several_levels_shows_the_same_however_often_it_is_interrupted() {
                 "the base, level {level}"
             );
             assert_eq!(merge::children(&paths[level]).unwrap_or_default(), [paths[level + 1].clone()]);
+        }
+    }
+}
+
+/// A snapshot that was just taken holds nothing, and its merge writes nothing: the base keeps its DataWriteGuid.
+#[test]
+fn merging_files_that_hold_nothing_leaves_a_chain_that_can_be_opened() {
+    for empty in [[false, true], [true, false], [true, true]] {
+        for stops in 0..4 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let (mut paths, shown) = files(folder.path(), &[4 * MIB], 7);
+            let mut shown = shown;
+            for (level, empty) in (1u8..).zip(empty) {
+                let parent = open(open_file(&paths[0], false).expect("a parent"), false, 1);
+                let name = paths[0].file_name().and_then(|name| name.to_str()).expect("a name");
+                let mut options = child_options(&parent, 4 * MIB, 1 << 20);
+                options.parameters.locator = Some(Locator::new(parent.data_write_guid(), name, None));
+                drop(parent);
+                let path = folder.path().join(format!("{level}.vhdx"));
+                let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
+                make(&file.expect("a file"), &options, level.into());
+                if !empty {
+                    let chain = whole(folder.path(), &path, true);
+                    chain.write_at(MIB, &[level; 512]).expect("a write");
+                    chain.close().expect("a close");
+                    shown[MIB as usize..][..512].fill(level);
+                }
+                paths.insert(0, path);
+            }
+            let mut guid = 0;
+            let mut merge = |left: &mut u64| {
+                let mut next = || {
+                    guid += 1;
+                    guids(1000 + guid)
+                };
+                let outcome = merge::merge_files(
+                    &paths[0],
+                    &paths[2],
+                    folder.path(),
+                    true,
+                    |_| Ok(()),
+                    &mut next,
+                    &mut |_| {
+                        *left = left.saturating_sub(1);
+                        if *left == 0 { Go::Stop } else { Go::On }
+                    },
+                );
+                outcome.unwrap_or_else(|error| panic!("{empty:?}, {stops}: {error}"))
+            };
+            let is_stopped = stops > 0 && merge(&mut { stops }) == Outcome::Stopped;
+            assert!(contents(&whole(folder.path(), &paths[0], false)) == shown, "{empty:?}, {stops}");
+            if is_stopped || stops == 0 {
+                assert!(matches!(merge(&mut { u64::MAX }), Outcome::Merged(files) if files.len() == 2));
+            }
+            for path in &paths {
+                assert!(
+                    contents(&whole(folder.path(), path, false)) == shown,
+                    "{empty:?}, {}",
+                    path.display()
+                );
+            }
         }
     }
 }
@@ -544,14 +612,15 @@ fn files_that_are_merged_are_locked_until_they_are_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (paths, shown) = files(folder.path(), &[4 * MIB, 4 * MIB, 4 * MIB], 9);
     let mut asked = false;
-    let outcome = merge::merge_files(&paths[2], &paths[0], folder.path(), false, || guids(7), &mut |_| {
-        for path in paths.iter().filter(|_| !asked) {
-            let locked = open_file(path, true).expect_err("locked").to_string();
-            assert!(locked.contains("in use"), "{locked}");
-        }
-        asked = true;
-        Go::On
-    });
+    let outcome =
+        merge::merge_files(&paths[2], &paths[0], folder.path(), false, |_| Ok(()), || guids(7), &mut |_| {
+            for path in paths.iter().filter(|_| !asked) {
+                let locked = open_file(path, true).expect_err("locked").to_string();
+                assert!(locked.contains("in use"), "{locked}");
+            }
+            asked = true;
+            Go::On
+        });
     assert!(asked);
     let merged = outcome.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(merged, Outcome::Merged(vec![paths[2].clone(), paths[1].clone()]));

@@ -96,7 +96,9 @@ fn disks_that_are_each_others_parents_are_no_chain() {
     rename_parent(&at("a.avhdx"), Locator::new(data_write(&at("b.avhdx")), "b.avhdx", None));
     let top = at("b.avhdx");
     let merged =
-        merge::merge_files(&top, &at("a.avhdx"), folder.path(), true, || guids(5), &mut |_| merge::Go::On);
+        merge::merge_files(&top, &at("a.avhdx"), folder.path(), true, |_| Ok(()), || guids(5), &mut |_| {
+            merge::Go::On
+        });
     assert!(merged.is_err_and(|error| error.to_string().contains("leads back to")));
     assert_eq!(merge::children(&top).expect("a list").len(), 1);
 }

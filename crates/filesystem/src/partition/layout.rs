@@ -98,15 +98,20 @@ pub fn recognised(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadab
     Ok(slots.iter().all(plausible) && slots.iter().any(inside))
 }
 
+/// Returns `true` if the MBR says that there is a GPT.
+pub(super) fn says_gpt(source: &dyn ByteSource) -> Result<bool, Unreadable> {
+    Ok(slots(source, 0)?.is_some_and(|slots| is_protective(&slots)))
+}
+
+fn is_protective(slots: &[Slot; 4]) -> bool {
+    slots.iter().any(|slot| slot.kind == PROTECTIVE)
+}
+
 /// Reads the table of a disk that has one.
 pub fn read(source: &dyn ByteSource, sector: u32) -> Result<Layout, Doubt> {
     let sector = u64::from(sector);
     let slots = slots(source, 0)?.ok_or_else(|| Doubt::new("it has no partition table"))?;
-    if slots.iter().any(|slot| slot.kind == PROTECTIVE) {
-        gpt(source, sector, &slots)
-    } else {
-        mbr(source, sector, &slots)
-    }
+    if is_protective(&slots) { gpt(source, sector, &slots) } else { mbr(source, sector, &slots) }
 }
 
 fn gpt(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Doubt> {

@@ -7,6 +7,7 @@ pub mod types;
 
 use crc_fast::CrcAlgorithm;
 
+use crate::source::{ByteSource, Unreadable};
 use gpt::Copy;
 
 /// Length of the start of a disk that holds any table that is read here, bytes: protective MBR, GPT header and 16 KiB
@@ -42,7 +43,7 @@ impl Partition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpt {
     sector: u64,
-    /// Sector 0, the protective MBR, up to its end.
+    /// Sector 0, which begins with the protective MBR.
     mbr: Vec<u8>,
     /// The header, as long as it says.
     header: Vec<u8>,
@@ -125,6 +126,19 @@ impl Table {
         (!partitions.is_empty()).then_some(Self::Mbr(partitions))
     }
 
+    /// Returns `true` if the MBR says that there is a GPT, and only the copy at the end of the disk is whole.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading `source`.
+    pub fn only_copy_is_whole(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadable> {
+        let sector = u64::from(sector);
+        let last = (source.len() / sector).saturating_sub(1);
+        Ok(layout::says_gpt(source)?
+            && Copy::read(source, 1, sector)?.is_none()
+            && Copy::read(source, last, sector)?.is_some())
+    }
+
     /// The partitions, in the order of the table.
     pub fn partitions(&self) -> &[Partition] {
         match self {
@@ -151,7 +165,7 @@ impl Gpt {
             let range = entry.range.filter(|range| range.end <= disk_size)?;
             partitions.push(Partition { offset: range.start, len: range.end - range.start });
         }
-        let mbr = head.get(..512)?.to_vec();
+        let mbr = head.get(..usize::try_from(sector).ok()?)?.to_vec();
         Some(Self { sector, mbr, header: copy.header, entries: copy.entries, partitions })
     }
 
@@ -214,10 +228,8 @@ impl Gpt {
 mod tests {
     use super::*;
 
-    const SECTOR: u64 = 512;
-
     /// A disk of `sectors` with one partition from 2048 to 4095, as the specification lays it out.
-    fn disk(sectors: u64) -> Vec<u8> {
+    fn disk(sectors: u64, sector: usize) -> Vec<u8> {
         let mut entries = vec![0; 128 * 128];
         entries[..16].fill(1);
         entries[32..40].copy_from_slice(&2048u64.to_le_bytes());
@@ -235,46 +247,58 @@ mod tests {
         }
         let crc = Copy::crc_of(&header);
         header[field::CRC..field::CRC + 4].copy_from_slice(&crc.to_le_bytes());
-        let mut bytes = vec![0; (sectors * SECTOR) as usize];
+        let mut bytes = vec![0; sectors as usize * sector];
         bytes[510..512].copy_from_slice(&[0x55, 0xAA]);
         bytes[MBR_ENTRIES + 4] = PROTECTIVE;
         bytes[MBR_ENTRIES + 8] = 1;
-        bytes[512..512 + header.len()].copy_from_slice(&header);
-        bytes[1024..1024 + entries.len()].copy_from_slice(&entries);
+        bytes[sector..sector + header.len()].copy_from_slice(&header);
+        bytes[2 * sector..2 * sector + entries.len()].copy_from_slice(&entries);
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<Table> {
-        Table::read(&bytes[..bytes.len().min(HEAD)], 512, bytes.len() as u64)
+    fn read(bytes: &[u8], sector: u32) -> Option<Table> {
+        Table::read(&bytes[..bytes.len().min(HEAD)], sector, bytes.len() as u64)
     }
 
     #[test]
     fn a_table_moves_to_the_end_of_a_disk_of_another_size() {
-        for sectors in [4096 + 33, 8192, 5000] {
-            let mut bytes = disk(8192);
-            let Some(Table::Gpt(gpt)) = read(&bytes) else { panic!("a GPT") };
-            assert_eq!(gpt.partitions, [Partition { offset: 1 << 20, len: 1 << 20 }]);
-            assert_eq!(Table::Gpt(gpt.clone()).minimum(), (4096 + 33) * SECTOR);
-            bytes.resize((sectors * SECTOR) as usize, 0);
-            for Write { offset, bytes: written } in gpt.on_disk_of(sectors * SECTOR).concat() {
-                bytes[offset as usize..offset as usize + written.len()].copy_from_slice(&written);
+        // Sectors of the entries and of the header at the end.
+        for (sector, copy) in [(512, 33), (4096, 5)] {
+            for sectors in [4096 + copy, 8192, 5000] {
+                let mut bytes = disk(8192, sector);
+                let size = sector as u64;
+                let Some(Table::Gpt(gpt)) = read(&bytes, sector as u32) else { panic!("a GPT") };
+                assert_eq!(gpt.partitions, [Partition { offset: 2048 * size, len: 2048 * size }]);
+                assert_eq!(Table::Gpt(gpt.clone()).minimum(), (4096 + copy) * size);
+                bytes.resize(sectors as usize * sector, 0);
+                for Write { offset, bytes: written } in gpt.on_disk_of(sectors * size).concat() {
+                    assert!(offset % size == 0 && written.len() % sector == 0, "whole sectors");
+                    bytes[offset as usize..offset as usize + written.len()].copy_from_slice(&written);
+                }
+                assert!(!Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
+                let moved = read(&bytes, sector as u32);
+                let Some(Table::Gpt(moved)) = moved else { panic!("a GPT of {sectors} sectors") };
+                assert_eq!(moved.partitions, gpt.partitions);
+                assert_eq!(u64_at(&moved.header, field::ALTERNATE_LBA), Some(sectors - 1));
+                let backup = &bytes[bytes.len() - sector..][..field::END];
+                assert_eq!(u32_at(backup, field::CRC), Some(Copy::crc_of(backup)));
+                assert_eq!(u64_at(backup, field::ENTRIES_LBA), Some(sectors - copy));
+                // Without what is at the start.
+                bytes[sector..2 * sector].fill(0);
+                assert!(Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
+                bytes[sectors as usize * sector - sector] = 0;
+                assert!(!Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
             }
-            let Some(Table::Gpt(moved)) = read(&bytes) else { panic!("a GPT of {sectors} sectors") };
-            assert_eq!(moved.partitions, gpt.partitions);
-            assert_eq!(u64_at(&moved.header, field::ALTERNATE_LBA), Some(sectors - 1));
-            let backup = &bytes[bytes.len() - 512..][..field::END];
-            assert_eq!(u32_at(backup, field::CRC), Some(Copy::crc_of(backup)));
-            assert_eq!(u64_at(backup, field::ENTRIES_LBA), Some(sectors - 33));
         }
     }
 
     #[test]
     fn what_is_no_whole_table_is_none() {
-        let whole = disk(8192);
+        let whole = disk(8192, 512);
         for at in [510, 512, 512 + field::CRC, 512 + field::MY_LBA, 1024 + 33, 512 + field::ENTRY_COUNT + 2] {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x10;
-            assert_eq!(read(&bytes), None, "byte {at}");
+            assert_eq!(read(&bytes, 512), None, "byte {at}");
         }
         for len in [0, 1, 511, 512, 1000, 1024, 4096] {
             assert_eq!(Table::read(&whole[..len], 512, len as u64), None, "{len} bytes");
@@ -282,6 +306,6 @@ mod tests {
         // A boot sector of a file system has text where an MBR has its entries.
         let mut boot = vec![b'x'; 4096];
         boot[510..512].copy_from_slice(&[0x55, 0xAA]);
-        assert_eq!(read(&boot), None);
+        assert_eq!(read(&boot, 512), None);
     }
 }

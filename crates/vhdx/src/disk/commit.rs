@@ -127,7 +127,11 @@ impl<S: Storage> Disk<S> {
         }
         // The first entry is there before the header names its GUID: a header that does so without an entry is a
         // corrupt file (2.3.3). It overwrites nothing that counts, since LogGuid is zero until then in both headers.
-        let mut writer = LogWriter::new(committer.headers.ring(), log, LogWriter::first_sequence(log));
+        let ring = committer.headers.ring();
+        // A trim is to give space back on a full host, too, and is logged like any change. What cannot be reserved is
+        // taken when it is written.
+        let _ = self.storage.reserve(ring.span.offset, ring.span.len);
+        let mut writer = LogWriter::new(ring, log, LogWriter::first_sequence(log));
         let content = EntryContent {
             zeroes: &[],
             pages: &[],

@@ -106,15 +106,18 @@ impl<'a, S: Storage> Edit<'a, S> {
         }
         let offset = space.end().max(self.opened.file_len).next_multiple_of(MIB);
         let span = Span { offset, len };
-        // Known to fail: others would find the store full meanwhile.
-        if let Some(free) = self.storage.free().map_err(DiskError::storage("asking for free space"))?
-            && free < len
-        {
-            return Err(DiskError::Short { needed: len, free }.into());
-        }
+        self.expect_free(len)?;
         self.lengthen(span.end())?;
         self.opened.space.take(span);
         Ok(span)
+    }
+
+    /// Refuses what is known to fail: others would find the store full meanwhile.
+    fn expect_free(&self, len: u64) -> Result<(), EditError> {
+        match self.storage.free().map_err(DiskError::storage("asking for free space"))? {
+            Some(free) if free < len => Err(DiskError::Short { needed: len, free }.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Lengthens the file until the commit, and for good with it.

@@ -96,10 +96,12 @@ impl<S: Storage> Edit<'_, S> {
             }
         }
         if to.kind == DiskKind::Fixed {
-            // At once, not block by block.
-            let len = self.opened.space.end().max(self.opened.file_len).next_multiple_of(MIB)
-                + (to.blocks - from.blocks) * to.block_size;
-            self.lengthen(len)?;
+            // At once, not block by block; what the host does not reserve could not be written later.
+            let start = self.opened.space.end().max(self.opened.file_len).next_multiple_of(MIB);
+            let len = (to.blocks - from.blocks) * to.block_size;
+            self.expect_free(len)?;
+            self.lengthen(start + len)?;
+            self.storage.zero(start, len).map_err(DiskError::storage("reserving space"))?;
         }
         let mut index = from.first_behind();
         let mut bytes = Vec::with_capacity(STEP as usize);

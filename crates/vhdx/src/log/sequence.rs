@@ -54,6 +54,10 @@ impl<'a, S: Storage> Scanner<'a, S> {
 
     /// The active sequence **from its tail on**: entries before the tail are in their places already, and space that
     /// they describe may serve another purpose by now.
+    ///
+    /// It is empty for a log of zeroes: the writer ended after it had named the log in the headers and before its first
+    /// entry, which is durable before what it describes is changed. The standard calls such a file corrupt; QEMU leaves
+    /// and opens them.
     pub(crate) fn active(&mut self) -> Result<Vec<LogEntry>, OpenError> {
         let mut best: Option<Vec<LogEntry>> = None;
         // Entries of runs that were looked at: a run that begins at one of them is the end of one that did, and no
@@ -78,10 +82,25 @@ impl<'a, S: Storage> Scanner<'a, S> {
                 _ => start += PAGE_U64,
             }
         }
+        if best.is_none() && self.is_zero()? {
+            return Ok(Vec::new());
+        }
         best.ok_or_else(|| {
             let problem = "the header says that the log has entries, but none of them are whole";
             OpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
         })
+    }
+
+    /// Returns `true` if no byte of the log was ever written.
+    fn is_zero(&self) -> Result<bool, OpenError> {
+        let mut page = [0; PAGE];
+        for position in (0..self.ring.len()).step_by(PAGE) {
+            self.read(position, &mut page)?;
+            if page != [0; PAGE] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The entries that follow one another from `start`, at most once around.

@@ -161,7 +161,7 @@ impl Repair {
     pub(super) fn run(mut self) -> Result<(), Failure> {
         self.file = vhdx(&self.file, RAW)?;
         let path = &self.file;
-        let file = open_to_change(path)?;
+        let file = open_to_change(path, None)?;
         let mut kept = path.as_os_str().to_owned();
         kept.push(".before-repair");
         let kept = PathBuf::from(kept);

@@ -255,7 +255,8 @@ impl NewDisk {
         };
         match options.into_iter().find(|(is_other, _)| *is_other) {
             Some((_, option)) => Err(anyhow!(
-                "{} was begun without this {option}: leave {option} out to complete it as it is, or --resume to start again",
+                "{} was begun without this {option}: leave {option} out to complete it as it is, or take --overwrite instead \
+                 of --resume to start again",
                 path.display()
             )),
             None => Ok(()),

@@ -122,7 +122,7 @@ impl Found {
         let (parameters, counts) = (&self.parameters, self.counts);
         let minimum = match (self.minimum, &self.chain) {
             (Some(minimum), _) => format!("{} ({minimum} bytes)", HumanSize(minimum)),
-            (None, Ok(_)) => "unknown: there is no partition table".to_owned(),
+            (None, Ok(_)) => "unknown: there is no whole partition table".to_owned(),
             (None, Err(_)) => "unknown".to_owned(),
         };
         let mut rows = vec![

@@ -9,8 +9,8 @@ use lunway_block::size::HumanSize;
 use lunway_compact::Bytes;
 use lunway_filesystem::cut::cut;
 use lunway_filesystem::{ByteSource, Unreadable};
-use lunway_vhdx::Chain;
 use lunway_vhdx::merge::{Go, Outcome, children, merge_files};
+use lunway_vhdx::{Chain, EditError};
 use serde_json::json;
 
 use super::named::vhdx;
@@ -73,6 +73,22 @@ impl ByteSource for Longer<'_> {
     }
 }
 
+/// Refuses files of which others than themselves were made.
+fn no_others(files: &[PathBuf]) -> Result<(), EditError> {
+    for parent in files {
+        let others: Vec<PathBuf> =
+            children(parent)?.into_iter().filter(|child| !files.contains(child)).collect();
+        if !others.is_empty() {
+            return Err(EditError::Refused(format!(
+                "{} is also the parent of {}, which can no longer be opened after a merge: merge those first, or use --force",
+                parent.display(),
+                child_names(parent, &others)
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl Merge {
     /// Refuses to cut a parent that is larger than the disk, unless that is meant.
     fn may_shrink(&self, disk: &Longer<'_>, sector: u32, parent: &Path) -> Result<(), Failure> {
@@ -118,21 +134,8 @@ impl Merge {
             self.may_shrink(&Longer { chain: &chain, len: base }, sector, &paths[parent])?;
         }
         drop(chain);
-        if !self.force {
-            for parent in &paths[..=level] {
-                let others = children(parent)
-                    .with_context(|| format!("cannot look for children of {}", parent.display()))?;
-                let others: Vec<PathBuf> =
-                    others.into_iter().filter(|child| !paths.contains(child)).collect();
-                if !others.is_empty() {
-                    return Err(Failure::failed(anyhow!(
-                        "{} is also the parent of {}, which can no longer be opened after a merge: merge those first, or use --force",
-                        parent.display(),
-                        child_names(parent, &others)
-                    )));
-                }
-            }
-        }
+        let may = |files: &[PathBuf]| if self.force { Ok(()) } else { no_others(files) };
+        may(&paths[..=level]).map_err(anyhow::Error::from)?;
         // Ctrl-C stops between two pieces: what was written is durable, and the same command continues.
         let cancel = interrupt::watch();
         let unchanged =
@@ -142,7 +145,7 @@ impl Merge {
         interrupt::leaves(&*unchanged);
         let bar = progress::bytes("merging", size);
         let mut written = 0;
-        let outcome = merge_files(path, &into, &folder(path), self.keep, guids()?, &mut |now| {
+        let outcome = merge_files(path, &into, &folder(path), self.keep, may, guids()?, &mut |now| {
             bar.set_position(now.done);
             written = now.written;
             if cancel.is_cancelled() { Go::Stop } else { Go::On }

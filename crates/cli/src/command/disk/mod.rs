@@ -116,9 +116,22 @@ fn open_chain(path: &Path) -> anyhow::Result<Chain<File>> {
     chain.with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Opens and locks a file that is going to change.
-fn open_to_change(path: &Path) -> anyhow::Result<File> {
-    open_file(path, true).with_context(|| format!("cannot open {}", path.display()))
+/// Opens and locks a file that is going to change. `change`, a past participle, is one that leaves other disks without
+/// this parent: it is refused where there are any. None is made while the file is locked.
+fn open_to_change(path: &Path, change: Option<&str>) -> anyhow::Result<File> {
+    let alone = || change.map_or(Ok(()), |change| no_children(path, change));
+    // Children that are open lock it, which would be a worse reason.
+    alone()?;
+    let file = open_file(path, true).with_context(|| format!("cannot open {}", path.display()))?;
+    alone()?;
+    Ok(file)
+}
+
+/// The same as a chain, which the file is the first of.
+fn open_chain_to_change(path: &Path, change: Option<&str>) -> anyhow::Result<Chain<File>> {
+    let (options, mut next) = (VhdxOpenOptions::writable(), guids()?);
+    let disk = lunway_vhdx::Disk::open(open_to_change(path, change)?, &options, next())?;
+    Ok(Chain::with_parents(vec![disk], &[path.to_owned()], &folder(path), &options, next)?)
 }
 
 /// Refuses to change what other disks were made on: their data would be wrong without a word, so Windows and this

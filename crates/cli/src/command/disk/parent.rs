@@ -52,7 +52,7 @@ impl Rebase {
             )));
         }
         let parent = open_parent(parent_path).with_context(cannot)?;
-        let file = Arc::new(open_to_change(path)?);
+        let file = Arc::new(open_to_change(path, None)?);
         let disk = Disk::open(Arc::clone(&file), &VhdxOpenOptions::read_only(), guids()?())
             .map_err(anyhow::Error::from);
         let disk = disk.with_context(cannot)?;

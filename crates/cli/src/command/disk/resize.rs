@@ -9,11 +9,11 @@ use lunway_block::size::{HumanSize, parse_size};
 use lunway_compact::Bytes;
 use lunway_filesystem::cut::cut;
 use lunway_filesystem::partition::{Gpt, HEAD, Table, Write};
-use lunway_vhdx::{Chain, DiskError, VhdxOpenOptions, resize};
+use lunway_vhdx::{Chain, DiskError, resize};
 use serde_json::json;
 
 use super::named::vhdx;
-use super::{folder, guids, no_children, open_chain, open_to_change};
+use super::{guids, no_children, open_chain, open_chain_to_change, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -42,8 +42,8 @@ pub(super) struct Resize {
     /// Allow a smaller size: data beyond the new end are lost
     #[arg(long)]
     shrink: bool,
-    /// Resize even if that cuts a partition or a file system, or if other disks have this one as parent (they can no
-    /// longer be opened)
+    /// Resize even if that cuts a partition or a file system, loses the only whole copy of a GPT, or if other disks have
+    /// this one as parent (they can no longer be opened)
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
@@ -60,14 +60,17 @@ struct Before {
     sector: u32,
     parent_size: Option<u64>,
     table: Option<Table>,
+    /// Only the GPT at the end is whole.
+    only_copy: bool,
 }
 
 impl Resize {
     pub(super) fn run(mut self) -> Result<(), Failure> {
         self.file = vhdx(&self.file, RAW)?;
         let path = &self.file;
-        if !self.force {
-            no_children(path, "resized")?;
+        let change = (!self.force).then_some("resized");
+        if let Some(change) = change {
+            no_children(path, change)?;
         }
         let before = Before::read(path)?;
         let size = self.target(&before)?;
@@ -80,15 +83,15 @@ impl Resize {
         let smaller = size < before.size;
         // The copy of the table is where the new end will be before the disk ends there.
         if let (true, Some(gpt)) = (smaller, gpt) {
-            move_table(path, gpt, size).with_context(cannot)?;
+            move_table(path, change, gpt, size).with_context(cannot)?;
         }
         if size != before.size {
-            let file = open_to_change(path)?;
+            let file = open_to_change(path, change)?;
             let to = lunway_vhdx::Resize { size, parent_size: before.parent_size, data_write: None };
             resize(&file, &to, guids()?().as_mut()).with_context(cannot)?;
         }
         if let (false, Some(gpt)) = (smaller, gpt) {
-            move_table(path, gpt, size).with_context(|| {
+            move_table(path, change, gpt, size).with_context(|| {
                 format!("{} has its new size, but its GPT was not moved to its end", path.display())
             })?;
         }
@@ -127,6 +130,12 @@ impl Resize {
                 before.sector
             )));
         }
+        if before.only_copy && size != before.size && !self.force {
+            return Err(Failure::failed(anyhow!(
+                "{path}: the GPT at the start of the disk is not valid, and the copy at its end, which is, would not be found \
+                 on a disk of another size: repair the table with gdisk or sfdisk first, or use --force to lose it"
+            )));
+        }
         if size >= before.size {
             return Ok(());
         }
@@ -150,11 +159,14 @@ impl Resize {
 impl Before {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let chain = open_chain(path)?;
+        let sector = chain.disks()[0].parameters().logical_sector;
+        let reading = || format!("reading {}", path.display());
         Ok(Self {
             size: chain.size(),
-            sector: chain.disks()[0].parameters().logical_sector,
+            sector,
             parent_size: chain.disks().get(1).map(|parent| parent.parameters().disk_size),
-            table: table(&chain).with_context(|| format!("reading {}", path.display()))?,
+            table: table(&chain).with_context(reading)?,
+            only_copy: Table::only_copy_is_whole(&Bytes(&chain), sector).with_context(reading)?,
         })
     }
 }
@@ -167,8 +179,8 @@ pub(super) fn table(chain: &Chain<File>) -> Result<Option<Table>, DiskError> {
 }
 
 /// Writes a GPT as it is on a disk of `size` bytes: the copy first, then what leads to it.
-fn move_table(path: &Path, gpt: &Gpt, size: u64) -> anyhow::Result<()> {
-    let chain: Chain<File> = Chain::open_files(path, &folder(path), &VhdxOpenOptions::writable(), guids()?)?;
+fn move_table(path: &Path, change: Option<&str>, gpt: &Gpt, size: u64) -> anyhow::Result<()> {
+    let chain = open_chain_to_change(path, change)?;
     for step in gpt.on_disk_of(size) {
         for Write { offset, bytes } in step {
             chain.write_at(offset, &bytes)?;

@@ -8,7 +8,7 @@ use lunway_vhdx::{Disk, IdentityChange, VhdxOpenOptions, set_identity};
 use serde_json::json;
 
 use super::named::vhdx;
-use super::{guids, no_children, open_to_change};
+use super::{guids, open_to_change};
 use crate::failure::Failure;
 use crate::{sector, terminal};
 
@@ -41,10 +41,7 @@ pub(super) struct Set {
 impl Set {
     pub(super) fn run(self) -> Result<(), Failure> {
         let path = &vhdx(&self.file, "")?;
-        if !self.force {
-            no_children(path, "changed")?;
-        }
-        let file = open_to_change(path)?;
+        let file = open_to_change(path, (!self.force).then_some("changed"))?;
         let mut random = guids()?;
         let identity = IdentityChange {
             disk_id: self.new_id.then(|| random().next()),

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::discard::partitions;
 use super::named::{Named, vhdx};
-use super::{folder, guids, no_children, open_chain, open_to_change};
+use super::{folder, guids, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
@@ -147,9 +147,6 @@ impl Compact {
             return self.estimate(&chain, &plan, block_size);
         }
         drop(chain);
-        if !self.force && self.mode.mode() != Mode::Pretrimmed {
-            no_children(path, "compacted")?;
-        }
         self.compact(plan, block_size)
     }
 
@@ -157,6 +154,10 @@ impl Compact {
     fn block_size(&self, now: u32) -> Result<u32, Failure> {
         match self.block_size.map_or(Ok(now), u32::try_from) {
             Ok(size) if size <= now && size.is_power_of_two() && u64::from(size) >= MIB => Ok(size),
+            _ if u64::from(now) == MIB => Err(Failure::Usage(format!(
+                "--block-size: {} has blocks of 1 MiB, the smallest; `lunway disk convert` makes larger ones",
+                self.file.display()
+            ))),
             _ => Err(Failure::Usage(format!(
                 "--block-size: a power of two from 1M to {}, which {} has now; `lunway disk convert` makes larger ones",
                 HumanSize(now.into()),
@@ -223,7 +224,8 @@ impl Compact {
             format!("{} is consistent and has all its data; the same command continues", path.display());
         let stopped = || Failure::failed(anyhow!("interrupted: {whole}"));
         // One lock from here to the end.
-        let file = open_to_change(path)?;
+        let change = (!self.force && mode != Mode::Pretrimmed).then_some("compacted");
+        let file = open_to_change(path, change)?;
         let again = || file.try_clone().with_context(cannot);
         let cancel = interrupt::watch();
         let shown = path.display().to_string();
