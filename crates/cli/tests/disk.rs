@@ -595,8 +595,10 @@ fn damage_is_found_named_and_repaired_where_that_is_certain() {
     folder.disk("repair disk.vhdx --undo");
     assert!(fs::read(folder.path("disk.vhdx")).unwrap() == bytes, "undone to the byte");
     fs::write(folder.path("disk.vhdx"), &repaired).unwrap();
+    folder.write("disk.vhdx", 0, 7, 512);
+    let written = fs::read(folder.path("disk.vhdx")).unwrap();
     folder.refused("repair disk.vhdx --undo");
-    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == repaired);
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == written);
     fs::remove_file(folder.path("disk.vhdx.before-repair")).unwrap();
 
     // A state that does not exist: nobody knows what was there.

@@ -48,10 +48,12 @@
 //! | [`Disk`] | an open file: resolving, completing, committing |
 //! | [`create`], `open` | from nothing to a disk |
 //! | [`pack`](mod@pack) | blocks moved from the file's end into its holes |
+//! | [`BeforeRepair`] | what a repair changes, as it was; whose change a file has had since |
 //! | `edit` | a closed file's size, blocks or parent changed, in one transaction |
 //! | [`Chain`] | a disk with its parents, blocking |
 //! | [`crash`] | the crash kit (`lunway_crash`) as a [`Storage`] |
 
+mod before_repair;
 mod bitmap;
 mod chain;
 pub mod check;
@@ -78,6 +80,7 @@ mod space;
 mod storage;
 mod transition;
 
+pub use before_repair::{BeforeRepair, RepairGuids};
 pub use chain::{CHAIN_FILES_MAX, Chain, MapSegment};
 pub use create::{CreateOptions, create};
 pub use disk::{

@@ -13,6 +13,7 @@ mod merge;
 mod mount;
 mod named;
 mod parent;
+mod repair;
 mod replaced;
 mod resize;
 mod set;
@@ -58,7 +59,7 @@ enum Action {
     Inside(inside::Inside),
     Map(map::Map),
     Check(check::Check),
-    Repair(check::Repair),
+    Repair(repair::Repair),
     Resize(resize::Resize),
     Compact(compact::Compact),
     Trim(trim::Trim),
