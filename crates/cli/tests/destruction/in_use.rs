@@ -291,6 +291,40 @@ fn a_disk_that_qemu_writes_is_served_for_reading_with_a_warning() {
     }
 }
 
+/// Before, `disk info` said that nobody used it, and `disk resize` that it was in use.
+#[test]
+fn a_disk_that_qemu_has_open_is_shown_as_in_use() {
+    let Some(qemu) = lunway_foreign::program("qemu-io") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (raw, vhdx, vhd) = (path("disk.img"), path("disk.vhdx"), path("disk.vhd"));
+    data(Path::new(&raw));
+    for disk in [&vhdx, &vhd] {
+        succeed(lunway(&["disk", "create", disk, "--from", &raw]));
+    }
+    let info = |disk: &str, more: &[&str]| {
+        let mut command = lunway(&["disk", "info", disk]);
+        command.args(more);
+        succeed(command)
+    };
+    for (disk, format) in [(&vhdx, "vhdx"), (&vhd, "vpc")] {
+        let is_used = |used: bool| {
+            let value: serde_json::Value = serde_json::from_str(&info(disk, &["--json"])).unwrap();
+            assert_eq!(value["in_use"], used, "{disk}: {value}");
+            let text = info(disk, &[]);
+            assert_eq!(text.contains("in use"), used, "{text}");
+            assert!(text.contains("512 logical") && text.contains("minimum size"), "{text}");
+        };
+        is_used(false);
+        for options in [&[][..], &["-r"]] {
+            let guest = Guest::open(&qemu, format, options, disk, LENGTH);
+            is_used(true);
+            guest.close();
+        }
+        is_used(false);
+    }
+}
+
 #[test]
 fn a_disk_that_our_own_daemon_serves_is_named_as_its_logical_unit() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lunway_block::size::HumanSize;
+use lunway_filesystem::partition::{HEAD, Table};
 use lunway_image::{Format, Image, ImageKind, LayerInfo, LayerSource};
 use serde_json::{Value, json};
 
-use super::names;
+use super::{minimum_text, names, others_use};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -25,6 +26,16 @@ fn kind_name(kind: ImageKind) -> &'static str {
     }
 }
 
+/// Sectors of a virtual disk in these formats, bytes: neither has another size.
+const SECTOR: u32 = 512;
+
+/// The smallest disk that holds all partitions, if there are any that can be read.
+fn minimum(image: &Image<File>) -> Option<u64> {
+    let mut head = vec![0; HEAD.min(usize::try_from(image.size()).unwrap_or(HEAD))];
+    image.read_at(0, &mut head).ok()?;
+    Table::read(&head, SECTOR, image.size()).as_ref().map(Table::minimum)
+}
+
 /// `lunway disk info`.
 pub(super) fn info(path: &Path, format: Format, json: bool) -> Result<(), Failure> {
     let image = open(path, format)?;
@@ -32,6 +43,8 @@ pub(super) fn info(path: &Path, format: Format, json: bool) -> Result<(), Failur
     let (file_bytes, allocated) = (metadata.len(), metadata.blocks() * 512);
     let Some(LayerInfo { kind, size, block, id }) = image.layers().next() else { return Ok(()) };
     let parents = &image.paths()[1..];
+    let in_use = others_use(&File::open(path).with_context(|| format!("cannot read {}", path.display()))?);
+    let minimum = minimum(&image);
     if json {
         let text = |path: &PathBuf| path.display().to_string();
         return terminal::print_json(&json!({
@@ -39,14 +52,16 @@ pub(super) fn info(path: &Path, format: Format, json: bool) -> Result<(), Failur
             "format": format.name(),
             "kind": kind_name(kind),
             "virtual_bytes": size,
+            "minimum_bytes": minimum,
             "file_bytes": file_bytes,
             "allocated_bytes": allocated,
             "block_bytes": block,
-            "logical_sector": 512,
-            "physical_sector": 512,
+            "logical_sector": SECTOR,
+            "physical_sector": SECTOR,
             "disk_id": id.map(|id| id.to_string()),
             "parent": parents.first().map(text),
             "chain": image.paths().iter().map(text).collect::<Vec<_>>(),
+            "in_use": in_use.is_some(),
             "has_parent": !parents.is_empty(),
         }));
     }
@@ -54,6 +69,7 @@ pub(super) fn info(path: &Path, format: Format, json: bool) -> Result<(), Failur
         ("format", format.name().to_owned()),
         ("kind", kind_name(kind).to_owned()),
         ("size of the disk", HumanSize(size).to_string()),
+        ("minimum size", minimum_text(minimum)),
         (
             "size of the file",
             format!("{}, {} of it on the host", HumanSize(file_bytes), HumanSize(allocated)),
@@ -65,10 +81,12 @@ pub(super) fn info(path: &Path, format: Format, json: bool) -> Result<(), Failur
             HumanSize(block).to_string(),
         ));
     }
+    rows.push(("sectors", format!("{SECTOR} logical, {SECTOR} physical")));
     rows.extend(id.map(|id| ("identity", id.to_string())));
     if !parents.is_empty() {
         rows.push(("chain", names(image.paths())));
     }
+    rows.extend(in_use.map(|how| ("in use", how)));
     terminal::print(&format!("{}\n{}", path.display(), terminal::columns(rows)))
 }
 

@@ -12,7 +12,7 @@ use lunway_vhdx::{Chain, Counts, Disk, DiskKind, Locator, Parameters, VhdxOpenOp
 use serde_json::{Value, json};
 
 use super::named::{self, Named};
-use super::{folder, guids, image, kind_name, names, resize};
+use super::{folder, guids, image, kind_name, minimum_text, names, others_use, resize};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -46,8 +46,8 @@ struct Found {
     minimum: Option<u64>,
     file_bytes: u64,
     allocated: u64,
-    /// Kind of use by another process that has it open.
-    in_use: Option<&'static str>,
+    /// Use by another program, the end of a sentence.
+    in_use: Option<String>,
     children: Vec<PathBuf>,
     /// The files of the chain, this one first, or why it is not whole.
     chain: Result<Vec<PathBuf>, String>,
@@ -71,13 +71,18 @@ fn read(path: &Path) -> anyhow::Result<Found> {
     // Not locked: a disk that is in use can be looked at as well.
     let file = open_unlocked(path, false)?;
     let metadata = file.metadata()?;
+    // Asked before a lock is taken, which NFS would show as one of these.
+    let others = others_use(&file);
     let blocked = |locked| matches!(locked, Err(std::fs::TryLockError::WouldBlock));
     let in_use = match () {
-        () if blocked(file.try_lock_shared()) => Some("for writing: the figures are of a moment"),
-        () if blocked(file.try_lock()) => Some("for reading"),
+        () if blocked(file.try_lock_shared()) => {
+            Some("another process has it open for writing: the figures are of a moment".to_owned())
+        }
+        () if blocked(file.try_lock()) => Some("another process has it open for reading".to_owned()),
         () => None,
     };
     drop(file.unlock());
+    let in_use = in_use.or(others);
     let disk = Disk::open(file, &VhdxOpenOptions::read_only(), guids()?())?;
     let parameters = disk.parameters().clone();
     let (data_write, counts, free) = (disk.data_write_guid().to_string(), disk.counts(), disk.free());
@@ -121,9 +126,8 @@ impl Found {
     fn rows(&self) -> Vec<(&'static str, String)> {
         let (parameters, counts) = (&self.parameters, self.counts);
         let minimum = match (self.minimum, &self.chain) {
-            (Some(minimum), _) => format!("{} ({minimum} bytes)", HumanSize(minimum)),
-            (None, Ok(_)) => "unknown: there is no whole partition table".to_owned(),
             (None, Err(_)) => "unknown".to_owned(),
+            (minimum, _) => minimum_text(minimum),
         };
         let mut rows = vec![
             ("kind", kind_name(parameters.kind).to_owned()),
@@ -165,9 +169,7 @@ impl Found {
         let log =
             if self.log_in_use { "has entries: replayed when it is opened for writing" } else { "empty" };
         rows.push(("log", log.to_owned()));
-        if let Some(how) = self.in_use {
-            rows.push(("in use", format!("another process has it open {how}")));
-        }
+        rows.extend(self.in_use.clone().map(|how| ("in use", how)));
         rows
     }
 

@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
+use lunway_block::size::HumanSize;
+use lunway_occupancy::other_user;
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::{Chain, DiskKind, SegmentSource, VhdxOpenOptions, merge::children, open_file};
 use lunway_vhdx_device::random_guids;
@@ -109,6 +111,19 @@ fn guids() -> anyhow::Result<impl FnMut() -> Box<dyn GuidSource>> {
 fn folder(path: &Path) -> PathBuf {
     let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     canonical.parent().unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Size of the smallest disk that holds all partitions; `None`: there is no partition table.
+fn minimum_text(minimum: Option<u64>) -> String {
+    match minimum {
+        Some(minimum) => format!("{} ({minimum} bytes)", HumanSize(minimum)),
+        None => "unknown: there is no whole partition table".to_owned(),
+    }
+}
+
+/// Use of a file by programs that do not lock all of it, as QEMU and loop devices.
+fn others_use(file: &File) -> Option<String> {
+    other_user(file).map(|by| format!("{by}: the figures are of a moment"))
 }
 
 /// Opens a disk and its parents for reading.
