@@ -7,6 +7,11 @@ pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The daemon goes on; `status` is what `systemctl status` shows from now on.
+pub(crate) fn status(status: &str) {
+    tell(&[NotifyState::Status(status)]);
+}
+
 /// The configuration is read again; [`ready`] says that this is over.
 pub(crate) fn reloading() {
     tell(&[NotifyState::Reloading]);

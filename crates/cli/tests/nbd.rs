@@ -249,6 +249,43 @@ for handle in (one, two):
     attached.detach();
 }
 
+/// Before, nothing was said, and the end was a success.
+#[test]
+fn a_file_that_loses_its_name_while_it_is_attached_is_told_and_is_no_success() {
+    let Some(qemu_io) = lunway_foreign::program("qemu-io") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    succeed(lunway(&["disk", "create", path("d.vhdx").to_str().unwrap(), "--size", "64M"]));
+    fs::File::create(path("d.img")).unwrap().set_len(SIZE).unwrap();
+    for (name, more, code) in [("d.vhdx", &[][..], 1), ("d.img", &[], 1), ("d.img", &["--read-only"], 0)] {
+        let device = path(name);
+        let nbd = format!("unix:{}", path("nbd").display());
+        let mut command = lunway(&["attach", device.to_str().unwrap(), "--nbd", &nbd]);
+        let command = command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        if more.is_empty() {
+            run(&qemu_io, &["-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", line.trim()]);
+        }
+        fs::rename(&device, path("moved")).unwrap();
+        let mut warning = String::new();
+        while !warning.contains("is gone, which the file that is served had") {
+            warning.clear();
+            assert!(said.read_line(&mut warning).unwrap() > 0, "{name}: it is told while it runs");
+        }
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let status = wait(&mut child, support::PATIENCE).expect("it ends in time");
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert_eq!(status.code(), Some(code), "{name} {more:?}: {rest}");
+        assert_eq!(rest.contains("was renamed or deleted while it was attached"), code == 1, "{rest}");
+        fs::rename(path("moved"), &device).unwrap();
+    }
+}
+
 #[test]
 fn what_was_flushed_before_a_kill_is_in_the_file() {
     let Some(qemu_io) = lunway_foreign::program("qemu-io") else { return };

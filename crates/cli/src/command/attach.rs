@@ -31,6 +31,10 @@ use crate::{device, sector, supervisor, terminal};
 /// people wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
+/// Interval at which the file behind a device is asked for. Only what is known is asked, which costs nothing; the
+/// file system is asked by another thread, seconds apart.
+const FILE_ASKED_EVERY: Duration = Duration::from_secs(1);
+
 /// Make a device available to other programs, over NBD or as a file, until Ctrl-C or SIGTERM.
 ///
 /// QEMU, libnbd, fio and the kernel (with nbd-client) use NBD. It has no authentication: a Unix socket is accessible
@@ -147,7 +151,8 @@ impl Attach {
         }
         let uri = bound.uri(&name);
         self.announce("nbd", &uri, "", spec, &opened)?;
-        supervisor::ready(&format!("serving {spec} at {uri}"));
+        let status = format!("serving {spec} at {uri}");
+        supervisor::ready(&status);
         let (stop, stopped) = oneshot::channel::<()>();
         let mut served = pin!(server.serve(async {
             let _ = stopped.await;
@@ -158,6 +163,7 @@ impl Attach {
                 return served.and(closed).map_err(|error| lost(spec, &error));
             }
             () = requests.next() => drop(stop),
+            () = watch_file(&*opened.device, &status) => {}
         }
         supervisor::stopping("finishing I/O in flight");
         end(served, spec, opened, requests).await
@@ -177,10 +183,12 @@ impl Attach {
         let mut mounted = Mounted::mount(self.for_clients(&opened), folder, name).map_err(Failure::failed)?;
         let file = mounted.file().display().to_string();
         self.announce("file", &file, &next_steps(&file, folder, &opened), spec, &opened)?;
-        supervisor::ready(&format!("{spec} is {file}"));
+        let status = format!("{spec} is {file}");
+        supervisor::ready(&status);
         tokio::select! {
             () = requests.next() => {}
             () = mounted.ended() => {}
+            () = watch_file(&*opened.device, &status) => {}
         }
         supervisor::stopping("waiting until the file is closed");
         let busy = || {
@@ -239,8 +247,10 @@ async fn end(
     let device = Arc::downgrade(&opened.device);
     let ended = async {
         let served = served.await;
+        let is_nameless = is_nameless(&opened).await;
         let closed = opened.close().await;
-        served.and(closed).map_err(|error| lost(spec, &error))
+        served.and(closed).map_err(|error| lost(spec, &error))?;
+        if is_nameless { Err(nameless(spec)) } else { Ok(()) }
     };
     let patience = async {
         tokio::time::sleep(SAID_AFTER).await;
@@ -272,6 +282,38 @@ fn tell_of_sizes(spec: &DeviceSpec, device: &dyn BlockDevice, over_nbd: bool) {
         };
         tracing::warn!("{spec} has {} now: {who}", HumanSize(geometry.size));
     }));
+}
+
+/// Tells systemd when the file behind a device has lost its name, and when it has it again, without an end. The log has
+/// it from the device itself, which looks because it is asked.
+async fn watch_file(device: &dyn BlockDevice, status: &str) {
+    let mut said = None;
+    loop {
+        tokio::time::sleep(FILE_ASKED_EVERY).await;
+        let found = device.backing();
+        if found != said {
+            supervisor::status(found.as_deref().unwrap_or(status));
+            said = found;
+        }
+    }
+}
+
+/// Returns `true` if what clients wrote has no name any more, so that it may end with this process. Waits for the file
+/// system.
+async fn is_nameless(opened: &Opened) -> bool {
+    let device = opened.device.clone();
+    if device.geometry().read_only {
+        return false;
+    }
+    let asked = tokio::task::spawn_blocking(move || device.lost_name().is_some());
+    asked.await.unwrap_or(false)
+}
+
+fn nameless(spec: &DeviceSpec) -> Failure {
+    Failure::failed(anyhow::anyhow!(
+        "a file of {spec} was renamed or deleted while it was attached: what was written is in it under its new name, or, if \
+         it was deleted, lost with the end of this process; while that runs, /proc/PID/fd has the file, to be copied"
+    ))
 }
 
 /// Next steps with the file, as commands.
