@@ -56,9 +56,11 @@ impl Failure {
     }
 }
 
-/// A message without what controls terminals: it may repeat what another machine said. Lines stay lines.
+/// A message without what controls terminals: it may repeat what another machine or a file said. Lines stay lines, as
+/// the excerpt of a configuration file has some, but all after the first are indented: none looks like a message of its
+/// own.
 fn harmless(message: &str) -> String {
-    message.lines().map(terminal::clean).collect::<Vec<_>>().join("\n")
+    message.lines().map(terminal::clean).collect::<Vec<_>>().join("\n    ")
 }
 
 /// The end of a sentence that says of a file in use which logical unit it is; empty where none of our daemons has it.

@@ -1,10 +1,10 @@
-//! `lunway disk repair`: what a kill leaves of it.
+//! `lunway disk repair`: what a kill leaves of it, and files that say what is no name.
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions, open_file};
 use support::{PATIENCE, finish, lunway, succeed};
@@ -146,4 +146,29 @@ fn a_save_that_cannot_be_written_leaves_nothing_behind() {
     assert!(case.bytes() == before && !case.kept().exists() && !case.partial().exists());
     case.repair(&[]).unwrap();
     case.check();
+}
+
+/// A line break in a parent's name would begin a line that looks like one of the program's own.
+#[test]
+fn what_a_file_says_its_parent_is_called_begins_no_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    succeed(lunway(&["disk", "create", &path("a\nlunway: all is well.vhdx"), "--size", "64M"]));
+    succeed(lunway(&["disk", "create", &path("c.avhdx"), "--parent", &path("a\nlunway: all is well.vhdx")]));
+    fs::rename(path("a\nlunway: all is well.vhdx"), path("b.vhdx")).unwrap();
+    let nbd = format!("unix:{}", path("nbd"));
+    for words in [
+        &["disk", "check", &path("c.avhdx")][..],
+        &["disk", "mount", &path("c.avhdx"), "--nbd", &nbd],
+        &["disk", "map", &path("c.avhdx")],
+    ] {
+        let output = finish(lunway(words), PATIENCE);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("all is well"), "{said}");
+        let mut lines = said.lines();
+        assert!(lines.next().unwrap().starts_with("lunway: "), "{said}");
+        assert!(lines.all(|line| line.starts_with(' ')), "{words:?}: {said}");
+    }
+    assert!(!Path::new(&path("nbd")).exists());
 }

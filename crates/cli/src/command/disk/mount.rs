@@ -10,6 +10,7 @@ use super::named::{Named, vhdx};
 use super::names;
 use crate::command::attach::Attach;
 use crate::failure::Failure;
+use crate::terminal;
 
 /// Attach a virtual disk to this machine, as a file or over NBD, until Ctrl-C or SIGTERM
 ///
@@ -55,7 +56,9 @@ impl Mount {
         // One that cannot be looked at says why when it is opened.
         let children = children(&file).unwrap_or_default();
         if !children.is_empty() && !read_only {
-            eprintln!("{} is the parent of {}: mounted read-only", file.display(), names(&children));
+            let parent =
+                format!("{} is the parent of {}: mounted read-only", file.display(), names(&children));
+            eprintln!("{}", terminal::clean(&parent));
         }
         let read_only = read_only || !children.is_empty();
         Attach::of_file(format!("vhdx:{}", file.display()), nbd, fuse, read_only, json).run()
