@@ -70,7 +70,7 @@ pub use model::state_store::{MemoryStore, StateError, StateStore, item as state_
 pub use model::target::{LunInUse, ScsiTarget};
 pub use model::task_management::{
     FUNCTIONS, ManagementFunction, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome,
-    TaskManagementResponse,
+    TaskManagementServiceResponse,
 };
 pub use model::unit_attention::UnitAttention;
 pub use model::unit_options::LogicalUnitOptions;

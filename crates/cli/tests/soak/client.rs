@@ -12,7 +12,7 @@ use lunway_iscsi::initiator::{
 };
 use lunway_iscsi::login::InitiatorLoginConfig;
 use lunway_iscsi::negotiation::Parameters;
-use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction};
+use lunway_iscsi::pdu::{TaskAttribute, TaskManagementCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -140,7 +140,7 @@ impl Client {
     /// Sends a task management function and waits for its answer.
     pub(crate) async fn manage(
         &mut self,
-        function: TaskManagementFunction,
+        function: TaskManagementCode,
         lun: u8,
         referenced: Option<u64>,
     ) -> io::Result<()> {

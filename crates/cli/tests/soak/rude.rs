@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::{Buf, SharedBuf};
-use lunway_iscsi::pdu::TaskManagementFunction as Function;
+use lunway_iscsi::pdu::TaskManagementCode as Function;
 use lunway_scsi::{AdditionalSense, Sense, SenseKey, cdb};
 use tokio::time::sleep;
 

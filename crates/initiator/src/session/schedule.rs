@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lunway_block::duration::HumanTime;
 use lunway_block::{BlockError, Fate};
 use lunway_iscsi::Cdb;
-use lunway_iscsi::pdu::TaskManagementFunction;
+use lunway_iscsi::pdu::TaskManagementCode;
 
 use lunway_scsi::operations;
 
@@ -70,7 +70,7 @@ impl SessionState {
                     let waited = HumanTime(self.clock.time(tick - entry.since));
                     tracing::warn!(lane = %self.peer.address, "no answer to {} within {waited}: it is aborted", what(&entry.cdb));
                     // RFC 7143 [7.11-1]
-                    core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
+                    core.manage_task(token, TaskManagementCode::ABORT_TASK, lun, Some(token));
                     let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect, Fate::Unknown));
                     unanswered = Some((opcode, late));
                     entry.stage = Stage::Aborting { since: tick };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::Buf;
 use lunway_iscsi::login::LoginGrant;
-use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskAttribute, TaskManagementCode, TaskManagementResult};
 use lunway_iscsi::target::{
     Aborted, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
 };
@@ -297,7 +297,7 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                     if !*disk.answers_aborts.lock().unwrap() {
                         continue;
                     }
-                    assert_eq!(function, TaskManagementFunction::ABORT_TASK);
+                    assert_eq!(function, TaskManagementCode::ABORT_TASK);
                     let result = match core.abort_task(referenced_task_tag) {
                         _ if disk.knows_no_tasks.load(Ordering::Relaxed) => {
                             TaskManagementResult::TASK_DOES_NOT_EXIST

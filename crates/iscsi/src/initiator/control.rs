@@ -12,7 +12,7 @@ use crate::login::{InitiatorStep, LoginMessage};
 use crate::pdu::{
     self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginResponse, LogoutReason, LogoutRequest,
     LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ScsiCommand,
-    TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
+    TaskManagementCode, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
     TextResponse,
 };
 use crate::receive::Head;
@@ -363,7 +363,7 @@ impl InitiatorConnection {
     pub fn manage_task(
         &mut self,
         token: u64,
-        function: TaskManagementFunction,
+        function: TaskManagementCode,
         lun: [u8; 8],
         referenced: Option<u64>,
     ) {

@@ -107,7 +107,7 @@ pub use nop::{NopIn, NopOut};
 pub use opcode::{Opcode, OpcodeByte};
 pub use reject::{Reject, RejectReason};
 pub use snack::{Snack, SnackType};
-pub use task::{TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult};
+pub use task::{TaskManagementCode, TaskManagementRequest, TaskManagementResponse, TaskManagementResult};
 pub use text::{TextRequest, TextResponse};
 
 /// Length of the basic header segment (RFC 7143 §11.2.1).

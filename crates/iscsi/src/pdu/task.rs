@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 codes! {
     /// Task management function that the initiator requests (RFC 7143 §11.5.1; RFC 7144 for 9 to 12).
-    pub struct TaskManagementFunction {
+    pub struct TaskManagementCode {
         /// Aborts one task.
         ABORT_TASK = 1, "ABORT TASK";
         /// Aborts all this session's tasks on a logical unit.
@@ -99,12 +99,12 @@ pdu!(
 
 impl TaskManagementRequest {
     /// The function asked for.
-    pub const fn function(&self) -> TaskManagementFunction {
-        TaskManagementFunction(self.flags & 0x7f)
+    pub const fn function(&self) -> TaskManagementCode {
+        TaskManagementCode(self.flags & 0x7f)
     }
 
     /// Names the function.
-    pub const fn set_function(&mut self, function: TaskManagementFunction) {
+    pub const fn set_function(&mut self, function: TaskManagementCode) {
         self.flags = FINAL | function.0 & 0x7f;
     }
 }

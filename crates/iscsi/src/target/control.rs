@@ -12,7 +12,7 @@ use crate::login::{LoggedIn, LoginGrant, LoginRefusal, LoginReply, SessionType, 
 use crate::pdu::{
     self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginRequest, LoginStatus, LogoutReason,
     LogoutRequest, LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason,
-    TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
+    TaskManagementCode, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
     TextResponse,
 };
 use crate::receive::{Data, Head};
@@ -474,14 +474,14 @@ impl TargetConnection {
         };
         match request.function() {
             // RFC 7143 [11.5.1-8]
-            TaskManagementFunction::ABORT_TASK
+            TaskManagementCode::ABORT_TASK
                 if self.control.management.contains(&request.referenced_task_tag.get()) =>
             {
                 self.respond_task_management(id, TaskManagementResult::REJECTED);
             }
             // RFC 7143 [7.2.2-3]
             // §11.5.1: needs error recovery level 2.
-            TaskManagementFunction::TASK_REASSIGN => {
+            TaskManagementCode::TASK_REASSIGN => {
                 self.respond_task_management(id, TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED);
             }
             function => self.events.push_back(TargetEvent::TaskManagement {
@@ -568,11 +568,11 @@ pub(super) fn is_about_many_tasks(head: &Head) -> bool {
     request.opcode.opcode() == Opcode::TASK_MANAGEMENT_REQUEST
         && matches!(
             request.function(),
-            TaskManagementFunction::ABORT_TASK_SET
-                | TaskManagementFunction::CLEAR_TASK_SET
-                | TaskManagementFunction::LOGICAL_UNIT_RESET
-                | TaskManagementFunction::TARGET_WARM_RESET
-                | TaskManagementFunction::TARGET_COLD_RESET
+            TaskManagementCode::ABORT_TASK_SET
+                | TaskManagementCode::CLEAR_TASK_SET
+                | TaskManagementCode::LOGICAL_UNIT_RESET
+                | TaskManagementCode::TARGET_WARM_RESET
+                | TaskManagementCode::TARGET_COLD_RESET
         )
 }
 

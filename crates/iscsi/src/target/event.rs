@@ -6,7 +6,7 @@ use super::control::{LogoutId, TaskManagementId, TextId};
 use super::task::TaskId;
 use crate::connection::{Cdb, CloseReason, SendTargets};
 use crate::login::{LoggedIn, LoginAsk};
-use crate::pdu::{TaskAttribute, TaskManagementFunction};
+use crate::pdu::{TaskAttribute, TaskManagementCode};
 
 /// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit in this
 /// session, and before all that arrived later, whenever their data came. Where the session has several connections, on
@@ -54,7 +54,7 @@ pub enum TargetEvent {
         /// To answer it with.
         request: TaskManagementId,
         /// Function to carry out.
-        function: TaskManagementFunction,
+        function: TaskManagementCode,
         /// The logical unit, for functions that are about one.
         lun: [u8; 8],
         /// The task, for functions that are about one.

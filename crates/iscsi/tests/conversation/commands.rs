@@ -2,7 +2,7 @@
 
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{
-    Ahs, AhsType, DataOut, Opcode, RejectReason, ScsiCommand, TaskManagementFunction, TextRequest,
+    Ahs, AhsType, DataOut, Opcode, RejectReason, ScsiCommand, TaskManagementCode, TextRequest,
 };
 use lunway_iscsi::target::{Aborted, TargetConnectionConfig, TargetEvent};
 
@@ -115,7 +115,7 @@ fn commands_that_are_sent_and_aborted_keep_their_memory_until_the_device_has_end
     while sent < 20 && pair.initiator.can_submit() {
         pair.submit(write(sent, 0, &[1; 9000]));
         pair.run();
-        pair.initiator.manage_task(100 + sent, TaskManagementFunction::ABORT_TASK, [0; 8], Some(sent));
+        pair.initiator.manage_task(100 + sent, TaskManagementCode::ABORT_TASK, [0; 8], Some(sent));
         pair.run();
         sent += 1;
     }
@@ -137,7 +137,7 @@ fn pings_and_task_management_go_past_commands_that_the_driver_cannot_begin() {
     let mut pair = Setup::default().log_in();
     pair.submit(read(1, 0, 100));
     pair.initiator.ping();
-    pair.initiator.manage_task(50, TaskManagementFunction::ABORT_TASK, [0; 8], Some(1));
+    pair.initiator.manage_task(50, TaskManagementCode::ABORT_TASK, [0; 8], Some(1));
     let mut slices = Vec::new();
     pair.initiator.gather(&mut slices, 1000);
     let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();

@@ -179,7 +179,7 @@ fn while_tasks_are_being_aborted_r2ts_are_answered_and_responses_taken() {
     let mut pair = both(parameters).log_in();
     pair.submit(write(1, 0, &[7; 600]));
     pair.submit(write(2, 0, &[7; 600]));
-    pair.initiator.manage_task(50, TaskManagementFunction::ABORT_TASK_SET, [0; 8], None);
+    pair.initiator.manage_task(50, TaskManagementCode::ABORT_TASK_SET, [0; 8], None);
     let pdus = requests(&mut pair);
     let mut r2t = R2t::new();
     r2t.initiator_task_tag = number(&pdus[0], 16).into();

@@ -113,7 +113,7 @@ fn a_command_that_the_target_does_not_know_and_never_answered_comes_back() {
     pair.run();
     // The target loses it, without an answer.
     let command = pair.held.pop().expect("held");
-    pair.initiator.manage_task(50, TaskManagementFunction::ABORT_TASK, [0; 8], Some(1));
+    pair.initiator.manage_task(50, TaskManagementCode::ABORT_TASK, [0; 8], Some(1));
     let request = requests(&mut pair).remove(0);
     let mut response = TaskManagementResponse::new();
     response.initiator_task_tag = number(&request, 16).into();

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
 use lunway_iscsi::pdu::{
-    AsyncEvent, Opcode, ServiceResponse, TaskManagementFunction, TaskManagementResult, view,
+    AsyncEvent, Opcode, ServiceResponse, TaskManagementCode, TaskManagementResult, view,
 };
 use lunway_iscsi::{CloseReason, SendTargets, TargetRecord};
 use proptest::prelude::*;
@@ -284,14 +284,14 @@ fn a_command_that_waits_for_data_can_be_aborted_and_its_tag_used_again() {
     pair.submit(read(1, 0, 100));
     pair.run();
     assert_eq!(pair.held.len(), 1);
-    pair.initiator.manage_task(50, TaskManagementFunction::ABORT_TASK, [0; 8], Some(1));
+    pair.initiator.manage_task(50, TaskManagementCode::ABORT_TASK, [0; 8], Some(1));
     pair.run();
     assert_eq!(pair.managed, [(50, TaskManagementResult::COMPLETE)]);
     let command = pair.held.pop().unwrap();
     pair.execute(command);
     pair.run();
     assert!(pair.completed.is_empty(), "an aborted command has no answer");
-    pair.initiator.manage_task(51, TaskManagementFunction::ABORT_TASK, [0; 8], Some(1));
+    pair.initiator.manage_task(51, TaskManagementCode::ABORT_TASK, [0; 8], Some(1));
     pair.run();
     assert_eq!(pair.managed[1], (51, TaskManagementResult::TASK_DOES_NOT_EXIST));
     assert_eq!(pair.target.commands_in_flight(), 0);
@@ -393,7 +393,7 @@ fn a_lun_reset_leaves_commands_alone_that_were_sent_after_it() {
     pair.submit(read(1, 0, 100));
     pair.run();
     // One batch: the reset, then another command. What is in flight before is aborted, what comes after is not.
-    pair.initiator.manage_task(50, TaskManagementFunction::LOGICAL_UNIT_RESET, [0; 8], None);
+    pair.initiator.manage_task(50, TaskManagementCode::LOGICAL_UNIT_RESET, [0; 8], None);
     pair.submit(read(2, 0, 100));
     pair.run();
     assert_eq!(pair.managed, [(50, TaskManagementResult::COMPLETE)]);

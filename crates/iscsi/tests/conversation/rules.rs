@@ -90,8 +90,8 @@ fn a_window_that_is_void_or_older_does_not_count() {
 fn commands_count_up_and_immediate_requests_do_not() {
     let mut pair = Setup::default().log_in();
     pair.submit(read(1, 0, 4));
-    pair.initiator.manage_task(9, TaskManagementFunction::LOGICAL_UNIT_RESET, [0, 2, 0, 0, 0, 0, 0, 0], None);
-    pair.initiator.manage_task(9, TaskManagementFunction::ABORT_TASK, [0; 8], Some(1));
+    pair.initiator.manage_task(9, TaskManagementCode::LOGICAL_UNIT_RESET, [0, 2, 0, 0, 0, 0, 0, 0], None);
+    pair.initiator.manage_task(9, TaskManagementCode::ABORT_TASK, [0; 8], Some(1));
     pair.submit(read(2, 0, 4));
     let pdus = requests(&mut pair);
     let numbers: Vec<u32> = pdus.iter().map(|pdu| number(pdu, 24)).collect();
@@ -139,7 +139,7 @@ fn a_task_management_request_cannot_be_aborted() {
     let mut pair = Setup::default().log_in();
     let mut management = TaskManagementRequest::new();
     management.opcode.0 |= IMMEDIATE;
-    management.set_function(TaskManagementFunction::ABORT_TASK);
+    management.set_function(TaskManagementCode::ABORT_TASK);
     management.initiator_task_tag = 8.into();
     management.referenced_task_tag = 8.into();
     management.cmd_sn = 1.into();
@@ -153,7 +153,7 @@ fn a_task_cannot_be_reassigned() {
     let mut pair = Setup::default().log_in();
     let mut management = TaskManagementRequest::new();
     management.opcode.0 |= IMMEDIATE;
-    management.set_function(TaskManagementFunction::TASK_REASSIGN);
+    management.set_function(TaskManagementCode::TASK_REASSIGN);
     management.initiator_task_tag = 8.into();
     management.cmd_sn = 1.into();
     let answers = answers_to(&mut pair, &management, &[]);
@@ -222,7 +222,7 @@ fn no_two_tasks_have_the_same_tag_and_none_the_reserved_one() {
     for token in 0..100 {
         pair.submit(if token % 2 == 0 { read(token, 0, 4) } else { write(token, 0, &[1; 4]) });
         if token % 10 == 0 {
-            pair.initiator.manage_task(token, TaskManagementFunction::LOGICAL_UNIT_RESET, [0; 8], None);
+            pair.initiator.manage_task(token, TaskManagementCode::LOGICAL_UNIT_RESET, [0; 8], None);
         }
     }
     for pdu in requests(&mut pair) {

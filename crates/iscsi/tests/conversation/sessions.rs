@@ -112,7 +112,7 @@ fn command(target: &mut TargetConnection, cmd_sn: u32) {
     receive(target, &to_bytes(&command));
 }
 
-fn manage(target: &mut TargetConnection, function: TaskManagementFunction, cmd_sn: u32, ref_cmd_sn: u32) {
+fn manage(target: &mut TargetConnection, function: TaskManagementCode, cmd_sn: u32, ref_cmd_sn: u32) {
     let mut request = TaskManagementRequest::new();
     request.opcode.set_immediate(true);
     request.set_function(function);
@@ -203,13 +203,13 @@ fn the_window_is_the_sessions_and_a_connection_that_goes_gives_back_what_it_occu
 #[test]
 fn a_function_about_many_tasks_waits_for_those_that_were_sent_before_it() {
     for (function, waits) in [
-        (TaskManagementFunction::ABORT_TASK_SET, true),
-        (TaskManagementFunction::CLEAR_TASK_SET, true),
-        (TaskManagementFunction::LOGICAL_UNIT_RESET, true),
-        (TaskManagementFunction::ABORT_TASK, false),
+        (TaskManagementCode::ABORT_TASK_SET, true),
+        (TaskManagementCode::CLEAR_TASK_SET, true),
+        (TaskManagementCode::LOGICAL_UNIT_RESET, true),
+        (TaskManagementCode::ABORT_TASK, false),
         // A write that was on its way landed after the reset was answered.
-        (TaskManagementFunction::TARGET_WARM_RESET, true),
-        (TaskManagementFunction::TARGET_COLD_RESET, true),
+        (TaskManagementCode::TARGET_WARM_RESET, true),
+        (TaskManagementCode::TARGET_COLD_RESET, true),
     ] {
         let mut connections = session(2);
         let [a, b] = &mut connections[..] else { panic!("two") };
@@ -229,7 +229,7 @@ fn only_a_number_below_the_functions_own_can_be_plugged() {
     let [a, b] = &mut connections[..] else { panic!("two") };
     command(b, 2);
     for (ref_cmd_sn, cmd_sn, plugged) in [(5, 3, false), (0, 3, false), (1, 3, true), (1, 3, false)] {
-        manage(a, TaskManagementFunction::ABORT_TASK, cmd_sn, ref_cmd_sn);
+        manage(a, TaskManagementCode::ABORT_TASK, cmd_sn, ref_cmd_sn);
         let Some(TargetEvent::TaskManagement { request, .. }) = a.poll_event() else { panic!("a function") };
         assert_eq!(a.plug(request), plugged, "{ref_cmd_sn}");
         a.respond_task_management(request, TaskManagementResult::COMPLETE);

@@ -20,7 +20,7 @@ fn a_discovery_session_takes_send_targets_and_its_logout_only() {
     command.flags = 0x80;
     let mut management = TaskManagementRequest::new();
     management.opcode.0 |= IMMEDIATE;
-    management.set_function(TaskManagementFunction::LOGICAL_UNIT_RESET);
+    management.set_function(TaskManagementCode::LOGICAL_UNIT_RESET);
     let mut logout = LogoutRequest::new();
     logout.opcode.0 |= IMMEDIATE;
     logout.set_reason(LogoutReason::CLOSE_CONNECTION);

@@ -45,7 +45,7 @@ fn functions_that_wait_for_commands_sent_before_them_are_rejected_when_too_many_
     let mut pair = Setup::default().log_in();
     let mut management = TaskManagementRequest::new();
     management.opcode.set_immediate(true);
-    management.set_function(TaskManagementFunction::LOGICAL_UNIT_RESET);
+    management.set_function(TaskManagementCode::LOGICAL_UNIT_RESET);
     management.cmd_sn = 2.into();
     let answers: Vec<_> = (0..33)
         .flat_map(|tag| {

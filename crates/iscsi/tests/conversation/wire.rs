@@ -9,7 +9,7 @@ use lunway_iscsi::initiator::*;
 use lunway_iscsi::login::*;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{
-    LogoutResult, Opcode, Pdu, RejectReason, TaskAttribute, TaskManagementFunction, TaskManagementResult,
+    LogoutResult, Opcode, Pdu, RejectReason, TaskAttribute, TaskManagementCode, TaskManagementResult,
 };
 use lunway_iscsi::target::*;
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
@@ -233,7 +233,7 @@ impl Pair {
                 TargetEvent::Command(command) if self.hold => self.held.push(command),
                 TargetEvent::Command(command) => self.execute(command),
                 TargetEvent::TaskManagement { request, function, lun, .. }
-                    if function == TaskManagementFunction::LOGICAL_UNIT_RESET =>
+                    if function == TaskManagementCode::LOGICAL_UNIT_RESET =>
                 {
                     self.target.abort_tasks(Some(lun), Before::Request(request));
                     self.target.respond_task_management(request, TaskManagementResult::COMPLETE);

@@ -10,7 +10,7 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::initiator::{InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission};
 use lunway_iscsi::login::{InitiatorLoginConfig, LoginGrant};
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
-use lunway_iscsi::pdu::{LogoutResult, Opcode, TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{LogoutResult, Opcode, TaskAttribute, TaskManagementCode, TaskManagementResult};
 use lunway_iscsi::target::{
     Aborted, Before, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
 };
@@ -379,9 +379,9 @@ fn against_initiator(mut initiator: InitiatorConnection, mut actions: Actions<'_
             }
             8 => match choice % 4 {
                 0 => initiator.send_targets(&SendTargets::All),
-                1 => initiator.manage_task(1000, TaskManagementFunction::ABORT_TASK, [0; 8], Some(token)),
+                1 => initiator.manage_task(1000, TaskManagementCode::ABORT_TASK, [0; 8], Some(token)),
                 2 => initiator.logout(),
-                _ => initiator.manage_task(1001, TaskManagementFunction::LOGICAL_UNIT_RESET, [0; 8], None),
+                _ => initiator.manage_task(1001, TaskManagementCode::LOGICAL_UNIT_RESET, [0; 8], None),
             },
             _ => {
                 now += Duration::from_secs(u64::from(choice % 8));

@@ -71,7 +71,7 @@ pub(crate) fn find(function: TaskManagementFunction) -> Option<&'static Manageme
 
 /// The service response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskManagementResponse {
+pub enum TaskManagementServiceResponse {
     /// Done, once the commands that the outcome names are dropped.
     FunctionComplete,
     /// The logical unit does not exist.
@@ -119,20 +119,20 @@ pub enum Scope {
 #[derive(Clone, Debug)]
 pub struct TaskManagementOutcome {
     /// Response to send.
-    pub response: TaskManagementResponse,
+    pub response: TaskManagementServiceResponse,
     /// Commands to drop before the response.
     pub abort: Scope,
 }
 
 impl TaskManagementOutcome {
     pub(crate) const NOT_SUPPORTED: Self =
-        Self { response: TaskManagementResponse::NotSupported, abort: Scope::Nothing };
+        Self { response: TaskManagementServiceResponse::NotSupported, abort: Scope::Nothing };
     pub(crate) const NOT_AUTHORIZED: Self =
-        Self { response: TaskManagementResponse::NotAuthorized, abort: Scope::Nothing };
+        Self { response: TaskManagementServiceResponse::NotAuthorized, abort: Scope::Nothing };
     pub(crate) const INCORRECT_LUN: Self =
-        Self { response: TaskManagementResponse::IncorrectLun, abort: Scope::Nothing };
+        Self { response: TaskManagementServiceResponse::IncorrectLun, abort: Scope::Nothing };
 
     pub(crate) fn complete(abort: Scope) -> Self {
-        Self { response: TaskManagementResponse::FunctionComplete, abort }
+        Self { response: TaskManagementServiceResponse::FunctionComplete, abort }
     }
 }

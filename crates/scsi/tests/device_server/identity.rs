@@ -11,7 +11,7 @@ use lunway_scsi::vpd::{
 };
 use lunway_scsi::{
     AdditionalSense, Inquiry, LogicalUnit, LogicalUnitOptions, Lun, LunList, LunView, ReadCapacity, Sense,
-    Status, TaskManagementFunction, TaskManagementResponse, TaskOptions, UnitAttention, cdb,
+    Status, TaskManagementFunction, TaskManagementServiceResponse, TaskOptions, UnitAttention, cdb,
 };
 
 #[test]
@@ -236,7 +236,7 @@ fn supported_task_management_functions_are_those_that_are_carried_out() {
     ] {
         for &function in functions {
             let response = host.0.task_management(Lun::new(0).0, function).response;
-            let supported = response != TaskManagementResponse::NotSupported;
+            let supported = response != TaskManagementServiceResponse::NotSupported;
             assert_eq!(basic[0] & bit != 0, supported, "{function:?}");
         }
     }

@@ -4,7 +4,7 @@ use crate::support::{Initiator, Rig, SECTOR};
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::{
     AdditionalSense, LogicalUnitOptions, Lun, LunView, ReservationType, Scope, Status,
-    TaskManagementFunction, TaskManagementResponse, UnitAttention,
+    TaskManagementFunction, TaskManagementServiceResponse, UnitAttention,
 };
 
 const RESERVE_6: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
@@ -108,7 +108,7 @@ fn a_reset_releases_and_is_told_to_all() {
     let (one, other) = (rig.login("one"), rig.login("other"));
     one.good(&RESERVE_6, &[]);
     let outcome = other.0.task_management([0; 8], TaskManagementFunction::LogicalUnitReset);
-    assert_eq!(outcome.response, TaskManagementResponse::FunctionComplete);
+    assert_eq!(outcome.response, TaskManagementServiceResponse::FunctionComplete);
     assert!(matches!(outcome.abort, Scope::Unit { lun: 0, .. }));
     one.hears(UnitAttention::Reset);
     other.hears(UnitAttention::Reset);
@@ -117,7 +117,7 @@ fn a_reset_releases_and_is_told_to_all() {
     assert!(matches!(outcome.abort, Scope::Target));
     other.hears(UnitAttention::Reset);
     let nowhere = one.0.task_management(Lun::new(5).0, TaskManagementFunction::LogicalUnitReset);
-    assert_eq!(nowhere.response, TaskManagementResponse::IncorrectLun);
+    assert_eq!(nowhere.response, TaskManagementServiceResponse::IncorrectLun);
     other.0.commands_cleared(0);
     other.hears(UnitAttention::CommandsCleared);
 }

@@ -5,7 +5,7 @@ use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::mode::{ModeSense, PageControl};
 use lunway_scsi::{
     AccessState, AdditionalSense, Inquiry, Lun, LunList, LunView, PeripheralType, PortGroup, SenseKey,
-    Status, TaskManagementFunction, TaskManagementResponse, UnitAttention,
+    Status, TaskManagementFunction, TaskManagementServiceResponse, UnitAttention,
 };
 
 fn only(luns: &[u16]) -> LunView {
@@ -151,12 +151,12 @@ fn a_nexus_that_does_not_see_all_units_cannot_reset_the_target() {
     let (host, other) = (open(&rig, "host", only(&[0])), rig.login("other"));
     let reset = |host: &Initiator, function| host.0.task_management([0; 8], function).response;
     for function in [TaskManagementFunction::TargetWarmReset, TaskManagementFunction::TargetColdReset] {
-        assert_eq!(reset(&host, function), TaskManagementResponse::NotAuthorized);
+        assert_eq!(reset(&host, function), TaskManagementServiceResponse::NotAuthorized);
     }
     other.is_ready();
     let function = TaskManagementFunction::LogicalUnitReset;
-    assert_eq!(reset(&host, function), TaskManagementResponse::FunctionComplete);
+    assert_eq!(reset(&host, function), TaskManagementServiceResponse::FunctionComplete);
     other.hears(UnitAttention::Reset);
     let function = TaskManagementFunction::TargetWarmReset;
-    assert_eq!(reset(&other, function), TaskManagementResponse::FunctionComplete);
+    assert_eq!(reset(&other, function), TaskManagementServiceResponse::FunctionComplete);
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use lunway_scsi::operations::{OPERATIONS, Operation};
 use lunway_scsi::{
-    FUNCTIONS, Lun, ManagementFunction, Scope, TaskManagementFunction, TaskManagementResponse,
+    FUNCTIONS, Lun, ManagementFunction, Scope, TaskManagementFunction, TaskManagementServiceResponse,
 };
 
 use crate::expectations::Row;
@@ -158,7 +158,7 @@ fn changes_by_function(who: Who, situation: Situation, row: &ManagementFunction)
             Scope::Unit { lun, .. } => who.spared().contains(&lun),
             Scope::Target => true,
         };
-        let complete = outcome.response == TaskManagementResponse::FunctionComplete;
+        let complete = outcome.response == TaskManagementServiceResponse::FunctionComplete;
         if hits && complete {
             dropped.insert(aspect::COMMANDS);
         }
@@ -194,5 +194,5 @@ fn task_management_functions_hurt_others_only_where_the_table_says() {
 fn a_function_that_is_not_in_the_table_is_not_supported() {
     let world = World::new(Who::Writer, Situation::Quiet, false);
     let outcome = world.intruder.task_management(Lun::new(0).0, TaskManagementFunction::ClearAca);
-    assert_eq!(outcome.response, TaskManagementResponse::NotSupported);
+    assert_eq!(outcome.response, TaskManagementServiceResponse::NotSupported);
 }

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lunway_block::Io;
-use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskManagementCode, TaskManagementResult};
 use lunway_iscsi::target::{
     Aborted, AbortedTasks, Before, Completion, TargetConnection, TaskId, TaskManagementId,
 };
 use lunway_scsi::{
-    AdditionalSense, Lun, NexusTasks, Response, Scope, Sense, SenseKey,
-    TaskManagementFunction as ScsiFunction, TaskManagementResponse,
+    AdditionalSense, Lun, NexusTasks, Response, Scope, Sense, SenseKey, TaskManagementFunction,
+    TaskManagementServiceResponse,
 };
 use tokio::sync::oneshot;
 
@@ -169,7 +169,7 @@ impl Aborts {
 
 /// The commands that a function aborts have ended, or not in time.
 pub(super) struct Managed {
-    function: TaskManagementFunction,
+    function: TaskManagementCode,
     in_time: bool,
     /// Commands of this connection that it aborts.
     tasks: Vec<TaskId>,
@@ -208,7 +208,7 @@ impl Connection {
     pub(super) fn manage(
         &mut self,
         request: TaskManagementId,
-        function: TaskManagementFunction,
+        function: TaskManagementCode,
         lun: [u8; 8],
         referenced_task_tag: u32,
     ) {
@@ -222,15 +222,15 @@ impl Connection {
         // RFC 7143 [4.2.3.3-8, 11.5.1-9]
         let outcome = nexus.task_management(lun, scsi);
         match outcome.response {
-            TaskManagementResponse::FunctionComplete => {}
-            TaskManagementResponse::IncorrectLun => {
+            TaskManagementServiceResponse::FunctionComplete => {}
+            TaskManagementServiceResponse::IncorrectLun => {
                 return self.core.respond_task_management(request, TaskManagementResult::LUN_DOES_NOT_EXIST);
             }
-            TaskManagementResponse::NotSupported => {
+            TaskManagementServiceResponse::NotSupported => {
                 return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
             }
             // RFC 7143 §11.5.1: access controls apply to resets of the target.
-            TaskManagementResponse::NotAuthorized => {
+            TaskManagementServiceResponse::NotAuthorized => {
                 let result = TaskManagementResult::AUTHORIZATION_FAILED;
                 return self.core.respond_task_management(request, result);
             }
@@ -249,7 +249,7 @@ impl Connection {
                 Aborted::Executing(task) => (vec![task], None),
             },
             Scope::NexusUnit { lun } => (self.abort_unit(lun, earlier), None),
-            Scope::Unit { lun, .. } if function == TaskManagementFunction::CLEAR_TASK_SET => {
+            Scope::Unit { lun, .. } if function == TaskManagementCode::CLEAR_TASK_SET => {
                 (self.abort_unit(lun, earlier), Some(AbortScope::Cleared { lun }))
             }
             Scope::Unit { lun, .. } => (self.abort_unit(lun, earlier), Some(AbortScope::Reset { lun })),
@@ -317,7 +317,7 @@ impl Connection {
         let target = self.session.as_ref().and_then(|session| session.target.as_deref());
         // RFC 7143 [11.5.1-11, 11.6.1-1]
         // RFC 7143 §11.5.1: a cold reset ends all sessions with the target, this one after the response.
-        if managed.function == TaskManagementFunction::TARGET_COLD_RESET
+        if managed.function == TaskManagementCode::TARGET_COLD_RESET
             && let Some(target) = target
         {
             for connection in self.ticket.others_with(target) {
@@ -455,15 +455,15 @@ fn cleared() -> Completion {
     completion(Response::from(Sense::new(SenseKey::ABORTED_COMMAND, code)))
 }
 
-fn scsi_function(function: TaskManagementFunction) -> Option<ScsiFunction> {
+fn scsi_function(function: TaskManagementCode) -> Option<TaskManagementFunction> {
     Some(match function {
-        TaskManagementFunction::ABORT_TASK => ScsiFunction::AbortTask,
-        TaskManagementFunction::ABORT_TASK_SET => ScsiFunction::AbortTaskSet,
-        TaskManagementFunction::CLEAR_ACA => ScsiFunction::ClearAca,
-        TaskManagementFunction::CLEAR_TASK_SET => ScsiFunction::ClearTaskSet,
-        TaskManagementFunction::LOGICAL_UNIT_RESET => ScsiFunction::LogicalUnitReset,
-        TaskManagementFunction::TARGET_WARM_RESET => ScsiFunction::TargetWarmReset,
-        TaskManagementFunction::TARGET_COLD_RESET => ScsiFunction::TargetColdReset,
+        TaskManagementCode::ABORT_TASK => TaskManagementFunction::AbortTask,
+        TaskManagementCode::ABORT_TASK_SET => TaskManagementFunction::AbortTaskSet,
+        TaskManagementCode::CLEAR_ACA => TaskManagementFunction::ClearAca,
+        TaskManagementCode::CLEAR_TASK_SET => TaskManagementFunction::ClearTaskSet,
+        TaskManagementCode::LOGICAL_UNIT_RESET => TaskManagementFunction::LogicalUnitReset,
+        TaskManagementCode::TARGET_WARM_RESET => TaskManagementFunction::TargetWarmReset,
+        TaskManagementCode::TARGET_COLD_RESET => TaskManagementFunction::TargetColdReset,
         _ => return None,
     })
 }

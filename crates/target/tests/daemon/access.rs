@@ -6,9 +6,7 @@ use std::net::SocketAddr;
 use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm, Secret};
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoginError};
-use lunway_iscsi::pdu::{
-    AsyncEvent, LoginStatus, TaskAttribute, TaskManagementFunction, TaskManagementResult,
-};
+use lunway_iscsi::pdu::{AsyncEvent, LoginStatus, TaskAttribute, TaskManagementCode, TaskManagementResult};
 use lunway_iscsi::{CloseReason, SendTargets};
 use lunway_scsi::operations::OPERATIONS;
 use lunway_target::{AccessRule, ChangeOptions, Config};
@@ -317,10 +315,10 @@ fn a_session_whose_rule_is_removed_changes_and_reads_nothing_from_then_on() {
         }
     }
     for function in [
-        TaskManagementFunction::LOGICAL_UNIT_RESET,
-        TaskManagementFunction::CLEAR_TASK_SET,
-        TaskManagementFunction::TARGET_WARM_RESET,
-        TaskManagementFunction::TARGET_COLD_RESET,
+        TaskManagementCode::LOGICAL_UNIT_RESET,
+        TaskManagementCode::CLEAR_TASK_SET,
+        TaskManagementCode::TARGET_WARM_RESET,
+        TaskManagementCode::TARGET_COLD_RESET,
     ] {
         revoked.core.manage_task(1, function, [0; 8], None);
         let response = loop {

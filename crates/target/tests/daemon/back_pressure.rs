@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lunway_iscsi::initiator::InitiatorEvent;
-use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskManagementCode, TaskManagementResult};
 
 use crate::support::*;
 
@@ -52,7 +52,7 @@ fn a_command_that_waits_for_memory_is_aborted_at_once() {
     let (mut client, mut reads) = stuck(&daemon);
     let waits = reads.pop().unwrap();
     let sent = Instant::now();
-    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(waits));
+    client.core.manage_task(900, TaskManagementCode::ABORT_TASK, SLOW, Some(waits));
     match client.other_event() {
         Some(InitiatorEvent::TaskManagementDone { response, .. }) => {
             assert_eq!(response, TaskManagementResult::COMPLETE);

@@ -8,7 +8,7 @@ use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
 use lunway_file::{FileDevice, FileOptions};
 use lunway_iscsi::initiator::InitiatorEvent;
-use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskManagementCode, TaskManagementResult};
 use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, LunConfig, OpenDevice, Server, WarningKind};
 
@@ -148,7 +148,7 @@ fn a_write_that_a_reset_left_in_the_device_does_not_overwrite_a_newer_one() {
     let older = host.submit(HUNG, &write, &pattern(1, 7), 0);
     thread::sleep(Duration::from_millis(300));
     let unit = [0, HUNG, 0, 0, 0, 0, 0, 0];
-    other.core.manage_task(900, TaskManagementFunction::LOGICAL_UNIT_RESET, unit, None);
+    other.core.manage_task(900, TaskManagementCode::LOGICAL_UNIT_RESET, unit, None);
     match other.other_event() {
         Some(InitiatorEvent::TaskManagementDone { response, .. }) => {
             assert_eq!(response, TaskManagementResult::REJECTED);

@@ -99,7 +99,7 @@ impl Many {
     fn manage(
         &mut self,
         connection: usize,
-        function: TaskManagementFunction,
+        function: TaskManagementCode,
         tag: u32,
         ref_cmd_sn: u32,
     ) -> TaskManagementResult {
@@ -110,7 +110,7 @@ impl Many {
     fn begin_to_manage(
         &mut self,
         connection: usize,
-        function: TaskManagementFunction,
+        function: TaskManagementCode,
         tag: u32,
         ref_cmd_sn: u32,
     ) {
@@ -308,11 +308,11 @@ fn a_task_on_another_connection_is_aborted_and_waited_for() {
     daemon.slow.await_waiting(1);
     let release = release_soon(&daemon);
     let ref_cmd_sn = session.cmd_sn - 1;
-    let result = session.manage(0, TaskManagementFunction::ABORT_TASK, 0x42, ref_cmd_sn);
+    let result = session.manage(0, TaskManagementCode::ABORT_TASK, 0x42, ref_cmd_sn);
     assert_eq!(result, TaskManagementResult::COMPLETE);
     assert!(daemon.slow.waiting.load(std::sync::atomic::Ordering::SeqCst) == 0, "answered too early");
     release.join().unwrap();
-    let result = session.manage(0, TaskManagementFunction::ABORT_TASK, 0x42, ref_cmd_sn);
+    let result = session.manage(0, TaskManagementCode::ABORT_TASK, 0x42, ref_cmd_sn);
     assert_eq!(result, TaskManagementResult::TASK_DOES_NOT_EXIST, "its number is long past");
     assert_eq!(session.execute(1, command(0, 1, 0, 1), &[]).tag(), 1, "the aborted read is not answered");
 }
@@ -326,7 +326,7 @@ fn a_task_that_never_came_counts_as_received_when_it_is_aborted() {
     let mut after = command(0, 2, 0, 1);
     after.cmd_sn = session.number().into();
     session.send(1, &after, &[]);
-    let result = session.manage(0, TaskManagementFunction::ABORT_TASK, 1, missing);
+    let result = session.manage(0, TaskManagementCode::ABORT_TASK, 1, missing);
     assert_eq!(result, TaskManagementResult::COMPLETE);
     assert_eq!(session.receive(1).unwrap().tag(), 2, "what waited for it goes on");
     let mut late = command(0, 1, 0, 1);
@@ -348,7 +348,7 @@ fn a_lun_reset_ends_the_tasks_of_all_connections_but_not_later_ones() {
     }
     daemon.slow.await_waiting(2);
     let release = release_soon(&daemon);
-    let result = session.manage(0, TaskManagementFunction::LOGICAL_UNIT_RESET, RESERVED_TAG, 0);
+    let result = session.manage(0, TaskManagementCode::LOGICAL_UNIT_RESET, RESERVED_TAG, 0);
     assert_eq!(result, TaskManagementResult::COMPLETE);
     release.join().unwrap();
     for connection in [1, 2] {
@@ -380,8 +380,8 @@ fn commands_of_all_connections_are_answered_where_the_function_that_was_to_abort
         assert_eq!(session.receive(connection).unwrap().opcode(), Opcode::R2T);
         (connection, 32 + connection as u32)
     });
-    session.begin_to_manage(0, TaskManagementFunction::ABORT_TASK, hangs.1, hangs.2);
-    session.begin_to_manage(0, TaskManagementFunction::ABORT_TASK_SET, RESERVED_TAG, 0);
+    session.begin_to_manage(0, TaskManagementCode::ABORT_TASK, hangs.1, hangs.2);
+    session.begin_to_manage(0, TaskManagementCode::ABORT_TASK_SET, RESERVED_TAG, 0);
     // Until all connections have heard of it.
     for connection in [0, 1, 2] {
         assert_eq!(session.execute(connection, command(0, 1, 0, 0), &[]).tag(), 1);
@@ -409,7 +409,7 @@ fn commands_of_all_connections_are_answered_where_the_function_that_was_to_abort
         let answer = session.receive(connection).unwrap();
         assert_eq!((answer.opcode(), answer.tag(), answer.header[3]), (Opcode::DATA_IN, tag, 0));
     }
-    let result = session.manage(0, TaskManagementFunction::ABORT_TASK_SET, RESERVED_TAG, 0);
+    let result = session.manage(0, TaskManagementCode::ABORT_TASK_SET, RESERVED_TAG, 0);
     assert_eq!(result, TaskManagementResult::COMPLETE);
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lunway_iscsi::initiator::InitiatorEvent;
-use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskAttribute, TaskManagementCode, TaskManagementResult};
 
 use lunway_target::TaskManagementReading;
 
@@ -23,7 +23,7 @@ fn done(client: &mut Client) -> TaskManagementResult {
 fn response_after_release(
     daemon: &Daemon,
     client: &mut Client,
-    function: TaskManagementFunction,
+    function: TaskManagementCode,
     referenced: Option<u64>,
 ) -> TaskManagementResult {
     client.core.manage_task(900, function, SLOW, referenced);
@@ -47,7 +47,7 @@ fn an_aborted_task_is_not_answered_and_the_response_waits_for_the_device() {
     daemon.slow.hold();
     let aborted = client.submit_read(1, 0, 1);
     daemon.slow.await_waiting(1);
-    let function = TaskManagementFunction::ABORT_TASK;
+    let function = TaskManagementCode::ABORT_TASK;
     let result = response_after_release(&daemon, &mut client, function, Some(aborted));
     assert_eq!(result, TaskManagementResult::COMPLETE);
     client.read(0, 0, 1);
@@ -59,15 +59,15 @@ fn functions_are_counted_for_the_session_that_asked_and_its_keys_are_those_that_
     let daemon = Daemon::start("");
     let (mut client, _other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
     for function in [
-        TaskManagementFunction::ABORT_TASK_SET,
-        TaskManagementFunction::LOGICAL_UNIT_RESET,
-        TaskManagementFunction::LOGICAL_UNIT_RESET,
+        TaskManagementCode::ABORT_TASK_SET,
+        TaskManagementCode::LOGICAL_UNIT_RESET,
+        TaskManagementCode::LOGICAL_UNIT_RESET,
     ] {
         client.core.manage_task(900, function, SLOW, None);
         assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
     }
     // One that the target does not know is none.
-    client.core.manage_task(901, TaskManagementFunction::CLEAR_ACA, SLOW, None);
+    client.core.manage_task(901, TaskManagementCode::CLEAR_ACA, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::NOT_SUPPORTED);
     let tsih = client.core.logged_in().unwrap().tsih;
     let sessions = daemon.server().metrics().sessions;
@@ -91,7 +91,7 @@ fn a_task_that_is_aborted_again_is_waited_for_again_while_the_device_has_it() {
     daemon.slow.hold();
     let aborted = client.submit_read(1, 0, 1);
     daemon.slow.await_waiting(1);
-    let function = TaskManagementFunction::ABORT_TASK;
+    let function = TaskManagementCode::ABORT_TASK;
     client.core.manage_task(899, function, SLOW, Some(aborted));
     client.flush();
     let result = response_after_release(&daemon, &mut client, function, Some(aborted));
@@ -105,7 +105,7 @@ fn a_task_that_is_aborted_again_is_waited_for_again_while_the_device_has_it() {
 fn a_task_that_is_not_there_cannot_be_aborted() {
     let daemon = Daemon::start("");
     let mut client = daemon.log_in().ready();
-    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, None);
+    client.core.manage_task(900, TaskManagementCode::ABORT_TASK, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::TASK_DOES_NOT_EXIST);
 }
 
@@ -113,9 +113,9 @@ fn a_task_that_is_not_there_cannot_be_aborted() {
 fn functions_for_a_lun_that_is_not_there_say_so() {
     let daemon = Daemon::start("");
     let mut client = daemon.log_in().ready();
-    client.core.manage_task(900, TaskManagementFunction::LOGICAL_UNIT_RESET, [0, 9, 0, 0, 0, 0, 0, 0], None);
+    client.core.manage_task(900, TaskManagementCode::LOGICAL_UNIT_RESET, [0, 9, 0, 0, 0, 0, 0, 0], None);
     assert_eq!(done(&mut client), TaskManagementResult::LUN_DOES_NOT_EXIST);
-    client.core.manage_task(901, TaskManagementFunction::CLEAR_ACA, SLOW, None);
+    client.core.manage_task(901, TaskManagementCode::CLEAR_ACA, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::NOT_SUPPORTED);
 }
 
@@ -127,7 +127,7 @@ fn abort_task_set_leaves_other_sessions_and_other_luns_alone() {
     client.submit_read(1, 0, 1);
     let others = other.submit_read(1, 0, 1);
     daemon.slow.await_waiting(2);
-    let function = TaskManagementFunction::ABORT_TASK_SET;
+    let function = TaskManagementCode::ABORT_TASK_SET;
     client.core.manage_task(900, function, SLOW, None);
     client.flush();
     std::thread::sleep(Duration::from_millis(50));
@@ -145,7 +145,7 @@ fn a_logical_unit_reset_ends_the_tasks_of_other_sessions_too() {
     daemon.slow.hold();
     other.submit_read(1, 0, 1);
     daemon.slow.await_waiting(1);
-    let function = TaskManagementFunction::LOGICAL_UNIT_RESET;
+    let function = TaskManagementCode::LOGICAL_UNIT_RESET;
     assert_eq!(response_after_release(&daemon, &mut client, function, None), TaskManagementResult::COMPLETE);
     // The first answer after the reset is a unit attention, not that of the aborted read.
     let next = other.execute(1, &[0; 6], &[], 0);
@@ -162,7 +162,7 @@ fn clear_task_set_tells_the_other_sessions_whose_tasks_it_ends() {
     daemon.slow.hold();
     other.submit_read(1, 0, 1);
     daemon.slow.await_waiting(1);
-    let function = TaskManagementFunction::CLEAR_TASK_SET;
+    let function = TaskManagementCode::CLEAR_TASK_SET;
     assert_eq!(response_after_release(&daemon, &mut client, function, None), TaskManagementResult::COMPLETE);
     let cleared = other.execute(1, &[0; 6], &[], 0);
     // COMMANDS CLEARED BY ANOTHER INITIATOR.
@@ -178,7 +178,7 @@ fn a_warm_reset_ends_all_tasks_and_no_session() {
     other.submit_read(1, 0, 1);
     client.submit_read(1, 0, 1);
     daemon.slow.await_waiting(2);
-    let function = TaskManagementFunction::TARGET_WARM_RESET;
+    let function = TaskManagementCode::TARGET_WARM_RESET;
     assert_eq!(response_after_release(&daemon, &mut client, function, None), TaskManagementResult::COMPLETE);
     client.ready().read(0, 0, 1);
     other.ready().read(0, 0, 1);
@@ -189,7 +189,7 @@ fn a_warm_reset_ends_all_tasks_and_no_session() {
 fn a_cold_reset_ends_every_session_with_the_target() {
     let daemon = Daemon::start("");
     let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
-    client.core.manage_task(900, TaskManagementFunction::TARGET_COLD_RESET, SLOW, None);
+    client.core.manage_task(900, TaskManagementCode::TARGET_COLD_RESET, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
     client.assert_closed();
     other.assert_closed();
@@ -268,8 +268,8 @@ fn a_reset_of_one_lun_waits_for_commands_of_no_other() {
     daemon.slow.await_waiting(2);
     // One is aborted and not ended, the other's connection is lost.
     drop(lost);
-    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(aborted));
-    client.core.manage_task(901, TaskManagementFunction::LOGICAL_UNIT_RESET, RAM, None);
+    client.core.manage_task(900, TaskManagementCode::ABORT_TASK, SLOW, Some(aborted));
+    client.core.manage_task(901, TaskManagementCode::LOGICAL_UNIT_RESET, RAM, None);
     match client.other_event() {
         Some(InitiatorEvent::TaskManagementDone { token, response }) => {
             assert_eq!((token, response), (901, TaskManagementResult::COMPLETE));
@@ -290,7 +290,7 @@ fn a_function_is_rejected_in_time_when_the_device_does_not_end_its_commands() {
     let aborted = client.submit_read(1, 0, 1);
     daemon.slow.await_waiting(1);
     let start = std::time::Instant::now();
-    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(aborted));
+    client.core.manage_task(900, TaskManagementCode::ABORT_TASK, SLOW, Some(aborted));
     assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
     // What open-iscsi gives it.
     assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
@@ -322,9 +322,9 @@ const BUSY: u8 = 8;
 #[test]
 fn a_write_that_a_reset_of_another_session_ends_keeps_its_blocks_busy_and_is_never_answered() {
     for function in [
-        TaskManagementFunction::LOGICAL_UNIT_RESET,
-        TaskManagementFunction::CLEAR_TASK_SET,
-        TaskManagementFunction::TARGET_WARM_RESET,
+        TaskManagementCode::LOGICAL_UNIT_RESET,
+        TaskManagementCode::CLEAR_TASK_SET,
+        TaskManagementCode::TARGET_WARM_RESET,
     ] {
         let daemon = Daemon::start("");
         let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
@@ -383,14 +383,14 @@ fn a_command_whose_abort_is_rejected_is_answered_when_the_device_answers() {
     daemon.slow.hold();
     let (write, read) = (client.submit_write(1, 8, &pattern(1, 7)), client.submit_read(1, 16, 1));
     daemon.slow.await_waiting(2);
-    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(write));
-    client.core.manage_task(901, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.core.manage_task(900, TaskManagementCode::ABORT_TASK, SLOW, Some(write));
+    client.core.manage_task(901, TaskManagementCode::ABORT_TASK_SET, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
     assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
     busy_until_released(&daemon, &mut [&mut client]);
     assert_eq!(client.wait(write).status, 0);
     assert_eq!(client.wait(read).status, 0);
-    client.core.manage_task(902, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.core.manage_task(902, TaskManagementCode::ABORT_TASK_SET, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
 }
 
@@ -407,7 +407,7 @@ fn a_command_that_ended_before_its_abort_is_rejected_is_answered_as_cleared() {
     daemon.slow.hold();
     let (ended, hangs) = (client.submit_write(1, 8, &pattern(1, 7)), client.submit_read(1, 16, 1));
     daemon.slow.await_waiting(2);
-    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.core.manage_task(900, TaskManagementCode::ABORT_TASK_SET, SLOW, None);
     client.read(0, 0, 1);
     daemon.slow.release_at(8);
     daemon.slow.await_waiting(1);
@@ -416,7 +416,7 @@ fn a_command_that_ended_before_its_abort_is_rejected_is_answered_as_cleared() {
     assert_eq!((answer.status, answer.sense.get(2).copied(), answer.sense.get(12..14)), CLEARED);
     daemon.slow.release();
     assert_eq!(client.wait(hangs).status, 0);
-    client.core.manage_task(901, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.core.manage_task(901, TaskManagementCode::ABORT_TASK_SET, SLOW, None);
     assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
 }
 
@@ -428,9 +428,9 @@ fn an_abort_of_a_command_that_has_ended_beside_one_that_hangs_is_complete_at_onc
     daemon.slow.hold();
     let [first, hangs, second] = [8, 16, 24].map(|block| client.submit_read(1, block, 1));
     daemon.slow.await_waiting(3);
-    let abort = TaskManagementFunction::ABORT_TASK;
+    let abort = TaskManagementCode::ABORT_TASK;
     client.core.manage_task(900, abort, SLOW, Some(first));
-    client.core.manage_task(901, TaskManagementFunction::ABORT_TASK_SET, SLOW, None);
+    client.core.manage_task(901, TaskManagementCode::ABORT_TASK_SET, SLOW, None);
     client.read(0, 0, 1);
     let begun = std::time::Instant::now();
     daemon.slow.release_at(8);
