@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lunway_occupancy::FileId;
 use rustix::fs::{FileType, fstat};
 
 /// Age of an answer from which a query has the names looked at again: one system call for each, which a network file
@@ -19,23 +20,29 @@ const GOOD_FOR: Duration = Duration::from_secs(5);
 /// A thread without work ends after this time.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Stands for the file system of a block device's number; none has it.
-const BLOCK_DEVICE: u64 = u64::MAX;
-
 /// An open file, as it is found again by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
     path: PathBuf,
     /// Number of its file system.
     device: u64,
-    id: (u64, u64),
+    identity: Identity,
 }
 
-/// Identity of a file: its file system and inode; of a block device, whose nodes come and go, its number.
-fn id(mode: u32, device: u64, inode: u64, number: u64) -> (u64, u64) {
-    match FileType::from_raw_mode(mode) {
-        FileType::BlockDevice => (BLOCK_DEVICE, number),
-        _ => (device, inode),
+/// What a name has to lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Identity {
+    /// A block device, whose nodes come and go, by its number.
+    BlockDevice(u64),
+    File(FileId),
+}
+
+impl Identity {
+    fn new(mode: u32, device: u64, inode: u64, number: u64) -> Self {
+        match FileType::from_raw_mode(mode) {
+            FileType::BlockDevice => Self::BlockDevice(number),
+            _ => Self::File(FileId::new(device, inode)),
+        }
     }
 }
 
@@ -45,19 +52,23 @@ impl NamedFile {
     pub fn of(path: &Path, file: impl AsFd) -> Option<Self> {
         let stat = fstat(file).ok()?;
         let path = std::path::absolute(path).ok()?;
-        let id = id(stat.st_mode, stat.st_dev, stat.st_ino, stat.st_rdev);
-        Some(Self { path, device: stat.st_dev, id })
+        let identity = Identity::new(stat.st_mode, stat.st_dev, stat.st_ino, stat.st_rdev);
+        Some(Self { path, device: stat.st_dev, identity })
     }
 
     fn is_block_device(&self) -> bool {
-        self.id.0 == BLOCK_DEVICE
+        matches!(self.identity, Identity::BlockDevice(_))
     }
 
     /// Fault of its name, a sentence. Blocks. `None` also where that cannot be told.
     fn check(&self) -> Option<String> {
         let name = self.path.display();
         let found = match fs::metadata(&self.path) {
-            Ok(found) if id(found.mode(), found.dev(), found.ino(), found.rdev()) == self.id => return None,
+            Ok(found)
+                if Identity::new(found.mode(), found.dev(), found.ino(), found.rdev()) == self.identity =>
+            {
+                return None;
+            }
             Ok(_) => "leads to another file than the one that is served",
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 "is gone, which the file that is served had"

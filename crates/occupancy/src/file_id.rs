@@ -16,7 +16,17 @@ pub struct FileId {
 impl FileId {
     /// The identity of a file that was found, or is open.
     pub fn of(file: &Metadata) -> Self {
-        Self { file_system: file.dev(), inode: file.ino() }
+        Self::new(file.dev(), file.ino())
+    }
+
+    /// The identity that is made of these two numbers, as `stat` tells them.
+    pub const fn new(file_system: u64, inode: u64) -> Self {
+        Self { file_system, inode }
+    }
+
+    /// Both numbers, little-endian, to be kept.
+    pub fn to_bytes(self) -> Vec<u8> {
+        [self.file_system, self.inode].into_iter().flat_map(u64::to_le_bytes).collect()
     }
 }
 

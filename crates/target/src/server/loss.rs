@@ -18,10 +18,58 @@ const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Interval at which it looks.
 const ENDING_POLL: Duration = Duration::from_millis(20);
 
-/// Words of refusals for what a change does with a logical unit.
-const REMOVED: &str = "is removed";
-/// The same.
-const REPLACED: &str = "gets another device";
+/// What a change takes away, as a part of the configuration that was served.
+#[derive(Clone, Copy)]
+enum Loss<'c> {
+    /// A target, named before its logical units.
+    Target(&'c str),
+    /// The device of a logical unit.
+    Device { target: &'c str, lun: u16, cause: Cause },
+}
+
+/// Reason why the device of a logical unit is given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// Its target is removed.
+    WithTarget,
+    /// It is removed, and its target stays.
+    Removed,
+    /// It gets another device.
+    Replaced,
+}
+
+impl Cause {
+    /// What is done with the logical unit, for a refusal.
+    fn words(self) -> &'static str {
+        match self {
+            Self::WithTarget | Self::Removed => "is removed",
+            Self::Replaced => "gets another device",
+        }
+    }
+}
+
+/// All that a change takes away, in the order in which it is looked at: what is removed, then what is replaced.
+fn losses<'c>(old: &'c Config, new: &Config, prepared: &'c Prepared) -> Vec<Loss<'c>> {
+    let mut losses = Vec::new();
+    for config in &old.targets {
+        let target = config.name.as_str();
+        let stays = new.target(target);
+        let cause = if stays.is_some() { Cause::Removed } else { Cause::WithTarget };
+        if stays.is_none() {
+            losses.push(Loss::Target(target));
+        }
+        let goes = |lun: &&LunConfig| stays.is_none_or(|stays| stays.lun(lun.id).is_none());
+        let devices = config.luns.iter().filter(goes);
+        losses.extend(devices.map(|lun| Loss::Device { target, lun: lun.id, cause }));
+    }
+    let replaced = prepared.new.iter();
+    losses.extend(replaced.map(|(target, lun)| Loss::Device {
+        target: target.name.as_str(),
+        lun: lun.id,
+        cause: Cause::Replaced,
+    }));
+    losses
+}
 
 impl Changer {
     /// Refuses to remove what initiators use, and to remove or replace memory that holds data. Waits for sessions that
@@ -48,19 +96,15 @@ impl Changer {
         new: &Config,
         prepared: &Prepared,
     ) -> Result<(), ChangeError> {
-        let removed = old.targets.iter().flat_map(|target| {
-            let name = target.name.as_str();
-            let stays = new.target(name);
-            let goes = move |lun: &&LunConfig| stays.is_none_or(|stays| stays.lun(lun.id).is_none());
-            target.luns.iter().filter(goes).map(move |lun| (name, lun.id, REMOVED))
-        });
-        let replaced = prepared.new.iter().map(|(target, lun)| (target.name.as_str(), lun.id, REPLACED));
-        removed.chain(replaced).try_for_each(|(target, lun, change)| {
+        losses(old, new, prepared).into_iter().try_for_each(|loss| {
+            let Loss::Device { target, lun, cause } = loss else { return Ok(()) };
             // Outside of the lock, as a file system may not answer.
             let device = self.transaction().lun(target, lun).map(|served| Arc::clone(&served.device));
             match device.and_then(|device| device.lost_name()) {
                 None => Ok(()),
-                Some(why) => Err(ChangeError::Nameless { target: target.to_owned(), lun, why, change }),
+                Some(why) => {
+                    Err(ChangeError::Nameless { target: target.to_owned(), lun, why, change: cause.words() })
+                }
             }
         })
     }
@@ -69,30 +113,34 @@ impl Changer {
         let (serving, sessions) = (self.shared.serving(), self.shared.registry.users());
         let transaction = self.transaction();
         let luns = &transaction.luns;
-        for target in &old.targets {
-            let name = target.name.as_str();
-            let of_target = || sessions.iter().filter(|session| session.target.eq_ignore_ascii_case(name));
-            let Some(stays) = new.target(name) else {
-                if let Some(initiators) = effects::listed_each(of_target()) {
-                    return Err(ChangeError::InUse { place: format!("target {name}"), initiators });
+        losses(old, new, prepared).into_iter().try_for_each(|loss| {
+            let (place, users) = match loss {
+                Loss::Target(target) => {
+                    (format!("target {target}"), effects::listed_each(with(&sessions, target)))
                 }
-                target.luns.iter().try_for_each(|lun| holds_no_data(luns, (name, lun.id), REMOVED))?;
-                continue;
+                Loss::Device { target, lun, cause: Cause::Removed } => {
+                    let is_served = luns.contains_key(&(target.to_owned(), lun));
+                    let sees = |session: &&SessionSummary| effects::sees(&serving.targets, session, lun);
+                    let users = with(&sessions, target).filter(|_| is_served).filter(sees);
+                    (format!("lun {lun} of target {target}"), effects::listed_each(users))
+                }
+                // Its target is asked for, or its sessions stay.
+                Loss::Device { cause: Cause::WithTarget | Cause::Replaced, .. } => (String::new(), None),
             };
-            for lun in target.luns.iter().filter(|lun| stays.lun(lun.id).is_none()) {
-                let sees = |session: &&SessionSummary| effects::sees(&serving.targets, session, lun.id);
-                let is_served = luns.contains_key(&(name.to_owned(), lun.id));
-                let users = of_target().filter(|_| is_served).filter(sees);
-                if let Some(initiators) = effects::listed_each(users) {
-                    let place = format!("lun {} of target {name}", lun.id);
-                    return Err(ChangeError::InUse { place, initiators });
+            match (users, loss) {
+                (Some(initiators), _) => Err(ChangeError::InUse { place, initiators }),
+                (None, Loss::Target(_)) => Ok(()),
+                (None, Loss::Device { target, lun, cause }) => {
+                    holds_no_data(luns, (target, lun), cause.words())
                 }
-                holds_no_data(luns, (name, lun.id), REMOVED)?;
             }
-        }
-        let mut replaced = prepared.new.iter().map(|(target, lun)| (target.name.as_str(), lun.id));
-        replaced.try_for_each(|place| holds_no_data(luns, place, REPLACED))
+        })
     }
+}
+
+/// The sessions with a target.
+fn with<'a>(sessions: &'a [SessionSummary], target: &'a str) -> impl Iterator<Item = &'a SessionSummary> {
+    sessions.iter().filter(move |session| session.target.eq_ignore_ascii_case(target))
 }
 
 /// A logical unit that would have fewer bytes than now, with its own device or with another.

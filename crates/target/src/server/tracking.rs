@@ -323,10 +323,12 @@ fn backing(path: &Path) -> io::Result<Backing> {
     if !file.is_file() {
         return Ok(Backing::default());
     }
-    let bytes = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     Ok(Backing {
-        lasting: bytes(&[file.dev(), file.ino()]),
-        exact: bytes(&[file.size(), file.mtime() as u64, file.mtime_nsec() as u64]),
+        lasting: FileId::of(&file).to_bytes(),
+        exact: [file.size(), file.mtime() as u64, file.mtime_nsec() as u64]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect(),
     })
 }
 
