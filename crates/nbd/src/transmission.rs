@@ -1,27 +1,25 @@
 //! The transmission phase: requests in, replies out.
 
+mod operation;
+mod reply;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, MemoryLease, Owner, Permit, SharedBuf,
-    Zeroing,
-};
+use lunway_block::{Buf, Io, MemoryLease, Owner};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
+use self::operation::{Answer, Refused, Result, begin, memory_of};
+use self::reply::{Piece, chunk, simple};
 use crate::export::{Export, TRANSFER_MAX};
 use crate::negotiation::Agreed;
 use crate::stream::Stream;
-use crate::wire::{
-    Chunk, Errno, REQUEST_MAGIC, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply,
-    allocation, chunk, command, flag,
-};
+use crate::wire::{REQUEST_MAGIC, Request, allocation, chunk, command};
 
 /// Size of the receive buffer: 32 writes of 4 KiB with their headers.
 const INBOX: usize = 132 << 10;
@@ -41,14 +39,6 @@ const SOCKET_MAX: usize = 1 << 20;
 /// Time after which other connections, and the sockets, have their turn. A turn is longer by one request that the
 /// device carries out at once, one read and one write.
 const TURN: Duration = Duration::from_micros(200);
-/// Descriptors of one answer to a block status request: a client asks again behind them.
-const DESCRIPTORS_MAX: usize = 4096;
-
-/// Memory of one answer to a block status request while it is made, bytes: what the device tells, and what is sent.
-const STATUS_MEMORY: usize = DESCRIPTORS_MAX * (size_of::<Extent>() + 8);
-
-/// A chunk's header and the offset of the data behind it.
-const HEAD_MAX: usize = size_of::<Chunk>() + size_of::<u64>();
 /// Longest sentence about an error, which is the specification's limit.
 const ERROR_MAX: usize = 4096;
 
@@ -65,83 +55,9 @@ pub(crate) enum End {
     Broken(io::Error),
 }
 
-/// Result of a request.
-enum Answer {
-    /// Done; there is nothing to say.
-    Done,
-    /// Data that was read.
-    Data(Buf),
-    /// Pairs of length and flags.
-    Status(Vec<u8>),
-}
-
-type Result<T> = std::result::Result<T, Refused>;
-
-/// An error as the client hears it.
-struct Refused {
-    errno: Errno,
-    why: String,
-}
-
-impl From<BlockError> for Refused {
-    fn from(error: BlockError) -> Self {
-        let errno = match error {
-            BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } | BlockError::Size { .. } => {
-                Errno::Inval
-            }
-            // The specification wants ENOSPC for EFBIG and EDQUOT too; the latter has become the former already.
-            BlockError::NoSpace | BlockError::Io { kind: io::ErrorKind::FileTooLarge, .. } => Errno::NoSpc,
-            BlockError::ReadOnly | BlockError::ReservationConflict => Errno::Perm,
-            BlockError::Io { kind: io::ErrorKind::PermissionDenied, .. } => Errno::Perm,
-            BlockError::Unsupported => Errno::NotSup,
-            _ => Errno::Io,
-        };
-        Self { errno, why: error.to_string() }
-    }
-}
-
-impl Refused {
-    /// The error of a request that writes: beyond the end of the export there is no space (`doc/proto.md`, “Error
-    /// values”). The device says so itself where it has become smaller since the request was looked at.
-    fn of_write(error: BlockError) -> Self {
-        match error {
-            BlockError::OutOfRange { .. } => Self { errno: Errno::NoSpc, why: error.to_string() },
-            error => error.into(),
-        }
-    }
-}
-
 struct Done {
     request: Request,
     result: Result<Answer>,
-}
-
-/// A piece of what is to be sent.
-enum Piece {
-    Head([u8; HEAD_MAX], usize),
-    /// Short data: a pooled buffer has 4 KiB at least.
-    Short(Vec<u8>),
-    Data(SharedBuf),
-}
-
-impl Piece {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Head(bytes, len) => &bytes[..*len],
-            Self::Short(bytes) => bytes,
-            Self::Data(data) => data,
-        }
-    }
-
-    /// The memory that it holds, bytes.
-    fn memory(&self) -> usize {
-        let data = match self {
-            Self::Head(..) => 0,
-            Self::Short(bytes) => bytes.capacity(),
-            Self::Data(data) => data.pinned(),
-        };
-        size_of::<Self>() + data
-    }
 }
 
 /// Result of a turn.
@@ -516,154 +432,4 @@ impl Transmission {
             }
         }
     }
-}
-
-/// The memory that a request holds from its arrival to its answer, bytes.
-fn memory_of(request: &Request) -> usize {
-    match request.command.get() {
-        // A longer read is refused.
-        command::READ | command::WRITE => Buf::memory_of(request.length.get().min(TRANSFER_MAX) as usize),
-        command::BLOCK_STATUS => STATUS_MEMORY,
-        _ => 0,
-    }
-}
-
-/// The head of a reply: at most a chunk's header and the first field of its payload.
-fn head(parts: [&[u8]; 2]) -> Piece {
-    let mut bytes = [0; HEAD_MAX];
-    let [first, second] = parts;
-    bytes[..first.len()].copy_from_slice(first);
-    bytes[first.len()..first.len() + second.len()].copy_from_slice(second);
-    Piece::Head(bytes, first.len() + second.len())
-}
-
-fn simple(request: &Request, error: u32) -> Piece {
-    let reply = SimpleReply { magic: SIMPLE_REPLY_MAGIC.into(), error: error.into(), cookie: request.cookie };
-    head([reply.as_bytes(), &[]])
-}
-
-/// The only chunk of a reply: `first` and `rest` more bytes are its payload.
-fn chunk(request: &Request, kind: u16, first: &[u8], rest: usize) -> Piece {
-    let chunk = Chunk {
-        magic: STRUCTURED_REPLY_MAGIC.into(),
-        flags: chunk::DONE.into(),
-        kind: kind.into(),
-        cookie: request.cookie,
-        // Both are bounded by the longest read.
-        length: ((first.len() + rest) as u32).into(),
-    };
-    head([chunk.as_bytes(), first])
-}
-
-fn refuse(errno: Errno, why: &str) -> Io<Result<Answer>> {
-    Io::err(Refused { errno, why: why.to_owned() })
-}
-
-type DeviceIo = Io<std::result::Result<(), BlockError>>;
-
-/// Begins a request. What the device checks itself (ranges, sectors) is left to it.
-fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data: Buf) -> Io<Result<Answer>> {
-    let (offset, length) = (request.offset.get(), request.length.get());
-    let (command, flags) = (request.command.get(), request.flags.get());
-    let known = match command {
-        command::READ if agreed.structured => flag::FUA | flag::DF,
-        command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE,
-        command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
-        // On others than those that write it means nothing, and clients may set it.
-        _ => flag::FUA,
-    };
-    if flags & !known != 0 {
-        return refuse(Errno::Inval, "the request has flags that were not offered");
-    }
-    let fua = flags & flag::FUA != 0;
-    let writes = matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES | command::RESIZE);
-    let geometry = device.geometry();
-    if writes && geometry.read_only {
-        return refuse(Errno::Perm, "the export is read-only");
-    }
-    // Beyond the end the protocol wants ENOSPC of what writes, and EINVAL of what reads or trims.
-    let beyond = offset.checked_add(length.into()).is_none_or(|end| end > geometry.size);
-    match command {
-        command::WRITE | command::WRITE_ZEROES if beyond => {
-            return refuse(Errno::NoSpc, "the range leaves the export");
-        }
-        command::READ | command::TRIM | command::BLOCK_STATUS if beyond => {
-            return refuse(Errno::Inval, "the range leaves the export");
-        }
-        _ => {}
-    }
-    let done =
-        |result: std::result::Result<(), BlockError>| result.map(|()| Answer::Done).map_err(Refused::from);
-    let written = |result: std::result::Result<(), BlockError>| {
-        result.map(|()| Answer::Done).map_err(Refused::of_write)
-    };
-    match command {
-        command::READ if length > TRANSFER_MAX => refuse(Errno::Inval, "a read has at most 32 MiB"),
-        command::READ => device
-            .read(offset, Buf::for_overwrite(length as usize))
-            .map(|result| result.map(Answer::Data).map_err(Refused::from)),
-        command::WRITE => {
-            let durability = if fua { Durability::Stable } else { Durability::Volatile };
-            device.write(offset, data.freeze(), durability).map(written)
-        }
-        command::FLUSH => device.flush().map(done),
-        command::TRIM => stable(device, fua, device.unmap(offset, length.into())).map(done),
-        command::WRITE_ZEROES => {
-            let zeroing = match flags & flag::NO_HOLE != 0 {
-                true => Zeroing::KeepAllocated,
-                false => Zeroing::MayUnmap,
-            };
-            stable(device, fua, device.write_zeroes(offset, length.into(), zeroing)).map(written)
-        }
-        command::BLOCK_STATUS if !agreed.allocation => {
-            refuse(Errno::Inval, "no context of block status was agreed upon")
-        }
-        command::BLOCK_STATUS if length == 0 => refuse(Errno::Inval, "block status of nothing"),
-        command::BLOCK_STATUS => {
-            let one = flags & flag::REQ_ONE != 0;
-            let reads_zeroes = geometry.unmap.zeroes();
-            let count = if one { 1 } else { DESCRIPTORS_MAX };
-            device.extents(offset, length.into(), count).map(move |result| {
-                result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
-            })
-        }
-        command::RESIZE => device.resize(offset, Permit::default()).map(|result| match result {
-            Err(BlockError::Unsupported) => {
-                Err(Refused { errno: Errno::Perm, why: "the device has a fixed size".to_owned() })
-            }
-            other => other.map(|()| Answer::Done).map_err(Refused::from),
-        }),
-        _ => refuse(Errno::Inval, "unknown request"),
-    }
-}
-
-/// Answers only once the effect is durable, if `fua` is set.
-fn stable(device: &Arc<dyn BlockDevice>, fua: bool, io: DeviceIo) -> DeviceIo {
-    if !fua {
-        return io;
-    }
-    let device = Arc::clone(device);
-    io.then(move |result| match result {
-        Ok(()) => device.flush(),
-        Err(error) => Io::err(error),
-    })
-}
-
-/// Descriptors of `base:allocation`: length and flags of 32 bits each.
-fn status(extents: &[Extent], one: bool, unmapped_is_zero: bool) -> Answer {
-    let count = extents.len().min(if one { 1 } else { DESCRIPTORS_MAX });
-    let mut descriptors = Vec::with_capacity(count * 8);
-    for extent in extents.iter().take(count) {
-        let flags = match extent.kind {
-            ExtentKind::Data => 0,
-            ExtentKind::Zero => allocation::ZERO,
-            ExtentKind::Unallocated if unmapped_is_zero => allocation::HOLE | allocation::ZERO,
-            ExtentKind::Unallocated => allocation::HOLE,
-        };
-        // The request was no longer than 32 bits can say.
-        let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
-        descriptors.extend_from_slice(&len.to_be_bytes());
-        descriptors.extend_from_slice(&flags.to_be_bytes());
-    }
-    Answer::Status(descriptors)
 }
