@@ -102,6 +102,10 @@ pub trait Folder: Send + Sync {
     }
 }
 
+/// The byte whose lock means a file: one that is never read or written. CIFS keeps a locked range from all other open
+/// files of it, the holder's own as well; `flock`, which means all bytes there, shut a run out of its own lease.
+const LOCKED_BYTE: i64 = 1 << 62;
+
 /// A folder of the host: a local one, or a mounted share.
 pub struct HostFolder {
     path: PathBuf,
@@ -219,11 +223,7 @@ impl Folder for HostFolder {
 
     fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
         let file = File::options().read(true).write(true).open(self.at(name)?)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(file))),
-            Err(fs::TryLockError::WouldBlock) => Ok(None),
-            Err(fs::TryLockError::Error(error)) => Err(error),
-        }
+        Ok(lunway_occupancy::try_lock_byte(&file, LOCKED_BYTE)?.then(|| Box::new(file) as Lock))
     }
 
     fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {

@@ -294,6 +294,21 @@ pub fn withdraw(file: &impl AsFd) {
     let _ = set(file, libc::F_UNLCK, QEMU_READS, QEMU_BYTES);
 }
 
+/// Locks one byte of an open file, which may lie behind its end, against other open files; `false`: another one has it.
+/// It ends when the file is closed. On a file system whose locks are mandatory (CIFS) only that byte is kept from others.
+///
+/// # Errors
+///
+/// Where there are no such locks, or what the file system says. The file must be open for writing.
+pub fn try_lock_byte(file: &impl AsFd, at: i64) -> io::Result<bool> {
+    match set(file, libc::F_WRLCK, at, 1) {
+        Ok(()) => Ok(true),
+        // fcntl(2): which of the two it is depends on the file system.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// A lock of `len` bytes from `start`, of this kind: `F_RDLCK`, `F_WRLCK`, `F_UNLCK`.
 fn lock(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
     libc::flock {
