@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_vhdx::check::{Report, check};
-use lunway_vhdx::{OpenError, Storage};
+use lunway_vhdx::{Storage, VhdxOpenError};
 
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Lock, Open};
@@ -19,9 +19,9 @@ use crate::folder::{Folder, Lock, Open};
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// The storage's own error in why a VHDX file was not opened, where it says nothing of the file.
-pub(crate) fn failed_access(error: OpenError) -> std::result::Result<io::Error, OpenError> {
+pub(crate) fn failed_access(error: VhdxOpenError) -> std::result::Result<io::Error, VhdxOpenError> {
     match error {
-        OpenError::Access { source, .. } | OpenError::Storage { source, .. }
+        VhdxOpenError::Access { source, .. } | VhdxOpenError::Storage { source, .. }
             if !is_of_the_file(source.kind()) =>
         {
             Ok(source)

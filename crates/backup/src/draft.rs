@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use lunway_file::Workers;
-use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, OpenError, VhdxOpenOptions, create};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenError, VhdxOpenOptions, create};
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
@@ -330,7 +330,7 @@ fn is_of_the_files(error: &BackupError) -> bool {
     match error {
         BackupError::Folder { source, .. } => is_of_the_file(source.kind()),
         BackupError::Open {
-            source: OpenError::Access { source, .. } | OpenError::Storage { source, .. },
+            source: VhdxOpenError::Access { source, .. } | VhdxOpenError::Storage { source, .. },
             ..
         } => is_of_the_file(source.kind()),
         BackupError::Damaged { .. } | BackupError::Open { .. } => true,

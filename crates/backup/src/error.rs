@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 
 use lunway_block::BlockError;
 use lunway_block::size::HumanSize;
-use lunway_vhdx::{CreateError, DiskError, OpenError};
+use lunway_vhdx::{CreateError, DiskError, VhdxOpenError};
 
 use crate::point_id::PointId;
 
@@ -137,7 +137,7 @@ pub enum BackupError {
         /// The file.
         name: String,
         /// Underlying error.
-        source: OpenError,
+        source: VhdxOpenError,
     },
     /// A VHDX file could not be read or written.
     #[error("{name}: {source}")]
@@ -184,10 +184,10 @@ impl BackupError {
     }
 
     /// For opening a VHDX file.
-    pub(crate) fn open(name: &str) -> impl FnOnce(OpenError) -> Self + use<> {
+    pub(crate) fn open(name: &str) -> impl FnOnce(VhdxOpenError) -> Self + use<> {
         let name = name.to_owned();
         move |source| match source {
-            OpenError::Storage { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+            VhdxOpenError::Storage { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 Self::Full { name }
             }
             source => Self::Open { name, source },

@@ -24,8 +24,8 @@ pub(crate) fn written(path: &Path) -> Result<&str, Failure> {
 /// Opens a device.
 pub(crate) async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Failure> {
     lunway_device::open(spec, options).await.map_err(|error| match error {
-        lunway_device::OpenError::Url { .. } => Failure::Usage(error.to_string()),
-        lunway_device::OpenError::PathsFile(error) => paths_file_failure(*error),
+        lunway_device::DeviceOpenError::Url { .. } => Failure::Usage(error.to_string()),
+        lunway_device::DeviceOpenError::PathsFile(error) => paths_file_failure(*error),
         error => Failure::Failed(error.into()),
     })
 }

@@ -17,5 +17,5 @@ mod open_error;
 mod opened;
 
 pub use lunway_block::BlockDevice;
-pub use open_error::OpenError;
+pub use open_error::DeviceOpenError;
 pub use opened::{OpenOptions, Opened, create_file, image_format, open, open_new_vhd};

@@ -9,24 +9,24 @@ use lunway_block::spec::SpecError;
 /// help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum DeviceOpenError {
     /// The text is no device.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A VHDX file, or one of its parents.
     #[error(transparent)]
-    Vhdx(#[from] lunway_vhdx_device::OpenError),
+    Vhdx(#[from] lunway_vhdx_device::VhdxDeviceOpenError),
     /// A device on which no VHDX lies, or one that cannot be used.
     #[error("cannot open the VHDX on {device}: {source}")]
     VhdxOn {
         /// The device, without secrets.
         device: String,
         /// Error from the VHDX.
-        source: lunway_vhdx::OpenError,
+        source: lunway_vhdx::VhdxOpenError,
     },
     /// A VHD or qcow2 file, or one of its parents.
     #[error(transparent)]
-    Image(#[from] lunway_image_device::OpenError),
+    Image(#[from] lunway_image_device::ImageDeviceOpenError),
     /// A VHDX, VHD or qcow2 file past the page cache.
     #[error("cannot open {} past the page cache: that is possible for raw images alone", .path.display())]
     ContainerDirect {
@@ -51,7 +51,7 @@ pub enum OpenError {
     },
     /// A file or block device.
     #[error(transparent)]
-    File(#[from] lunway_file::OpenError),
+    File(#[from] lunway_file::FileOpenError),
     /// A file that was to be made.
     #[error("cannot create {}: {source}", .path.display())]
     Create {
@@ -77,7 +77,7 @@ pub enum OpenError {
         /// The address without secrets, or the file.
         device: String,
         /// Underlying error.
-        source: Box<lunway_iscsi_paths::OpenError>,
+        source: Box<lunway_iscsi_paths::PathsOpenError>,
     },
     /// A logical unit that could not be reached.
     #[error("cannot open {device}: {source}")]
@@ -85,11 +85,11 @@ pub enum OpenError {
         /// The address without secrets.
         device: String,
         /// Underlying error.
-        source: lunway_initiator::OpenError,
+        source: lunway_initiator::IscsiOpenError,
     },
     /// An image of a Ceph cluster.
     #[error(transparent)]
-    Rbd(#[from] lunway_rbd::OpenError),
+    Rbd(#[from] lunway_rbd::RbdOpenError),
     /// A logical unit has the sectors that its target gave it.
     #[error(
         "{device} has sectors of {found} bytes, which cannot be changed to {wanted} here: its target decides"

@@ -18,7 +18,7 @@ use lunway_rbd::{RbdDevice, RbdOptions};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_vhdx_device::VhdxDevice;
 
-use crate::OpenError;
+use crate::DeviceOpenError;
 
 /// Time limit for closing a file: that is immediate unless its disk does not answer, and then it may never happen.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
@@ -132,7 +132,7 @@ impl Opened {
 ///
 /// An iSCSI session is carried by the runtime this is called on: with a `current_thread` runtime, the caller and the
 /// session share a thread, which saves the wake-up of another core for each I/O.
-pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, OpenError> {
+pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, DeviceOpenError> {
     let mut decorators = Vec::new();
     let mut leaf = spec;
     while let Some(inner) = leaf.inner() {
@@ -186,8 +186,12 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
     Ok(opened)
 }
 
-async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) -> Result<Opened, OpenError> {
-    let memory = |source| OpenError::Memory { device: leaf.to_string(), source };
+async fn open_leaf(
+    leaf: &DeviceSpec,
+    options: &OpenOptions,
+    read_only: bool,
+) -> Result<Opened, DeviceOpenError> {
+    let memory = |source| DeviceOpenError::Memory { device: leaf.to_string(), source };
     let sector = options.sector.unwrap_or(512);
     Ok(match leaf {
         DeviceSpec::Ram { size } => Opened::plain(Arc::new(RamDisk::new(*size, sector).map_err(memory)?)),
@@ -218,7 +222,8 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
         }
         DeviceSpec::Iscsi { url } => open_iscsi(url, options).await?,
         DeviceSpec::Paths { path } => {
-            let url = MultipathUrl::from_file(path).map_err(|error| OpenError::PathsFile(Box::new(error)))?;
+            let url =
+                MultipathUrl::from_file(path).map_err(|error| DeviceOpenError::PathsFile(Box::new(error)))?;
             open_multipath(&url, leaf.to_string(), options).await?
         }
         DeviceSpec::Rbd { name } => {
@@ -235,7 +240,7 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
 }
 
 /// A VHDX file and its parents.
-async fn open_vhdx(path: &Path, options: &OpenOptions, read_only: bool) -> Result<Opened, OpenError> {
+async fn open_vhdx(path: &Path, options: &OpenOptions, read_only: bool) -> Result<Opened, DeviceOpenError> {
     refuse_direct(path, options)?;
     let device = on_thread(path, move |path| VhdxDevice::open(path, read_only)).await??;
     Ok(Opened::plain(Arc::new(device)))
@@ -243,7 +248,7 @@ async fn open_vhdx(path: &Path, options: &OpenOptions, read_only: bool) -> Resul
 
 /// Opens a VHD that [`lunway_image::vhd::Writer`] has made, to fill it. The grammar names none: VHD is not a format to
 /// work on.
-pub async fn open_new_vhd(path: &Path) -> Result<Opened, OpenError> {
+pub async fn open_new_vhd(path: &Path) -> Result<Opened, DeviceOpenError> {
     let device = on_thread(path, NewVhd::open).await??;
     Ok(Opened::plain(Arc::new(device)))
 }
@@ -256,9 +261,9 @@ pub fn image_format(format: ImageFormat) -> Format {
     }
 }
 
-fn refuse_direct(path: &Path, options: &OpenOptions) -> Result<(), OpenError> {
+fn refuse_direct(path: &Path, options: &OpenOptions) -> Result<(), DeviceOpenError> {
     match options.direct {
-        true => Err(OpenError::ContainerDirect { path: path.to_owned() }),
+        true => Err(DeviceOpenError::ContainerDirect { path: path.to_owned() }),
         false => Ok(()),
     }
 }
@@ -267,11 +272,11 @@ fn refuse_direct(path: &Path, options: &OpenOptions) -> Result<(), OpenError> {
 async fn on_thread<T: Send + Unpin + 'static>(
     path: &Path,
     open: impl FnOnce(&Path) -> T + Send + 'static,
-) -> Result<T, OpenError> {
+) -> Result<T, DeviceOpenError> {
     let workers = Workers::new();
     let file = path.to_owned();
     let opening = workers.upkeep.io(move || Ok(open(&file)));
-    opening.await.map_err(|source| OpenError::NoThread { path: path.to_owned(), source })
+    opening.await.map_err(|source| DeviceOpenError::NoThread { path: path.to_owned(), source })
 }
 
 /// A VHDX on a device, on a thread that waits for it.
@@ -279,28 +284,29 @@ async fn open_vhdx_on(
     device: &Arc<dyn BlockDevice>,
     inner: &DeviceSpec,
     read_only: bool,
-) -> Result<Arc<dyn BlockDevice>, OpenError> {
+) -> Result<Arc<dyn BlockDevice>, DeviceOpenError> {
     let (workers, device, name) = (Workers::new(), device.clone(), inner.to_string());
     let opening = workers.upkeep.io(move || Ok(VhdxDevice::open_on(device, read_only)));
     match opening.await {
         Ok(Ok(opened)) => Ok(Arc::new(opened)),
-        Ok(Err(source)) => Err(OpenError::VhdxOn { device: name, source }),
-        Err(source) => Err(OpenError::NoThread { path: name.into(), source }),
+        Ok(Err(source)) => Err(DeviceOpenError::VhdxOn { device: name, source }),
+        Err(source) => Err(DeviceOpenError::NoThread { path: name.into(), source }),
     }
 }
 
-async fn open_iscsi(url: &IscsiUrlText, options: &OpenOptions) -> Result<Opened, OpenError> {
+async fn open_iscsi(url: &IscsiUrlText, options: &OpenOptions) -> Result<Opened, DeviceOpenError> {
     let device = || url.to_string();
     let address = Address::parse(url.expose_secret());
-    let address =
-        match address.map_err(|source| OpenError::Url { device: device(), source: Box::new(source) })? {
-            Address::One(address) => address,
-            Address::Several(address) => return open_multipath(&address, device(), options).await,
-        };
+    let address = match address
+        .map_err(|source| DeviceOpenError::Url { device: device(), source: Box::new(source) })?
+    {
+        Address::One(address) => address,
+        Address::Several(address) => return open_multipath(&address, device(), options).await,
+    };
     let keep_unflushed = address.keep_unflushed.unwrap_or(UNFLUSHED_MAX);
     let session = IscsiDevice::open(address, options.iscsi.clone())
         .await
-        .map_err(|source| OpenError::Iscsi { device: device(), source })?;
+        .map_err(|source| DeviceOpenError::Iscsi { device: device(), source })?;
     let session = Arc::new(session);
     let retained = retaining(session.clone(), keep_unflushed, options);
     let opened = Opened::new(retained, Innermost::Session(session));
@@ -311,10 +317,10 @@ async fn open_multipath(
     url: &MultipathUrl,
     device: String,
     options: &OpenOptions,
-) -> Result<Opened, OpenError> {
+) -> Result<Opened, DeviceOpenError> {
     let multipath = IscsiMultipath::open(url, &options.iscsi)
         .await
-        .map_err(|source| OpenError::Multipath { device: device.clone(), source: Box::new(source) })?;
+        .map_err(|source| DeviceOpenError::Multipath { device: device.clone(), source: Box::new(source) })?;
     let multipath = Arc::new(multipath);
     let shared = if url.key.is_some() { 0 } else { UNFLUSHED_MAX };
     let keep_unflushed = url.base.keep_unflushed.unwrap_or(shared);
@@ -333,20 +339,24 @@ fn retaining(device: Arc<dyn BlockDevice>, bytes_max: u64, options: &OpenOptions
 }
 
 /// Only if it has the sectors that were asked for.
-async fn with_sector(opened: Opened, device: String, options: &OpenOptions) -> Result<Opened, OpenError> {
+async fn with_sector(
+    opened: Opened,
+    device: String,
+    options: &OpenOptions,
+) -> Result<Opened, DeviceOpenError> {
     let found = opened.device.geometry().logical_sector;
     match options.sector {
         Some(wanted) if wanted != found => {
             opened.close_or_log().await;
-            Err(OpenError::Sector { device, wanted, found })
+            Err(DeviceOpenError::Sector { device, wanted, found })
         }
         _ => Ok(opened),
     }
 }
 
 /// Makes a sparse file of `size` bytes where there is none yet.
-pub fn create_file(path: &Path, size: u64) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Create { path: path.to_owned(), source };
+pub fn create_file(path: &Path, size: u64) -> Result<(), DeviceOpenError> {
+    let failed = |source| DeviceOpenError::Create { path: path.to_owned(), source };
     let file = File::create_new(path).map_err(failed)?;
     // Longer than the file system allows, as a rule: an empty one is of no use.
     file.set_len(size).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(failed)

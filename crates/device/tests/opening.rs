@@ -2,9 +2,9 @@
 
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockError, Buf, Caching, Durability};
-use lunway_device::{OpenError, OpenOptions, Opened, create_file, open};
+use lunway_device::{DeviceOpenError, OpenOptions, Opened, create_file, open};
 
-async fn opened(text: &str, options: &OpenOptions) -> Result<Opened, OpenError> {
+async fn opened(text: &str, options: &OpenOptions) -> Result<Opened, DeviceOpenError> {
     open(&DeviceSpec::parse(text)?, options).await
 }
 

@@ -13,7 +13,7 @@ use lunway_block::{
 use crate::flush::FlushState;
 use crate::handle::{Closed, Placement};
 use crate::names::{NameWatch, NamedFile};
-use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
+use crate::open::{FileOpenError, FileOptions, Opened, open_file, open_on_thread};
 use crate::pieces::Pieces;
 use crate::place::place;
 use crate::ring::Ring;
@@ -69,8 +69,8 @@ impl FileDevice {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong with the file or the options.
-    pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, OpenError> {
+    /// [`FileOpenError`], which says what is wrong with the file or the options.
+    pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, FileOpenError> {
         let path = path.as_ref();
         let Opened { file, closed, geometry, regular, alignment, ring, inline_max, device } =
             open_file(path, options)?;
@@ -105,11 +105,11 @@ impl FileDevice {
     }
 
     /// [`open`](Self::open) on a thread of its own, for callers that must not wait. It gives up after some seconds
-    /// ([`OpenError::NoAnswer`]): what the thread opens after that it closes again.
+    /// ([`FileOpenError::NoAnswer`]): what the thread opens after that it closes again.
     pub fn open_on_thread(
         path: PathBuf,
         options: FileOptions,
-    ) -> impl Future<Output = Result<Self, OpenError>> + Send + 'static {
+    ) -> impl Future<Output = Result<Self, FileOpenError>> + Send + 'static {
         open_on_thread(path, move |path| Self::open(path, &options))
     }
 

@@ -12,7 +12,7 @@
 //! | part | is |
 //! |---|---|
 //! | [`FileDevice`] | the device: which way each operation goes |
-//! | [`FileOptions`], [`OpenError`] | opening, locking, what the file is |
+//! | [`FileOptions`], [`FileOpenError`] | opening, locking, what the file is |
 //! | [`Container`] | files that are not raw data, and so are refused unless they are named as it |
 //! | `transfer` | bytes in and out by system calls |
 //! | `space` | holes: punching, zeroing, mapping |
@@ -50,7 +50,7 @@ pub use container::Container;
 pub use device::FileDevice;
 pub use handle::Closed;
 pub use names::{NameWatch, NamedFile};
-pub use open::{Engine, FileOptions, OpenError};
+pub use open::{Engine, FileOpenError, FileOptions};
 pub use place::place;
 pub use workers::{ThreadPool, Workers};
 pub use write_back::WriteBack;

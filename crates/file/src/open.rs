@@ -75,7 +75,7 @@ pub enum Engine {
 /// Reason why a file could not be opened as a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum FileOpenError {
     /// The operating system said no.
     #[error("cannot open {}: {source}", path.display())]
     Io {
@@ -229,12 +229,12 @@ pub(crate) struct Opened {
 /// Runs `open` on a thread, and waits for it no longer than [`OPEN_TIME`].
 pub(crate) fn open_on_thread<T: Send + 'static>(
     path: PathBuf,
-    open: impl FnOnce(&Path) -> Result<T, OpenError> + Send + 'static,
-) -> impl Future<Output = Result<T, OpenError>> + Send + 'static {
+    open: impl FnOnce(&Path) -> Result<T, FileOpenError> + Send + 'static,
+) -> impl Future<Output = Result<T, FileOpenError>> + Send + 'static {
     let (sender, answer) = pair();
     let failed = |path: &Path| {
         let (path, source) = (path.to_owned(), io::Error::other("no thread for it can be started"));
-        OpenError::Io { path, source }
+        FileOpenError::Io { path, source }
     };
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     let none = failed(&path);
@@ -246,7 +246,7 @@ pub(crate) fn open_on_thread<T: Send + 'static>(
         let spawned = named("file-open").spawn(move || drop(opened.send(open(&opening))));
         sender.send(match spawned.map(|_| result.recv_timeout(OPEN_TIME)) {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(OpenError::NoAnswer { path }),
+            Ok(Err(_)) => Err(FileOpenError::NoAnswer { path }),
             Err(_) => Err(failed(&path)),
         });
     };
@@ -259,23 +259,23 @@ pub(crate) fn open_on_thread<T: Send + 'static>(
     }
 }
 
-pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
+pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, FileOpenError> {
     if let Some(sector) = options.sector.filter(|&sector| sector != 512 && sector != 4096) {
-        return Err(OpenError::Sector { sector });
+        return Err(FileOpenError::Sector { sector });
     }
-    let failed = |errno: Errno| OpenError::Io { path: path.to_owned(), source: errno.into() };
+    let failed = |errno: Errno| FileOpenError::Io { path: path.to_owned(), source: errno.into() };
     let stat = rustix::fs::stat(path).map_err(failed)?;
     let kind = file_type(path, &stat)?;
     // The kernel lets root write to it.
     if !options.read_only
         && let Some(mode) = write_protection(stat.st_mode)
     {
-        return Err(OpenError::WriteProtected { path: path.to_owned(), mode });
+        return Err(FileOpenError::WriteProtected { path: path.to_owned(), mode });
     }
     let file = open(path, flags(kind, options), Mode::empty()).map_err(|errno| match errno {
-        Errno::INVAL if options.direct => OpenError::Direct { path: path.to_owned() },
+        Errno::INVAL if options.direct => FileOpenError::Direct { path: path.to_owned() },
         // `O_EXCL` on a block device that is mounted, or part of another device.
-        Errno::BUSY => OpenError::InUseElsewhere { path: path.to_owned(), by: OtherUser::Kernel },
+        Errno::BUSY => FileOpenError::InUseElsewhere { path: path.to_owned(), by: OtherUser::Kernel },
         errno => failed(errno),
     })?;
     // Looked at again, now that it cannot be exchanged any more.
@@ -283,14 +283,14 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let kind = file_type(path, &stat)?;
     let file = std::fs::File::from(file);
     if !options.read_only && file.metadata().is_ok_and(|metadata| is_read_only_device(&metadata)) {
-        return Err(OpenError::ReadOnlyDevice { path: path.to_owned() });
+        return Err(FileOpenError::ReadOnlyDevice { path: path.to_owned() });
     }
     // Looked for before the file is locked: NFS shows its own lock as another's.
     let other = if options.read_only { writer_below(&file) } else { other_user(&file) };
     let file = OwnedFd::from(file);
     lock(path, &file, options.read_only)?;
     if let Some(by) = other {
-        return Err(OpenError::InUseElsewhere { path: path.to_owned(), by });
+        return Err(FileOpenError::InUseElsewhere { path: path.to_owned(), by });
     }
     announce(&file, !options.read_only);
     let placement = placement(file.as_fd(), kind);
@@ -302,22 +302,22 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let needed = alignment.max(device);
     let sector = options.sector.unwrap_or(if needed > 512 { 4096 } else { 512 });
     if sector < needed {
-        return Err(OpenError::SectorTooSmall { path: path.to_owned(), sector, needed });
+        return Err(FileOpenError::SectorTooSmall { path: path.to_owned(), sector, needed });
     }
     let size = seek(&file, SeekFrom::End(0)).map_err(failed)?;
     if !options.raw {
         let container = Container::of(file.as_fd(), size)
-            .map_err(|errno| OpenError::Unreadable { path: path.to_owned(), source: errno.into() })?;
+            .map_err(|errno| FileOpenError::Unreadable { path: path.to_owned(), source: errno.into() })?;
         if let Some(container) = container {
-            return Err(OpenError::Container { path: path.to_owned(), container });
+            return Err(FileOpenError::Container { path: path.to_owned(), container });
         }
     }
     if size < u64::from(sector) {
-        return Err(OpenError::TooSmall { path: path.to_owned(), size, sector });
+        return Err(FileOpenError::TooSmall { path: path.to_owned(), size, sector });
     }
     let may_lack_tail = options.read_only || options.without_tail || kind != FileType::RegularFile;
     if !may_lack_tail && !size.is_multiple_of(sector.into()) {
-        return Err(OpenError::Tail { path: path.to_owned(), size, sector });
+        return Err(FileOpenError::Tail { path: path.to_owned(), size, sector });
     }
     let geometry = geometry(file.as_fd(), &stat, kind, size, sector, options.read_only);
     let ring = match options.engine {
@@ -325,14 +325,14 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         // Elsewhere the ring would take threads for everything, of which it has few for all devices.
         Engine::Auto => options.direct && placement == Placement::Local && Ring::allowed().is_ok(),
         Engine::Uring => {
-            Ring::allowed().map(|()| true).map_err(|why| OpenError::Uring { why: why.to_owned() })?
+            Ring::allowed().map(|()| true).map_err(|why| FileOpenError::Uring { why: why.to_owned() })?
         }
     };
     let regular = kind == FileType::RegularFile;
     let device = if regular { stat.st_dev } else { stat.st_rdev };
     let inline_max = inline_max(Queue::of(device).number("nr_requests"));
     let handle = Handle::new(file, options.read_only, placement);
-    let (file, closed) = handle.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    let (file, closed) = handle.map_err(|source| FileOpenError::Io { path: path.to_owned(), source })?;
     let alignment = alignment as usize;
     Ok(Opened { file, closed, geometry, regular, alignment, ring, inline_max, device })
 }
@@ -358,10 +358,10 @@ fn inline_max(requests: u64) -> usize {
     }
 }
 
-fn file_type(path: &Path, stat: &Stat) -> Result<FileType, OpenError> {
+fn file_type(path: &Path, stat: &Stat) -> Result<FileType, FileOpenError> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
-        _ => Err(OpenError::NotADisk { path: path.to_owned() }),
+        _ => Err(FileOpenError::NotADisk { path: path.to_owned() }),
     }
 }
 
@@ -375,7 +375,7 @@ fn flags(kind: FileType, options: &FileOptions) -> OFlags {
 
 /// Locks the file for one writer, or for any number of readers. The lock belongs to the open file and ends with it,
 /// however the process ends.
-fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
+fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), FileOpenError> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
@@ -383,9 +383,9 @@ fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
     match flock(file, operation) {
         Ok(()) => Ok(()),
         Err(Errno::AGAIN) => {
-            Err(OpenError::InUse { path: path.to_owned(), read_only, by: lock_holder(file) })
+            Err(FileOpenError::InUse { path: path.to_owned(), read_only, by: lock_holder(file) })
         }
-        Err(errno) => Err(OpenError::Io { path: path.to_owned(), source: errno.into() }),
+        Err(errno) => Err(FileOpenError::Io { path: path.to_owned(), source: errno.into() }),
     }
 }
 

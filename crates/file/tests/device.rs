@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Io, Permit, Zeroing,
 };
-use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
+use lunway_file::{Engine, FileDevice, FileOpenError, FileOptions};
 use tempfile::{NamedTempFile, TempDir};
 
 fn image(size: u64) -> NamedTempFile {
@@ -29,7 +29,7 @@ fn open_direct(path: &Path, engine: Engine) -> Option<FileDevice> {
     let options = FileOptions { direct: true, engine, sector: Some(4096), ..FileOptions::default() };
     match FileDevice::open(path, &options) {
         Ok(device) => Some(device),
-        Err(error @ (OpenError::Direct { .. } | OpenError::Uring { .. })) => {
+        Err(error @ (FileOpenError::Direct { .. } | FileOpenError::Uring { .. })) => {
             eprintln!("not run with {engine:?}: {error}");
             None
         }
@@ -93,12 +93,15 @@ fn one_writer_or_many_readers() {
     let writer = open(file.path());
     for options in [FileOptions::default(), readonly] {
         let error = FileDevice::open(file.path(), &options).err().unwrap();
-        assert!(matches!(&error, OpenError::InUse { .. }), "{error}");
+        assert!(matches!(&error, FileOpenError::InUse { .. }), "{error}");
         assert!(error.to_string().contains("is in use"), "{error}");
     }
     drop(writer);
     let readers = [(); 2].map(|()| FileDevice::open(file.path(), &readonly).unwrap());
-    assert!(matches!(FileDevice::open(file.path(), &FileOptions::default()), Err(OpenError::InUse { .. })));
+    assert!(matches!(
+        FileDevice::open(file.path(), &FileOptions::default()),
+        Err(FileOpenError::InUse { .. })
+    ));
     assert!(readers[0].geometry().read_only);
     assert_eq!(write(&readers[0], 0, &[1; 512]), Err(BlockError::ReadOnly));
     assert_eq!(wait(readers[0].unmap(0, 512)), Err(BlockError::ReadOnly));
@@ -143,7 +146,7 @@ fn geometry_follows_the_file_and_the_options() {
     let file = image(10_000);
     // Its end is no whole sector: the file is opened for writing only where that was said.
     let refused = FileDevice::open(file.path(), &FileOptions::default());
-    assert!(matches!(refused, Err(OpenError::Tail { size: 10_000, sector: 512, .. })));
+    assert!(matches!(refused, Err(FileOpenError::Tail { size: 10_000, sector: 512, .. })));
     let options = FileOptions { without_tail: true, ..FileOptions::default() };
     let geometry = FileDevice::open(file.path(), &options).unwrap().geometry();
     assert_eq!((geometry.size, geometry.logical_sector, geometry.read_only), (9728, 512, false));

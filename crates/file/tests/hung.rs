@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, Io, Permit, Zeroing};
-use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
+use lunway_file::{Engine, FileDevice, FileOpenError, FileOptions};
 use stopped::Stoppable;
 
 /// No call may take longer. A machine that is busy with other tests may not run a thread for a while.
@@ -197,7 +197,7 @@ fn opening_what_does_not_answer_ends_with_a_sentence_and_holds_up_no_runtime() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert!(begun.elapsed() < AT_ONCE, "the runtime stood still");
         let error = opening.await.unwrap().err().expect("a stopped file system opens nothing");
-        assert!(matches!(error, OpenError::NoAnswer { .. }), "{error}");
+        assert!(matches!(error, FileOpenError::NoAnswer { .. }), "{error}");
         assert!(error.to_string().contains("has not answered for 15 s"), "{error}");
     });
 }
@@ -237,10 +237,10 @@ fn a_device_that_hangs_in_the_ring_takes_no_place_of_another() {
 }
 
 /// A device that was dropped closes its file on a thread.
-fn open_soon(path: &std::path::Path, options: &FileOptions) -> Result<FileDevice, OpenError> {
+fn open_soon(path: &std::path::Path, options: &FileOptions) -> Result<FileDevice, FileOpenError> {
     for _ in 0..500 {
         match FileDevice::open(path, options) {
-            Err(OpenError::InUse { .. }) => thread::sleep(Duration::from_millis(10)),
+            Err(FileOpenError::InUse { .. }) => thread::sleep(Duration::from_millis(10)),
             result => return result,
         }
     }

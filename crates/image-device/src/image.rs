@@ -11,7 +11,7 @@ use lunway_block::{
 use lunway_file::Workers;
 use lunway_image::{Format, Image, LayerSource};
 
-use crate::{OpenError, meaning};
+use crate::{ImageDeviceOpenError, meaning};
 
 /// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it
 /// bounds time and memory for hostile files.
@@ -29,9 +29,9 @@ impl ImageDevice {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong.
-    pub fn open(path: &Path, format: Format) -> Result<Self, OpenError> {
-        let failed = |source| OpenError { path: path.to_owned(), source };
+    /// [`ImageDeviceOpenError`], which says what is wrong.
+    pub fn open(path: &Path, format: Format) -> Result<Self, ImageDeviceOpenError> {
+        let failed = |source| ImageDeviceOpenError { path: path.to_owned(), source };
         let image = Image::open_files(path, format).map_err(failed)?;
         // What is not there reads as zeroes: copies rely on it.
         let geometry = Geometry { read_only: true, unmap: Unmap::Holes, ..Geometry::plain(image.size()) };

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`ImageDevice`] | an image with its parents, for reading |
 //! | [`NewVhd`] | a VHD that is being filled by a copy |
-//! | [`OpenError`] | why a file is neither |
+//! | [`ImageDeviceOpenError`] | why a file is neither |
 
 mod image;
 mod new_vhd;
@@ -23,11 +23,11 @@ pub use new_vhd::NewVhd;
 /// Reason why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {}: {source}", path.display())]
-pub struct OpenError {
+pub struct ImageDeviceOpenError {
     /// The file.
     pub path: PathBuf,
     /// Error in it or its parents.
-    pub source: lunway_image::OpenError,
+    pub source: lunway_image::ImageOpenError,
 }
 
 /// Meaning of an error of a file to a device: what was cut off the file is a medium that failed at `offset` or behind

@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, Geometry, 
 use lunway_file::{ThreadPool, Workers};
 use lunway_image::vhd::Writer;
 
-use crate::{OpenError, meaning};
+use crate::{ImageDeviceOpenError, meaning};
 
 /// A fixed or dynamic VHD that a copy fills: see [`Writer`]. Locked for writing. It is whole after a flush.
 pub struct NewVhd {
@@ -22,9 +22,9 @@ impl NewVhd {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let failed = |source| OpenError { path: path.to_owned(), source };
+    /// [`ImageDeviceOpenError`], which says what is wrong.
+    pub fn open(path: &Path) -> Result<Self, ImageDeviceOpenError> {
+        let failed = |source| ImageDeviceOpenError { path: path.to_owned(), source };
         let writer = Writer::open_file(path).map_err(failed)?;
         let geometry = Geometry { volatile_cache: true, ..Geometry::plain(writer.size()) };
         Ok(Self { writer: Arc::new(writer), geometry, workers: Workers::new() })

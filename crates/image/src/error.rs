@@ -7,10 +7,10 @@ use std::path::Path;
 /// Reason why an image was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum ImageOpenError {
     /// The file, or its lock, could not be had.
     #[error(transparent)]
-    File(#[from] lunway_vhdx::OpenError),
+    File(#[from] lunway_vhdx::VhdxOpenError),
     /// Another program may be writing to it.
     #[error(
         "{path} is in use {by}: a part of what was written to it may be in that program's memory alone; end that program \
@@ -77,11 +77,11 @@ pub enum OpenError {
     Chain(String),
 }
 
-impl OpenError {
+impl ImageOpenError {
     /// Returns the reason why a file that must not change was not opened.
-    pub(crate) fn of_writer(path: &Path, error: lunway_vhdx::OpenError) -> Self {
+    pub(crate) fn of_writer(path: &Path, error: lunway_vhdx::VhdxOpenError) -> Self {
         match error {
-            lunway_vhdx::OpenError::InUseElsewhere { by } => {
+            lunway_vhdx::VhdxOpenError::InUseElsewhere { by } => {
                 Self::Written { path: path.display().to_string(), by: by.to_string() }
             }
             other => other.into(),

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use lunway_vhdx::{Locator, Storage, format::Guid, open_as_parent};
 
-use crate::error::OpenError;
+use crate::error::ImageOpenError;
 use crate::layer::{Layer, Raw};
 use crate::layer_info::{LayerInfo, LayerSource};
 use crate::qcow2::{BackingFormat, Qcow2};
@@ -71,9 +71,10 @@ impl Image<File> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong.
-    pub fn open_files(path: &Path, format: Format) -> Result<Self, OpenError> {
-        let canonical = |path: &Path| path.canonicalize().map_err(OpenError::read("looking for the file"));
+    /// [`ImageOpenError`], which says what is wrong.
+    pub fn open_files(path: &Path, format: Format) -> Result<Self, ImageOpenError> {
+        let canonical =
+            |path: &Path| path.canonicalize().map_err(ImageOpenError::read("looking for the file"));
         let mut path = canonical(path)?;
         let root = path.parent().unwrap_or(Path::new("/")).to_owned();
         let (mut layers, mut paths) = (Vec::new(), Vec::new());
@@ -83,12 +84,16 @@ impl Image<File> {
         };
         let mut expected = None;
         loop {
-            let file = open_as_parent(&path).map_err(|error| OpenError::of_writer(&path, error))?;
+            let file = open_as_parent(&path).map_err(|error| ImageOpenError::of_writer(&path, error))?;
             let (layer, parent) = open_layer(file, next)?;
             if let (Some(expected), Some(found)) = (expected.take(), layer.info().id)
                 && expected != found
             {
-                return Err(OpenError::OtherParent { path: path.display().to_string(), expected, found });
+                return Err(ImageOpenError::OtherParent {
+                    path: path.display().to_string(),
+                    expected,
+                    found,
+                });
             }
             layers.push(layer);
             paths.push(path.clone());
@@ -98,7 +103,7 @@ impl Image<File> {
                 Parent::Vhd { id, locator } => {
                     (next, expected) = (BackingFormat::Vhd, Some(id));
                     locator.find(folder, &root).map_err(|error| match error {
-                        lunway_vhdx::OpenError::NoParent(names) => OpenError::NoParent(names),
+                        lunway_vhdx::VhdxOpenError::NoParent(names) => ImageOpenError::NoParent(names),
                         other => other.into(),
                     })?
                 }
@@ -108,10 +113,10 @@ impl Image<File> {
                 }
             };
             if paths.contains(&path) {
-                return Err(OpenError::Chain(format!("leads back to {}", path.display())));
+                return Err(ImageOpenError::Chain(format!("leads back to {}", path.display())));
             }
             if paths.len() >= DEPTH_MAX {
-                return Err(OpenError::Chain(format!("has more than {DEPTH_MAX} files")));
+                return Err(ImageOpenError::Chain(format!("has more than {DEPTH_MAX} files")));
             }
         }
         Ok(Self { paths, ..Self::of(layers)? })
@@ -120,8 +125,8 @@ impl Image<File> {
 
 /// Returns the path of a backing file. It is untrusted: it must not leave `root`, neither by its name nor through a
 /// link.
-fn backing_path(name: &str, folder: &Path, root: &Path) -> Result<PathBuf, OpenError> {
-    let refused = |why: &str| OpenError::ParentRefused { name: name.to_owned(), why: why.to_owned() };
+fn backing_path(name: &str, folder: &Path, root: &Path) -> Result<PathBuf, ImageOpenError> {
+    let refused = |why: &str| ImageOpenError::ParentRefused { name: name.to_owned(), why: why.to_owned() };
     // QEMU reads `nbd:…`, `json:{…}`, `https://…` as something else than a file.
     if name.split_once(':').is_some_and(|(word, _)| !word.contains('/')) {
         return Err(refused("only files are opened, and no other addresses"));
@@ -139,13 +144,13 @@ fn backing_path(name: &str, folder: &Path, root: &Path) -> Result<PathBuf, OpenE
     }
 }
 
-fn found(path: &Path, root: &Path) -> Result<PathBuf, OpenError> {
+fn found(path: &Path, root: &Path) -> Result<PathBuf, ImageOpenError> {
     // Where a symbolic link leads out of the root, nothing is found: who sent the file may have sent the link.
     let found = path.canonicalize().ok().filter(|found| found.starts_with(root) && found.is_file());
-    found.ok_or_else(|| OpenError::NoParent(path.display().to_string()))
+    found.ok_or_else(|| ImageOpenError::NoParent(path.display().to_string()))
 }
 
-fn open_layer<S: Storage>(storage: S, format: BackingFormat) -> Result<(Layer<S>, Parent), OpenError> {
+fn open_layer<S: Storage>(storage: S, format: BackingFormat) -> Result<(Layer<S>, Parent), ImageOpenError> {
     Ok(match format {
         BackingFormat::Vhd => {
             let vhd = Vhd::open(storage)?;
@@ -164,7 +169,7 @@ fn open_layer<S: Storage>(storage: S, format: BackingFormat) -> Result<(Layer<S>
             (Layer::Qcow2(qcow2), parent)
         }
         BackingFormat::Raw => {
-            let len = storage.len().map_err(OpenError::read("asking for the file's length"))?;
+            let len = storage.len().map_err(ImageOpenError::read("asking for the file's length"))?;
             (Layer::Raw(Raw { storage, len }), Parent::None)
         }
     })
@@ -176,7 +181,7 @@ impl<S: Storage> Image<S> {
     /// # Errors
     ///
     /// As of [`open_files`](Image::open_files).
-    pub fn open_alone(storage: S, format: Format) -> Result<Self, OpenError> {
+    pub fn open_alone(storage: S, format: Format) -> Result<Self, ImageOpenError> {
         let format = match format {
             Format::Vhd => BackingFormat::Vhd,
             Format::Qcow2 => BackingFormat::Qcow2,
@@ -184,12 +189,12 @@ impl<S: Storage> Image<S> {
         Self::of(vec![open_layer(storage, format)?.0])
     }
 
-    fn of(layers: Vec<Layer<S>>) -> Result<Self, OpenError> {
+    fn of(layers: Vec<Layer<S>>) -> Result<Self, ImageOpenError> {
         let size = layers.first().map_or(0, |layer| layer.info().size);
         if size == 0 || !size.is_multiple_of(512) {
             let why =
                 format!("a disk of {size} bytes, which are not whole sectors of 512 bytes, is not read here");
-            return Err(OpenError::Unsupported(why));
+            return Err(ImageOpenError::Unsupported(why));
         }
         Ok(Self { layers, paths: Vec::new(), size })
     }

@@ -17,7 +17,7 @@
 //!
 //! Files are hostile. Tables are read a page at a time and kept in a bounded cache (`pages`), chains have a bounded
 //! length and no circle, parents are found in the folder of the first file and below and nowhere else, and no size in a
-//! file makes anything be allocated. What is wrong is told by [`OpenError`] when a file is opened, and by an
+//! file makes anything be allocated. What is wrong is told by [`ImageOpenError`] when a file is opened, and by an
 //! [`InvalidData`](std::io::ErrorKind::InvalidData) error with a sentence where a table says nonsense about one range.
 //!
 //! # Parts
@@ -38,6 +38,6 @@ mod pages;
 pub mod qcow2;
 pub mod vhd;
 
-pub use error::OpenError;
+pub use error::ImageOpenError;
 pub use image::{Format, Image, MapSegment};
 pub use layer_info::{ImageKind, LayerInfo, LayerSource};

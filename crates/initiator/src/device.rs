@@ -25,7 +25,7 @@ use crate::session::slots::{Command, Effect, Outcome};
 use crate::shape::Shape;
 use crate::unit::exchange::had_its_turn;
 use crate::unit::{Unit, UnitCell};
-use crate::{IscsiUrl, KnownDisk, OpenError, Predecessors, SessionEvent, SessionOptions, VpdIdentity};
+use crate::{IscsiOpenError, IscsiUrl, KnownDisk, Predecessors, SessionEvent, SessionOptions, VpdIdentity};
 
 /// A logical unit behind one iSCSI session, as a block device.
 ///
@@ -61,12 +61,12 @@ pub struct IscsiDevice {
 
 impl IscsiDevice {
     /// Opens the logical unit that `url` names. The device lives as long as the runtime this is called on.
-    pub async fn open(url: IscsiUrl, options: SessionOptions) -> Result<Self, OpenError> {
+    pub async fn open(url: IscsiUrl, options: SessionOptions) -> Result<Self, IscsiOpenError> {
         let options = options.with_timers_of(&url);
         let Some(target) = url.target.clone() else {
-            return Err(OpenError::NoTarget { portal: url.portal() });
+            return Err(IscsiOpenError::NoTarget { portal: url.portal() });
         };
-        let Some(lun) = url.lun else { return Err(OpenError::NoLun { portal: url.portal(), target }) };
+        let Some(lun) = url.lun else { return Err(IscsiOpenError::NoLun { portal: url.portal(), target }) };
         let mut before = None;
         if options.lane.is_none() {
             let found = before.insert(Predecessors::find(&url, &options).await?);
@@ -248,14 +248,14 @@ impl IscsiDevice {
 }
 
 /// The ISID of a device, and its record where there is one.
-fn claim(url: &IscsiUrl, options: &SessionOptions) -> Result<(Isid, Option<ClaimedPort>), OpenError> {
+fn claim(url: &IscsiUrl, options: &SessionOptions) -> Result<(Isid, Option<ClaimedPort>), IscsiOpenError> {
     if let Some(isid) = options.isid {
         return Ok((isid, None));
     }
     let ports = UnitPorts::find(url, options);
     let port = ports
         .and_then(|ports| ports.map(|ports| ports.claim(options.lane.as_deref().unwrap_or(""))).transpose());
-    match port.map_err(|error| OpenError::Record { portal: url.portal(), why: error.to_string() })? {
+    match port.map_err(|error| IscsiOpenError::Record { portal: url.portal(), why: error.to_string() })? {
         Some(port) => Ok((port.isid, Some(port))),
         None => Ok((IsidFamily::random().member(0), None)),
     }
@@ -268,7 +268,7 @@ async fn learn(
     lun: u16,
     fresh: &mut FreshSession,
     port: Option<&mut ClaimedPort>,
-) -> Result<Unit, OpenError> {
+) -> Result<Unit, IscsiOpenError> {
     let mut met = Vec::new();
     if let Some(port) = port {
         fresh.record(port, url)?;

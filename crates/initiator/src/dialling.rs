@@ -9,7 +9,7 @@ use lunway_block::duration::HumanTime;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
-use crate::{IscsiUrl, OpenError, SessionOptions};
+use crate::{IscsiOpenError, IscsiUrl, SessionOptions};
 
 /// Delay after which, where there is hope, another connection is attempted beside the pending one. TCP itself would try
 /// again after a second: a machine that comes back is found sooner.
@@ -30,15 +30,15 @@ pub(crate) struct Dialling<'a> {
 
 impl Dialling<'_> {
     /// Connects to the first of the host's addresses that answers.
-    pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, OpenError> {
+    pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, IscsiOpenError> {
         let (url, patience) = (self.url, self.options.connect_timeout);
         let portal = IscsiUrl::portal_text(host, port);
         let found = tokio::time::timeout(patience, tokio::net::lookup_host((host, port))).await;
         let addresses: Vec<SocketAddr> = match found {
             Ok(Ok(addresses)) => addresses.collect(),
-            Ok(Err(error)) => return Err(OpenError::Resolve { portal, why: error.to_string() }),
+            Ok(Err(error)) => return Err(IscsiOpenError::Resolve { portal, why: error.to_string() }),
             Err(_) => {
-                return Err(OpenError::Resolve {
+                return Err(IscsiOpenError::Resolve {
                     portal,
                     why: format!("the resolver did not answer within {}", HumanTime(patience)),
                 });
@@ -60,7 +60,7 @@ impl Dialling<'_> {
                 }
             }
         }
-        Err(OpenError::Connect { portal, why })
+        Err(IscsiOpenError::Connect { portal, why })
     }
 
     async fn try_for(&self, address: SocketAddr) -> io::Result<TcpStream> {

@@ -7,7 +7,7 @@ use lunway_iscsi::pdu::Isid;
 use lunway_scsi::AdditionalSense;
 
 use crate::fresh_session::{FreshSession, Purpose};
-use crate::{IscsiUrl, OpenError, SessionOptions};
+use crate::{IscsiOpenError, IscsiUrl, SessionOptions};
 
 /// After a path without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but
 /// with round trips of storage networks in mind).
@@ -107,7 +107,7 @@ impl Fence<'_> {
         &self,
         path: &IscsiUrl,
         options: &SessionOptions,
-    ) -> Result<Option<(FreshSession, Vec<AdditionalSense>)>, OpenError> {
+    ) -> Result<Option<(FreshSession, Vec<AdditionalSense>)>, IscsiOpenError> {
         let mut fresh = FreshSession::dial(path, options, self.isid, Purpose::Normal, None).await?;
         if fresh.portal_group() != Some(self.portal_group) {
             tracing::debug!(portal = %path.portal(), "a detour leads to another portal group");

@@ -22,7 +22,7 @@ use crate::ports::initiator_port::ClaimedPort;
 use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
 use crate::unit::exchange::{ATTENTIONS_MAX, Answer, Exchange};
 use crate::url::portal_of;
-use crate::{IscsiUrl, OpenError, SessionOptions};
+use crate::{IscsiOpenError, IscsiUrl, SessionOptions};
 
 /// Most targets that one login may be sent on through (RFC 7143 §11.13.5, status class 1).
 const REDIRECTS_MAX: usize = 4;
@@ -65,30 +65,32 @@ impl FreshSession {
         isid: Isid,
         purpose: Purpose,
         hope: Option<&Notify>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, IscsiOpenError> {
         let dialling = Dialling { url, options, hope };
         let mut portal = (url.host.clone(), url.port);
         let mut config = connection_config(url, options, isid, purpose);
         for _ in 0..=REDIRECTS_MAX {
             match Self::log_in(&portal.0, portal.1, &dialling, config.clone()).await {
-                Err(OpenError::Login {
-                    error: LoginError::Refused(LoginStatus::INITIATOR_ERROR), ..
+                Err(IscsiOpenError::Login {
+                    error: LoginError::Refused(LoginStatus::INITIATOR_ERROR),
+                    ..
                 }) if without_sha256(&mut config) => {}
-                Err(OpenError::Login { error: LoginError::AuthenticationFailed, portal })
+                Err(IscsiOpenError::Login { error: LoginError::AuthenticationFailed, portal })
                     if url.account.is_none() =>
                 {
-                    return Err(OpenError::ChapRequired { portal });
+                    return Err(IscsiOpenError::ChapRequired { portal });
                 }
                 // RFC 7143 [11.13.5-2, 11.13.5-3]
-                Err(OpenError::Login { error: LoginError::Redirected { address, .. }, .. }) => {
+                Err(IscsiOpenError::Login { error: LoginError::Redirected { address, .. }, .. }) => {
                     // `host:port[,portal group]`, RFC 7143 §13.8.
                     let address = address.split(',').next().unwrap_or_default();
-                    portal = portal_of(address).map_err(|_| OpenError::Redirects { portal: url.portal() })?;
+                    portal =
+                        portal_of(address).map_err(|_| IscsiOpenError::Redirects { portal: url.portal() })?;
                 }
                 other => return other,
             }
         }
-        Err(OpenError::Redirects { portal: url.portal() })
+        Err(IscsiOpenError::Redirects { portal: url.portal() })
     }
 
     async fn log_in(
@@ -96,7 +98,7 @@ impl FreshSession {
         port: u16,
         dialling: &Dialling<'_>,
         config: InitiatorConnectionConfig,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, IscsiOpenError> {
         let stream = dialling.connect(host, port).await?;
         let Dialling { url, options, .. } = dialling;
         let portal = stream.peer_addr().map_or_else(|_| url.portal(), |address| address.to_string());
@@ -148,7 +150,10 @@ impl FreshSession {
     /// Two answers leave it with the login's word. RESERVATION CONFLICT comes before the command's turn, and for as
     /// long as the reservation is held. And a unit with a task set for each nexus (TST of its Control mode page) does
     /// not know of another nexus's commands.
-    pub(crate) async fn outwait(&mut self, attentions: &mut Vec<AdditionalSense>) -> Result<(), OpenError> {
+    pub(crate) async fn outwait(
+        &mut self,
+        attentions: &mut Vec<AdditionalSense>,
+    ) -> Result<(), IscsiOpenError> {
         let until = Instant::now() + self.command_timeout;
         let mut wait = BUSY_WAIT.0;
         let mut why = "unit attentions without end".to_owned();
@@ -170,7 +175,7 @@ impl FreshSession {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(BUSY_WAIT.1);
         }
-        Err(OpenError::Command { portal: self.portal.clone(), command: "TEST UNIT READY", why })
+        Err(IscsiOpenError::Command { portal: self.portal.clone(), command: "TEST UNIT READY", why })
     }
 
     /// Returns the parts with which a driver continues.
@@ -189,7 +194,7 @@ impl FreshSession {
     }
 
     /// Asks for targets.
-    pub(crate) async fn targets(&mut self, which: SendTargets) -> Result<Vec<TargetRecord>, OpenError> {
+    pub(crate) async fn targets(&mut self, which: SendTargets) -> Result<Vec<TargetRecord>, IscsiOpenError> {
         self.core.send_targets(&which);
         let deadline = Instant::now() + self.command_timeout;
         loop {
@@ -202,11 +207,13 @@ impl FreshSession {
     }
 
     /// Records the portal group that it reached, before anything is written over it.
-    pub(crate) fn record(&self, port: &mut ClaimedPort, url: &IscsiUrl) -> Result<(), OpenError> {
+    pub(crate) fn record(&self, port: &mut ClaimedPort, url: &IscsiUrl) -> Result<(), IscsiOpenError> {
         // Every target names its group (RFC 7143 §13.9); one that does not has one.
         let group = self.portal_group().unwrap_or_default();
-        let failed =
-            |error: std::io::Error| OpenError::Record { portal: self.portal.clone(), why: error.to_string() };
+        let failed = |error: std::io::Error| IscsiOpenError::Record {
+            portal: self.portal.clone(),
+            why: error.to_string(),
+        };
         port.note(group, &self.portal, url.from).map_err(failed)
     }
 
@@ -233,7 +240,7 @@ impl FreshSession {
         what: &str,
         patience: Duration,
         deadline: Instant,
-    ) -> Result<InitiatorEvent, OpenError> {
+    ) -> Result<InitiatorEvent, IscsiOpenError> {
         loop {
             match self.core.poll_event() {
                 Some(InitiatorEvent::Tolerated(what)) => {
@@ -251,7 +258,10 @@ impl FreshSession {
                 Err(error) => match self.core.poll_event() {
                     Some(event) => return Ok(event),
                     None => {
-                        return Err(OpenError::Lost { portal: self.portal.clone(), why: error.to_string() });
+                        return Err(IscsiOpenError::Lost {
+                            portal: self.portal.clone(),
+                            why: error.to_string(),
+                        });
                     }
                 },
                 Ok(true) => {
@@ -263,7 +273,7 @@ impl FreshSession {
             let now = Instant::now();
             if now >= deadline {
                 let millis = patience.as_millis() as u64;
-                return Err(OpenError::Timeout {
+                return Err(IscsiOpenError::Timeout {
                     portal: self.portal.clone(),
                     what: what.to_owned(),
                     millis,
@@ -282,7 +292,7 @@ impl FreshSession {
     }
 
     /// The caller waits for an answer.
-    fn keep_watch(&mut self, heard: bool) -> Result<(), OpenError> {
+    fn keep_watch(&mut self, heard: bool) -> Result<(), IscsiOpenError> {
         let Some((watch, probe)) = &mut self.watch else { return Ok(()) };
         let now = Instant::now();
         watch.note(heard, true, now);
@@ -297,7 +307,9 @@ impl FreshSession {
                 watch.asked(probe.ask(), now);
                 Ok(())
             }
-            Sign::Dead(time) => Err(OpenError::Lost { portal: self.portal.clone(), why: black_hole(time) }),
+            Sign::Dead(time) => {
+                Err(IscsiOpenError::Lost { portal: self.portal.clone(), why: black_hole(time) })
+            }
             Sign::None | Sign::Heard => Ok(()),
         }
     }
@@ -307,7 +319,7 @@ impl FreshSession {
         cdb: &[u8],
         data_in: usize,
         attribute: TaskAttribute,
-    ) -> Result<Answer, OpenError> {
+    ) -> Result<Answer, IscsiOpenError> {
         let mut submission = Some(self.submission(cdb, data_in, attribute));
         let mut rejects = 0;
         let deadline = Instant::now() + self.command_timeout;
@@ -319,14 +331,14 @@ impl FreshSession {
             let patience = if submission.is_some() { Duration::from_millis(20) } else { Duration::MAX };
             let until = Instant::now().checked_add(patience).map_or(deadline, |at| at.min(deadline));
             let event = self.event("a command", self.command_timeout, until).await;
-            if until < deadline && matches!(event, Err(OpenError::Timeout { .. })) {
+            if until < deadline && matches!(event, Err(IscsiOpenError::Timeout { .. })) {
                 continue;
             }
             match event? {
                 InitiatorEvent::Completed(done) if done.token == self.token => {
                     if done.response != ServiceResponse::COMPLETED {
                         let why = "the target failed to execute a command".to_owned();
-                        return Err(OpenError::Lost { portal: self.portal.clone(), why });
+                        return Err(IscsiOpenError::Lost { portal: self.portal.clone(), why });
                     }
                     let mut data = done.data_in;
                     data.truncate(done.data_in_len);
@@ -336,7 +348,7 @@ impl FreshSession {
                 InitiatorEvent::Rejected { token, reason, .. } if token == self.token => {
                     if Rejection::of(reason) != Rejection::Again || rejects == REJECTS_MAX {
                         let why = format!("the target rejected a command: {reason}");
-                        return Err(OpenError::Lost { portal: self.portal.clone(), why });
+                        return Err(IscsiOpenError::Lost { portal: self.portal.clone(), why });
                     }
                     tokio::time::sleep(reject_wait(rejects)).await;
                     rejects += 1;
@@ -360,17 +372,17 @@ impl FreshSession {
         }
     }
 
-    fn closed(&self, reason: CloseReason) -> OpenError {
+    fn closed(&self, reason: CloseReason) -> IscsiOpenError {
         let portal = self.portal.clone();
         match reason {
-            CloseReason::LoginFailed(error) => OpenError::Login { portal, error },
-            other => OpenError::Lost { portal, why: other.to_string() },
+            CloseReason::LoginFailed(error) => IscsiOpenError::Login { portal, error },
+            other => IscsiOpenError::Lost { portal, why: other.to_string() },
         }
     }
 }
 
 impl Exchange for FreshSession {
-    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
+    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, IscsiOpenError> {
         self.command(cdb, data_in, TaskAttribute::SIMPLE).await
     }
 

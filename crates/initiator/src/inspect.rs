@@ -13,7 +13,7 @@ use crate::fresh_session::{FreshSession, Purpose};
 use crate::ports::isid::IsidFamily;
 use crate::unit::exchange::{Exchange, ask};
 use crate::unit::vpd;
-use crate::{IscsiUrl, OpenError, SessionOptions};
+use crate::{IscsiOpenError, IscsiUrl, SessionOptions};
 
 /// Room for 2,000 logical units.
 const LUN_LIST_LEN: u32 = 16 << 10;
@@ -67,7 +67,7 @@ pub struct UnitInspection {
 }
 
 /// Lists the targets of a portal in a discovery session.
-pub async fn discover(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<TargetRecord>, OpenError> {
+pub async fn discover(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<TargetRecord>, IscsiOpenError> {
     let mut fresh =
         FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Discovery, None).await?;
     let which = url.target.clone().map_or(SendTargets::All, SendTargets::Named);
@@ -78,10 +78,10 @@ pub async fn discover(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<Ta
 
 /// Asks a target for its logical units, and the one that `url` names for all it tells. Looks only: nothing is written,
 /// no mode is changed.
-pub async fn inspect(url: &IscsiUrl, options: &SessionOptions) -> Result<Inspection, OpenError> {
+pub async fn inspect(url: &IscsiUrl, options: &SessionOptions) -> Result<Inspection, IscsiOpenError> {
     let options = &options.clone().with_timers_of(url);
     if url.target.is_none() {
-        return Err(OpenError::NoTarget { portal: url.portal() });
+        return Err(IscsiOpenError::NoTarget { portal: url.portal() });
     }
     let mut fresh =
         FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;
@@ -94,27 +94,27 @@ pub async fn inspect(url: &IscsiUrl, options: &SessionOptions) -> Result<Inspect
 ///
 /// # Errors
 ///
-/// [`OpenError`]; a target that does not answer REPORT LUNS with a list has [`OpenError::Command`].
-pub async fn luns(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<u16>, OpenError> {
+/// [`IscsiOpenError`]; a target that does not answer REPORT LUNS with a list has [`IscsiOpenError::Command`].
+pub async fn luns(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<u16>, IscsiOpenError> {
     let options = &options.clone().with_timers_of(url);
     let mut fresh =
         FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;
     let listed = report_luns(&mut fresh).await;
     let portal = Exchange::portal(&fresh);
     fresh.logout().await;
-    let refused = |why| OpenError::Command { portal, command: "REPORT LUNS", why };
+    let refused = |why| IscsiOpenError::Command { portal, command: "REPORT LUNS", why };
     listed?.map_err(refused)
 }
 
 /// The numbers that REPORT LUNS lists; or what it was answered with instead.
-async fn report_luns(fresh: &mut FreshSession) -> Result<Result<Vec<u16>, String>, OpenError> {
+async fn report_luns(fresh: &mut FreshSession) -> Result<Result<Vec<u16>, String>, IscsiOpenError> {
     // It is answered by LUN 0 whether or not there is a unit (SPC-4 §6.33).
     fresh.address(Lun::new(0));
     let answer = ask(fresh, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
     if answer.is_transient() {
         // Whatever is asked next would be put off as long.
         let (portal, why) = (Exchange::portal(fresh), answer.describe());
-        return Err(OpenError::Command { portal, command: "REPORT LUNS", why });
+        return Err(IscsiOpenError::Command { portal, command: "REPORT LUNS", why });
     }
     let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();
     let number = |lun: Lun| match lun.address() {
@@ -125,10 +125,10 @@ async fn report_luns(fresh: &mut FreshSession) -> Result<Result<Vec<u16>, String
     Ok(numbers.ok_or_else(|| answer.describe()))
 }
 
-async fn look(url: &IscsiUrl, fresh: &mut FreshSession) -> Result<Inspection, OpenError> {
+async fn look(url: &IscsiUrl, fresh: &mut FreshSession) -> Result<Inspection, IscsiOpenError> {
     let portal = Exchange::portal(fresh);
     let Some(session) = fresh.logged_in().cloned() else {
-        return Err(OpenError::Lost { portal, why: "it is not logged in".to_owned() });
+        return Err(IscsiOpenError::Lost { portal, why: "it is not logged in".to_owned() });
     };
     let luns = report_luns(fresh).await?.unwrap_or_default();
     let unit = match url.lun {
@@ -141,7 +141,7 @@ async fn look(url: &IscsiUrl, fresh: &mut FreshSession) -> Result<Inspection, Op
     Ok(Inspection { url: url.to_string(), portal, session, luns, unit })
 }
 
-async fn look_at_unit(fresh: &mut FreshSession, lun: u16) -> Result<UnitInspection, OpenError> {
+async fn look_at_unit(fresh: &mut FreshSession, lun: u16) -> Result<UnitInspection, IscsiOpenError> {
     let mut unit = UnitInspection { lun, ..UnitInspection::default() };
     let mut attentions = Vec::new();
     let answer = ask(fresh, &cdb::inquiry(false, 0, 255), 255, &mut attentions).await?;
@@ -149,12 +149,12 @@ async fn look_at_unit(fresh: &mut FreshSession, lun: u16) -> Result<UnitInspecti
         answer.sense.as_ref().map(|sense| sense.code) == Some(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED);
     if answer.status != Status::GOOD && !is_absent {
         let (portal, why) = (Exchange::portal(fresh), answer.describe());
-        return Err(OpenError::Command { portal, command: "INQUIRY", why });
+        return Err(IscsiOpenError::Command { portal, command: "INQUIRY", why });
     }
     unit.inquiry = Inquiry::parse(&answer.data).filter(|_| answer.status == Status::GOOD);
     let absent = unit.inquiry.as_ref().is_none_or(|inquiry| inquiry.peripheral.qualifier() != 0);
     if absent {
-        return Err(OpenError::NoSuchLun { portal: Exchange::portal(fresh), lun });
+        return Err(IscsiOpenError::NoSuchLun { portal: Exchange::portal(fresh), lun });
     }
     let answer = ask(fresh, &cdb::test_unit_ready(), 0, &mut attentions).await?;
     unit.not_ready = (answer.status != Status::GOOD).then(|| answer.describe());

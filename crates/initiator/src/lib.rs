@@ -17,7 +17,7 @@
 //!
 //! # Errors
 //!
-//! [`UrlError`] for addresses, [`OpenError`] until the device is open, [`BlockError`](lunway_block::BlockError) after
+//! [`UrlError`] for addresses, [`IscsiOpenError`] until the device is open, [`BlockError`](lunway_block::BlockError) after
 //! that. No operation waits for ever; [`SessionOptions`] says how long. What happens to work under way when a
 //! connection is lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
 //!
@@ -76,7 +76,7 @@ pub use lunway_iscsi::TargetRecord;
 pub use lunway_iscsi::pdu::Isid;
 pub use lunway_scsi::AccessState;
 pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
-pub use open_error::OpenError;
+pub use open_error::IscsiOpenError;
 pub use options::SessionOptions;
 pub use ports::isid::IsidFamily;
 pub use ports::recorded_session::RecordedSession;

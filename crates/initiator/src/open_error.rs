@@ -6,7 +6,7 @@ use lunway_iscsi::login::LoginError;
 /// Reason why a device could not be opened, a portal not be asked. Says where, what, and what may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum IscsiOpenError {
     /// The address names no target where one is needed.
     #[error("the address iscsi://{portal} names no target; `lunway discover iscsi://{portal}` lists them")]
     NoTarget {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::fence::Fence;
 use crate::ports::initiator_port::{ClaimedPort, UnitPorts};
-use crate::{IscsiUrl, OpenError, SessionOptions};
+use crate::{IscsiOpenError, IscsiUrl, SessionOptions};
 
 /// Between two looks whether another process has done opening the same disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -53,9 +53,9 @@ pub struct Predecessors {
 
 impl Predecessors {
     /// Looks for what is left. Waits for another process that is opening the same disk.
-    pub async fn find(url: &IscsiUrl, options: &SessionOptions) -> Result<Self, OpenError> {
+    pub async fn find(url: &IscsiUrl, options: &SessionOptions) -> Result<Self, IscsiOpenError> {
         let failed =
-            |error: std::io::Error| OpenError::Record { portal: url.portal(), why: error.to_string() };
+            |error: std::io::Error| IscsiOpenError::Record { portal: url.portal(), why: error.to_string() };
         let mut this = Self { url: url.clone(), found: Instant::now(), left: Vec::new(), records: None };
         if options.isid.is_some() {
             return Ok(this);
@@ -96,7 +96,7 @@ impl Predecessors {
     /// Waits until nothing of what is left can reach the disk: until `settle` has passed, and then for `barrier`, which
     /// answers when the disk has done everything that it was given before (see
     /// [`IscsiDevice::barrier`](crate::IscsiDevice::barrier)).
-    pub async fn outlast<B>(mut self, settle: Duration, barrier: impl Fn() -> B) -> Result<(), OpenError>
+    pub async fn outlast<B>(mut self, settle: Duration, barrier: impl Fn() -> B) -> Result<(), IscsiOpenError>
     where
         B: Future<Output = Result<(), BlockError>>,
     {
@@ -126,10 +126,10 @@ impl Predecessors {
     }
 
     /// The error that says so.
-    pub fn not_proven(&self, why: &str) -> OpenError {
+    pub fn not_proven(&self, why: &str) -> IscsiOpenError {
         let record =
             self.records.as_ref().map_or(String::new(), |(ports, _)| ports.directory().display().to_string());
-        OpenError::Predecessor { portals: self.portals(), why: why.to_owned(), record }
+        IscsiOpenError::Predecessor { portals: self.portals(), why: why.to_owned(), record }
     }
 
     /// Portals of the old sessions.

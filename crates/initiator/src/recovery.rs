@@ -16,7 +16,7 @@ use crate::ports::initiator_port::ClaimedPort;
 use crate::session::cache::is_power_on;
 use crate::session::{BREACHES_MAX, Session};
 use crate::unit::{Unit, UnitCell};
-use crate::{IscsiUrl, OpenError, SessionEvent, SessionOptions};
+use crate::{IscsiOpenError, IscsiUrl, SessionEvent, SessionOptions};
 
 /// First wait before an attempt; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
@@ -77,7 +77,7 @@ struct Loss {
 }
 
 impl Loss {
-    fn note(&self, error: &OpenError) {
+    fn note(&self, error: &IscsiOpenError) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
     }
 }
@@ -270,7 +270,7 @@ impl Recovery {
         loss: &Loss,
         settled: &mut bool,
         met: &mut Vec<AdditionalSense>,
-    ) -> Result<(FreshSession, Unit), OpenError> {
+    ) -> Result<(FreshSession, Unit), IscsiOpenError> {
         // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
         let hope = Some(&session.hope);
         let mut fresh =
@@ -283,13 +283,13 @@ impl Recovery {
             // Another session beside the lost one, of which it proves nothing.
             let portal = fresh.portal().to_owned();
             fresh.logout().await;
-            return Err(OpenError::OtherPort { portal });
+            return Err(IscsiOpenError::OtherPort { portal });
         }
         if !*settled {
-            let occupied = || OpenError::Occupied { portal: self.portal() };
+            let occupied = || IscsiOpenError::Occupied { portal: self.portal() };
             loss.note(&occupied());
             fresh.outwait(met).await.map_err(|error| match error {
-                OpenError::Command { .. } | OpenError::Timeout { .. } => occupied(),
+                IscsiOpenError::Command { .. } | IscsiOpenError::Timeout { .. } => occupied(),
                 other => other,
             })?;
             *settled = true;

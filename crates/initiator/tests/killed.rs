@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
-use lunway_initiator::{InitiatorPorts, IscsiDevice, IscsiUrl, OpenError, SessionOptions};
+use lunway_initiator::{InitiatorPorts, IscsiDevice, IscsiOpenError, IscsiUrl, SessionOptions};
 
 use support::line::Line;
 use support::scripted::{Act, Disk, NAME as SCRIPTED};
@@ -216,5 +216,5 @@ async fn a_directory_for_records_that_cannot_be_used_is_said() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let url = IscsiUrl::parse(&format!("iscsi://127.0.0.1:1/{NAME}/0")).unwrap();
     let error = IscsiDevice::open(url, recorded_in(file.path())).await.unwrap_err();
-    assert!(matches!(error, OpenError::Record { .. }), "{error}");
+    assert!(matches!(error, IscsiOpenError::Record { .. }), "{error}");
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, ExtentKind, PathState, Zeroing};
 use lunway_initiator::{
-    AccessState, IscsiDevice, IscsiUrl, OpenError, SessionEvent, SessionOptions, discover, inspect,
+    AccessState, IscsiDevice, IscsiOpenError, IscsiUrl, SessionEvent, SessionOptions, discover, inspect,
 };
 use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
@@ -48,7 +48,7 @@ async fn serve(extra: &str) -> (Server, SocketAddr) {
     (server, address)
 }
 
-async fn open(text: &str) -> Result<IscsiDevice, OpenError> {
+async fn open(text: &str) -> Result<IscsiDevice, IscsiOpenError> {
     IscsiDevice::open(IscsiUrl::parse(text).unwrap(), quick()).await
 }
 
@@ -162,10 +162,10 @@ async fn portals_list_targets_and_targets_tell_all() {
     assert_eq!(unit.not_ready, None);
 
     let missing = inspect(&IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/9")).unwrap(), &quick()).await;
-    assert!(matches!(missing, Err(OpenError::NoSuchLun { lun: 9, .. })));
+    assert!(matches!(missing, Err(IscsiOpenError::NoSuchLun { lun: 9, .. })));
     assert!(matches!(
         open(&format!("iscsi://{address}/{NAME}/9")).await,
-        Err(OpenError::NoSuchLun { lun: 9, .. })
+        Err(IscsiOpenError::NoSuchLun { lun: 9, .. })
     ));
     let error = open(&format!("iscsi://{address}/iqn.2026-11.com.example:none/0")).await.unwrap_err();
     assert!(error.to_string().contains("no such target"), "{error}");
@@ -184,10 +184,10 @@ async fn chap_lets_in_who_proves_it_and_tells_a_false_target() {
     let (ours, theirs) = (ours.path().display(), theirs.path().display());
     let lun = format!("{address}/{NAME}/0");
     let refused = open(&format!("iscsi://{lun}")).await.unwrap_err();
-    assert!(matches!(refused, OpenError::ChapRequired { .. }), "{refused}");
+    assert!(matches!(refused, IscsiOpenError::ChapRequired { .. }), "{refused}");
     let refused = open(&format!("iscsi://me%wrong@{lun}")).await.unwrap_err();
     assert!(
-        matches!(refused, OpenError::Login { .. }) && !refused.to_string().contains("wrong"),
+        matches!(refused, IscsiOpenError::Login { .. }) && !refused.to_string().contains("wrong"),
         "{refused}"
     );
 
@@ -326,7 +326,7 @@ async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when
     };
     turn(PortalGroupState::Standby).await;
     let refused = IscsiDevice::open(url.clone(), SessionOptions::fail_fast()).await.unwrap_err();
-    assert!(matches!(refused, OpenError::Inactive { .. }), "{refused}");
+    assert!(matches!(refused, IscsiOpenError::Inactive { .. }), "{refused}");
     let recorder = Recorder::default();
     let options = SessionOptions {
         known: Some(other.known()),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, Permit, SharedBuf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, SessionOptions, inspect};
+use lunway_initiator::{IscsiDevice, IscsiOpenError, IscsiUrl, SessionOptions, inspect};
 
 use support::scripted::{Act, Disk, NAME, SECTOR};
 use support::{Random, model, quick};
@@ -47,10 +47,10 @@ async fn a_unit_that_answers_inquiry_with_an_error_is_not_said_to_be_missing() {
         inspect(&url, &quick()).await.unwrap_err()
     };
     let aborted = refused(0x0B, 0x4B).await;
-    assert!(matches!(&aborted, OpenError::Command { command: "INQUIRY", .. }), "{aborted}");
+    assert!(matches!(&aborted, IscsiOpenError::Command { command: "INQUIRY", .. }), "{aborted}");
     assert!(aborted.to_string().contains("ABORTED COMMAND"), "{aborted}");
     let missing = refused(0x05, 0x25).await;
-    assert!(matches!(missing, OpenError::NoSuchLun { lun: 0, .. }), "{missing}");
+    assert!(matches!(missing, IscsiOpenError::NoSuchLun { lun: 0, .. }), "{missing}");
 }
 
 #[tokio::test]
@@ -601,8 +601,8 @@ async fn what_cannot_be_opened_says_why() {
     let address = disk.serve().await;
     let open =
         |text: String| async move { IscsiDevice::open(IscsiUrl::parse(&text).unwrap(), quick()).await };
-    assert!(matches!(open(format!("iscsi://{address}")).await, Err(OpenError::NoTarget { .. })));
-    assert!(matches!(open(format!("iscsi://{address}/{NAME}")).await, Err(OpenError::NoLun { .. })));
+    assert!(matches!(open(format!("iscsi://{address}")).await, Err(IscsiOpenError::NoTarget { .. })));
+    assert!(matches!(open(format!("iscsi://{address}/{NAME}")).await, Err(IscsiOpenError::NoLun { .. })));
     let closed = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
     let error = open(format!("iscsi://{closed}/{NAME}/0")).await.unwrap_err();
     assert!(error.to_string().contains(&closed.to_string()), "{error}");
@@ -610,11 +610,11 @@ async fn what_cannot_be_opened_says_why() {
     let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mute = mute.local_addr().unwrap().to_string() + &format!("/{NAME}/0");
     let error = open(format!("iscsi://{mute}")).await.unwrap_err();
-    assert!(matches!(error, OpenError::Lost { .. } | OpenError::Connect { .. }), "{error}");
+    assert!(matches!(error, IscsiOpenError::Lost { .. } | IscsiOpenError::Connect { .. }), "{error}");
 
     disk.once(CAPACITY, Act::Sense(5, 0x25, 0));
     let error = open(format!("iscsi://{address}/{NAME}/0")).await.unwrap_err();
-    assert!(matches!(error, OpenError::NoSuchLun { .. } | OpenError::Command { .. }), "{error}");
+    assert!(matches!(error, IscsiOpenError::NoSuchLun { .. } | IscsiOpenError::Command { .. }), "{error}");
 }
 
 /// It logs sessions in, answers pings, and no command nor abort: what is found out once is not waited for again.

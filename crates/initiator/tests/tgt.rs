@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, discover, inspect};
+use lunway_initiator::{IscsiDevice, IscsiOpenError, IscsiUrl, discover, inspect};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use tempfile::NamedTempFile;
 
@@ -88,7 +88,7 @@ impl Tgt {
         assert!(self.configure(), "tgtd did not come back");
     }
 
-    async fn open(&self, login: &str, query: &str) -> Result<IscsiDevice, OpenError> {
+    async fn open(&self, login: &str, query: &str) -> Result<IscsiDevice, IscsiOpenError> {
         let text = format!("iscsi://{login}127.0.0.1:{}/{NAME}/1{query}", self.port);
         IscsiDevice::open(IscsiUrl::parse(&text).unwrap(), quick()).await
     }
@@ -144,7 +144,7 @@ async fn its_controller_is_not_taken_for_a_disk() {
     let Some(tgt) = Tgt::start(&[]) else { return };
     let url = IscsiUrl::parse(&format!("iscsi://127.0.0.1:{}/{NAME}/0", tgt.port)).unwrap();
     let error = IscsiDevice::open(url, quick()).await.unwrap_err();
-    assert!(matches!(error, OpenError::NotADisk { lun: 0, .. }), "{error}");
+    assert!(matches!(error, IscsiOpenError::NotADisk { lun: 0, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -157,13 +157,13 @@ async fn chap_one_way_and_mutual() {
     ]) else {
         return;
     };
-    assert!(matches!(tgt.open("", "").await, Err(OpenError::ChapRequired { .. })));
-    assert!(matches!(tgt.open("me%wrong@", "").await, Err(OpenError::Login { .. })));
+    assert!(matches!(tgt.open("", "").await, Err(IscsiOpenError::ChapRequired { .. })));
+    assert!(matches!(tgt.open("me%wrong@", "").await, Err(IscsiOpenError::Login { .. })));
     tgt.open("me%secret-of-ours@", "").await.unwrap();
     tgt.open("me%secret-of-ours@", "?target_user=it&target_password=secret-of-its").await.unwrap();
     let refused =
         tgt.open("me%secret-of-ours@", "?target_user=it&target_password=another").await.unwrap_err();
-    assert!(matches!(refused, OpenError::Login { .. }), "{refused}");
+    assert!(matches!(refused, IscsiOpenError::Login { .. }), "{refused}");
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ impl IscsiLane {
         &self,
         options: &SessionOptions,
         detours: Detours,
-    ) -> Result<IscsiDevice, lunway_initiator::OpenError> {
+    ) -> Result<IscsiDevice, lunway_initiator::IscsiOpenError> {
         let lane = self.weak.clone();
         let attempt = self.attempt.fetch_add(1, Ordering::Relaxed) + 1;
         let observer = SharedObserver::new(move |event| {

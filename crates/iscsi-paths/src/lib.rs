@@ -27,6 +27,6 @@ mod watch;
 
 pub use address::{Address, AddressError, LaneName, MultipathUrl, PortalName};
 pub use open::IscsiMultipath;
-pub use open_error::OpenError;
+pub use open_error::PathsOpenError;
 pub use paths_file::{PathsFileError, paths_file_schema};
 pub use reservation::Registering;

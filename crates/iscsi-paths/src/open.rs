@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::address::MultipathUrl;
 use crate::lane::IscsiLane;
 use crate::local::Local;
-use crate::open_error::OpenError;
+use crate::open_error::PathsOpenError;
 use crate::reservation::{PROOF_AGE_MAX, Registrar, Standing};
 use crate::{portals, predecessors, watch};
 use lunway_multipath::plan::{Inventory, NamedLane, Plan, Wish};
@@ -55,7 +55,7 @@ pub struct IscsiMultipath {
 impl IscsiMultipath {
     /// Opens the disk. Of `options`, our name and what a command may take are used, for each lane; the rest is as
     /// [`SessionOptions::fail_fast`] has it.
-    pub async fn open(url: &MultipathUrl, options: &SessionOptions) -> Result<Self, OpenError> {
+    pub async fn open(url: &MultipathUrl, options: &SessionOptions) -> Result<Self, PathsOpenError> {
         let trusted = options.cache_survives_power_on;
         let mut options = lane_options(options);
         let command_timeout = options.command_timeout;
@@ -100,7 +100,7 @@ impl IscsiMultipath {
     }
 
     /// The plan that [`open`](Self::open) would follow, without opening anything but a session to ask for portals.
-    pub async fn plan_for(url: &MultipathUrl, options: &SessionOptions) -> Result<Plan, OpenError> {
+    pub async fn plan_for(url: &MultipathUrl, options: &SessionOptions) -> Result<Plan, PathsOpenError> {
         plan_on(url, &lane_options(options), &Machine::watch()).await
     }
 
@@ -196,7 +196,11 @@ fn lane_options(options: &SessionOptions) -> SessionOptions {
     }
 }
 
-async fn plan_on(url: &MultipathUrl, options: &SessionOptions, machine: &Machine) -> Result<Plan, OpenError> {
+async fn plan_on(
+    url: &MultipathUrl,
+    options: &SessionOptions,
+    machine: &Machine,
+) -> Result<Plan, PathsOpenError> {
     let mut wish =
         Wish { kind: url.plan, from: url.from.clone(), weights: url.weights.clone(), lanes: Vec::new() };
     for lane in &url.lanes {
@@ -208,7 +212,7 @@ async fn plan_on(url: &MultipathUrl, options: &SessionOptions, machine: &Machine
     let local = Local::look(machine);
     let inventory =
         Inventory { locals: local.ports.clone(), portals, route: &|from, to| local.route(from, to) };
-    Plan::make(&wish, &inventory).map_err(|source| OpenError::Plan { device: url.to_string(), source })
+    Plan::make(&wish, &inventory).map_err(|source| PathsOpenError::Plan { device: url.to_string(), source })
 }
 
 /// The disk that all lanes must lead to.
@@ -266,7 +270,7 @@ impl Team {
     }
 
     /// Connects all lanes. Gives those that were connected when the first one's grace was over, and what they lead to.
-    async fn connect_all(&self) -> Result<(Vec<(usize, IscsiDevice)>, Disk), OpenError> {
+    async fn connect_all(&self) -> Result<(Vec<(usize, IscsiDevice)>, Disk), PathsOpenError> {
         let attempt = |n, known| async move { (n, self.connect(n, known).await) };
         let mut attempts: FuturesUnordered<_> = (0..self.lanes.len()).map(|n| attempt(n, None)).collect();
         let (mut connected, mut failures): (Vec<(usize, IscsiDevice)>, Vec<_>) = (Vec::new(), Vec::new());
@@ -301,7 +305,7 @@ impl Team {
         }
         drop(attempts);
         let Some((first, device)) = connected.first() else {
-            return Err(OpenError::NoLane { failures: failures.join("; ") });
+            return Err(PathsOpenError::NoLane { failures: failures.join("; ") });
         };
         let disk = Disk::of(&self.lanes[*first], device);
         let strange = connected.iter().find_map(|(n, device)| Some((*n, disk.differs(device)?)));
@@ -309,7 +313,7 @@ impl Team {
             for (_, device) in connected {
                 device.close().await;
             }
-            return Err(OpenError::OtherDisk { lane: self.lanes[n].name.clone(), why });
+            return Err(PathsOpenError::OtherDisk { lane: self.lanes[n].name.clone(), why });
         }
         Ok((connected, disk))
     }
@@ -391,9 +395,9 @@ struct Failure {
     is_inactive: bool,
 }
 
-impl From<lunway_initiator::OpenError> for Failure {
-    fn from(error: lunway_initiator::OpenError) -> Self {
-        let is_inactive = matches!(error, lunway_initiator::OpenError::Inactive { .. });
+impl From<lunway_initiator::IscsiOpenError> for Failure {
+    fn from(error: lunway_initiator::IscsiOpenError) -> Self {
+        let is_inactive = matches!(error, lunway_initiator::IscsiOpenError::Inactive { .. });
         Self { text: error.to_string(), is_inactive }
     }
 }

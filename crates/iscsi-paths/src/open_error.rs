@@ -5,7 +5,7 @@ use lunway_multipath::plan::PlanError;
 /// Reason why a disk over several paths could not be opened: a sentence that names what, and what may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum PathsOpenError {
     /// A host's name has no address.
     #[error("cannot find the host {host}: {why}")]
     Resolve {
@@ -20,7 +20,7 @@ pub enum OpenError {
         /// The address without secrets.
         device: String,
         /// Underlying error.
-        source: lunway_initiator::OpenError,
+        source: lunway_initiator::IscsiOpenError,
     },
     /// No plan could be made.
     #[error("cannot plan paths to {device}: {source}")]
@@ -34,7 +34,7 @@ pub enum OpenError {
     #[error(transparent)]
     Before {
         /// Error that describes what is in the way.
-        source: lunway_initiator::OpenError,
+        source: lunway_initiator::IscsiOpenError,
     },
     /// No lane could be connected.
     #[error("no lane could be connected: {failures}")]

@@ -8,14 +8,17 @@ use lunway_initiator::{IscsiUrl, SessionOptions, TargetRecord};
 use tokio::time::timeout;
 
 use crate::address::{MultipathUrl, PortalName};
-use crate::open_error::OpenError;
+use crate::open_error::PathsOpenError;
 use lunway_multipath::plan::Portal;
 
 /// For the answer to a host's name.
 const RESOLVE_TIME: Duration = Duration::from_secs(5);
 
 /// The portals that were named; where only one was, all that the target tells of.
-pub(crate) async fn find(url: &MultipathUrl, options: &SessionOptions) -> Result<Vec<Portal>, OpenError> {
+pub(crate) async fn find(
+    url: &MultipathUrl,
+    options: &SessionOptions,
+) -> Result<Vec<Portal>, PathsOpenError> {
     if url.portals.is_empty() {
         let told = told(url, options).await?;
         if !told.is_empty() {
@@ -26,7 +29,7 @@ pub(crate) async fn find(url: &MultipathUrl, options: &SessionOptions) -> Result
 }
 
 /// Returns the portals that were named. A portal whose host has no address now is left out, if there is another.
-async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, OpenError> {
+async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, PathsOpenError> {
     let first = PortalName { host: url.base.host.clone(), port: url.base.port, target: None };
     let (mut portals, mut failure) = (Vec::new(), None);
     for name in std::iter::once(&first).chain(&url.portals) {
@@ -48,7 +51,7 @@ async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, OpenError> {
 }
 
 /// Returns the portals that the target reports (SendTargets), asked from one local address after the other.
-async fn told(url: &MultipathUrl, options: &SessionOptions) -> Result<Vec<Portal>, OpenError> {
+async fn told(url: &MultipathUrl, options: &SessionOptions) -> Result<Vec<Portal>, PathsOpenError> {
     let mut from = url.from.iter().copied().map(Some).collect::<Vec<_>>();
     if from.is_empty() {
         from.push(None);
@@ -61,7 +64,7 @@ async fn told(url: &MultipathUrl, options: &SessionOptions) -> Result<Vec<Portal
             break;
         }
     }
-    let found = outcome.map_err(|source| OpenError::Discover { device: url.to_string(), source })?;
+    let found = outcome.map_err(|source| PathsOpenError::Discover { device: url.to_string(), source })?;
     let mut portals = Vec::new();
     for (address, group) in of_target(&found, url.base.target.as_deref().unwrap_or_default()) {
         let Ok((host, port)) = IscsiUrl::parse_portal(address) else { continue };
@@ -96,8 +99,12 @@ fn of_target<'a>(found: &'a [TargetRecord], target: &str) -> &'a [(String, u16)]
 }
 
 /// The first address of a host, of the family of `from` where that is given.
-pub(crate) async fn resolve(host: &str, port: u16, from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
-    let failed = |why: String| OpenError::Resolve { host: host.to_owned(), why };
+pub(crate) async fn resolve(
+    host: &str,
+    port: u16,
+    from: Option<IpAddr>,
+) -> Result<SocketAddr, PathsOpenError> {
+    let failed = |why: String| PathsOpenError::Resolve { host: host.to_owned(), why };
     let found: Vec<SocketAddr> = match timeout(RESOLVE_TIME, tokio::net::lookup_host((host, port))).await {
         Ok(Ok(addresses)) => addresses.collect(),
         Ok(Err(error)) => return Err(failed(error.to_string())),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lunway_block::BlockError;
 use lunway_initiator::{IscsiDevice, IscsiUrl, Predecessors, SessionOptions};
 
-use crate::open_error::OpenError;
+use crate::open_error::PathsOpenError;
 use lunway_multipath::Unproven;
 
 /// Ends the sessions that earlier processes of this host have left, over all `paths` of the disk. What cannot be
@@ -13,7 +13,7 @@ use lunway_multipath::Unproven;
 pub(crate) async fn reinstate(
     mut paths: Vec<IscsiUrl>,
     options: &SessionOptions,
-) -> Result<Vec<Predecessors>, OpenError> {
+) -> Result<Vec<Predecessors>, PathsOpenError> {
     // Sessions belong to a target's name. In an order that is the same for all processes, as each name is opened by one
     // at a time.
     let name = |path: &IscsiUrl| path.target.as_ref().map(|name| name.to_ascii_lowercase());
@@ -34,7 +34,7 @@ pub(crate) async fn outlast(
     lanes: &[(usize, IscsiDevice)],
     settle: Duration,
     unproven: Unproven,
-) -> Result<(), OpenError> {
+) -> Result<(), PathsOpenError> {
     for before in left {
         if unproven == Unproven::Fail {
             return Err(failed(before.not_proven("unproven=fail")));
@@ -56,6 +56,6 @@ async fn barrier(lanes: &[(usize, IscsiDevice)]) -> Result<(), BlockError> {
     outcome
 }
 
-fn failed(source: lunway_initiator::OpenError) -> OpenError {
-    OpenError::Before { source }
+fn failed(source: lunway_initiator::IscsiOpenError) -> PathsOpenError {
+    PathsOpenError::Before { source }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunway_block::spec::RbdName;
 
-use crate::OpenError;
+use crate::RbdOpenError;
 use crate::library::{Library, Pool, Rados};
 
 /// Length of an fsid as text, with the zero behind it.
@@ -29,26 +29,26 @@ unsafe impl Sync for Cluster {}
 
 impl Cluster {
     /// Connects. Blocks, at most for the name's time limit.
-    pub(crate) fn connect(library: &'static Library, name: &RbdName) -> Result<Self, OpenError> {
+    pub(crate) fn connect(library: &'static Library, name: &RbdName) -> Result<Self, RbdOpenError> {
         let cluster = name.cluster.as_deref().unwrap_or("ceph");
         let user = format!("client.{}", name.id.as_deref().unwrap_or("admin"));
         let mut rados = ptr::null_mut();
         let (cluster, user) = (c_string(cluster)?, c_string(&user)?);
         // SAFETY: the texts end with zero and outlive the call, which fills `rados`.
         let answer = unsafe { (library.rados_create2)(&mut rados, cluster.as_ptr(), user.as_ptr(), 0) };
-        OpenError::of(answer, name, "making a client")?;
+        RbdOpenError::of(answer, name, "making a client")?;
         // Its end shuts the client down from here on.
         let mut connected = Self { library, rados, pool: ptr::null_mut() };
         connected.configure(name)?;
         // SAFETY: the handle is live.
-        OpenError::of(unsafe { (library.rados_connect)(rados) }, name, "connecting to the cluster")?;
+        RbdOpenError::of(unsafe { (library.rados_connect)(rados) }, name, "connecting to the cluster")?;
         let pool = c_string(&name.pool)?;
         // SAFETY: as above; the text ends with zero.
         let answer = unsafe { (library.rados_ioctx_create)(rados, pool.as_ptr(), &mut connected.pool) };
         if answer == -libc::ENOENT {
-            return Err(OpenError::NoPool { name: name.to_string(), pool: name.pool.clone() });
+            return Err(RbdOpenError::NoPool { name: name.to_string(), pool: name.pool.clone() });
         }
-        OpenError::of(answer, name, "opening the pool")?;
+        RbdOpenError::of(answer, name, "opening the pool")?;
         if let Some(namespace) = &name.namespace {
             let namespace = c_string(namespace)?;
             // SAFETY: as above.
@@ -57,7 +57,7 @@ impl Cluster {
         Ok(connected)
     }
 
-    fn configure(&self, name: &RbdName) -> Result<(), OpenError> {
+    fn configure(&self, name: &RbdName) -> Result<(), RbdOpenError> {
         let file = name.conf.as_ref().map(|path| c_string(&path.to_string_lossy())).transpose()?;
         let file_text = file.as_ref().map_or(ptr::null(), |path| path.as_ptr());
         // SAFETY: the handle is live, the text is null (the usual places) or ends with zero.
@@ -65,7 +65,7 @@ impl Cluster {
         if answer < 0 {
             let conf = name.conf.as_ref().map(|path| path.display().to_string());
             let source = std::io::Error::from_raw_os_error(-answer);
-            return Err(OpenError::Configuration { conf: conf.unwrap_or_default(), source });
+            return Err(RbdOpenError::Configuration { conf: conf.unwrap_or_default(), source });
         }
         let seconds = limit(name).as_secs().max(1).to_string();
         let keyring = name.keyring.as_ref().map(|path| path.display().to_string());
@@ -84,7 +84,7 @@ impl Cluster {
             // SAFETY: as above.
             let answer =
                 unsafe { (self.library.rados_conf_set)(self.rados, key_text.as_ptr(), value.as_ptr()) };
-            OpenError::of(answer, name, &format!("setting {key}"))?;
+            RbdOpenError::of(answer, name, &format!("setting {key}"))?;
         }
         Ok(())
     }
@@ -144,8 +144,8 @@ pub(crate) fn limit(name: &RbdName) -> Duration {
 }
 
 /// A text for the library.
-pub(crate) fn c_string(text: &str) -> Result<CString, OpenError> {
-    CString::new(text).map_err(|_| OpenError::ZeroInName)
+pub(crate) fn c_string(text: &str) -> Result<CString, RbdOpenError> {
+    CString::new(text).map_err(|_| RbdOpenError::ZeroInName)
 }
 
 /// The text in a buffer that the library has filled.

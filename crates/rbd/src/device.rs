@@ -12,7 +12,7 @@ use lunway_block::{
     Permit, ResizeCallback, SharedBuf, Unmap, Zeroing,
 };
 
-use crate::OpenError;
+use crate::RbdOpenError;
 use crate::cluster::{Cluster, limit};
 use crate::gate::Gate;
 use crate::image::Image;
@@ -98,10 +98,10 @@ impl RbdDevice {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: the library or the image is missing, another client writes, or what the cluster said.
-    pub async fn open(name: &RbdName, options: &RbdOptions) -> Result<Self, OpenError> {
+    /// [`RbdOpenError`]: the library or the image is missing, another client writes, or what the cluster said.
+    pub async fn open(name: &RbdName, options: &RbdOptions) -> Result<Self, RbdOpenError> {
         let started = Lane::start();
-        let lane = started.map_err(|source| OpenError::Failed {
+        let lane = started.map_err(|source| RbdOpenError::Failed {
             name: name.to_string(),
             doing: "starting a thread".to_owned(),
             source,
@@ -110,7 +110,7 @@ impl RbdDevice {
         let opening = lane.io(move || Ok(Ready::open(&name_there, &options)));
         let ready = opening
             .await
-            .map_err(|error| OpenError::Shape { name: name.to_string(), why: error.to_string() })??;
+            .map_err(|error| RbdOpenError::Shape { name: name.to_string(), why: error.to_string() })??;
         let shared = Arc::new(Shared {
             image: ready.image,
             gate: Gate::default(),
@@ -128,11 +128,11 @@ impl RbdDevice {
         let device = Self { shared };
         let watching = Arc::clone(&device.shared);
         let watched = device.shared.lane.io(move || Ok(Shared::watch(&watching)));
-        let failed = |why: String| OpenError::Shape { name: name.to_string(), why };
+        let failed = |why: String| RbdOpenError::Shape { name: name.to_string(), why };
         watched
             .await
             .map_err(|error| failed(error.to_string()))?
-            .map_err(|errno| OpenError::failed(errno, name, "watching the image"))?;
+            .map_err(|errno| RbdOpenError::failed(errno, name, "watching the image"))?;
         Ok(device)
     }
 }
@@ -158,9 +158,9 @@ struct Ready {
 }
 
 impl Ready {
-    fn open(name: &RbdName, options: &RbdOptions) -> Result<Self, OpenError> {
+    fn open(name: &RbdName, options: &RbdOptions) -> Result<Self, RbdOpenError> {
         let library = Library::load(options.library.as_deref())?;
-        let failed = |doing: &'static str| move |errno| OpenError::failed(errno, name, doing);
+        let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
         let read_only = options.read_only || name.snapshot.is_some();
         let image = Image::open(Cluster::connect(library, name)?, name, read_only)?;
         if !read_only {
@@ -171,7 +171,7 @@ impl Ready {
         let plain = Geometry::plain(size).with_sector(options.sector);
         if plain.size != size {
             let why = format!("{size} bytes are not whole sectors of {} bytes", options.sector);
-            return Err(OpenError::Shape { name: name.to_string(), why });
+            return Err(RbdOpenError::Shape { name: name.to_string(), why });
         }
         let shape = Geometry {
             physical_sector: PHYSICAL_SECTOR,

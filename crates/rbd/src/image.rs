@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use lunway_block::spec::RbdName;
 
-use crate::OpenError;
+use crate::RbdOpenError;
 use crate::cluster::{Cluster, c_string, string_of};
 use crate::library::{ConfigOption, ImageHandle, ImageInfo, Updated, Watcher};
 
@@ -38,7 +38,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// Opens the image, or its snapshot. Blocks.
-    pub(crate) fn open(cluster: Cluster, name: &RbdName, read_only: bool) -> Result<Self, OpenError> {
+    pub(crate) fn open(cluster: Cluster, name: &RbdName, read_only: bool) -> Result<Self, RbdOpenError> {
         let (image, mut handle) = (c_string(&name.image)?, ptr::null_mut());
         let snapshot = name.snapshot.as_deref().map(c_string).transpose()?;
         let snapshot_text = snapshot.as_ref().map_or(ptr::null(), |text| text.as_ptr());
@@ -48,9 +48,9 @@ impl Image {
         // which fills `handle`.
         let answer = unsafe { open(cluster.pool, image.as_ptr(), &mut handle, snapshot_text) };
         if answer == -libc::ENOENT {
-            return Err(OpenError::NoImage { name: name.to_string() });
+            return Err(RbdOpenError::NoImage { name: name.to_string() });
         }
-        OpenError::of(answer, name, "opening the image")?;
+        RbdOpenError::of(answer, name, "opening the image")?;
         Ok(Self { handle: AtomicPtr::new(handle), cluster })
     }
 

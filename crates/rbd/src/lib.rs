@@ -37,4 +37,4 @@ mod open_error;
 mod request;
 
 pub use device::{RbdDevice, RbdOptions};
-pub use open_error::OpenError;
+pub use open_error::RbdOpenError;

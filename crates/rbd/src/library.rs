@@ -13,7 +13,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::OpenError;
+use crate::RbdOpenError;
 
 /// Names of the libraries with the version of their interface, which they have had since 2009 and 2010: the names
 /// without one come with the headers only.
@@ -74,7 +74,7 @@ macro_rules! functions {
         }
 
         impl Library {
-            fn bind(loaded: &Loaded) -> Result<Self, OpenError> {
+            fn bind(loaded: &Loaded) -> Result<Self, RbdOpenError> {
                 Ok(Self {
                     $($name: {
                         // SAFETY: the type beside the name is the prototype of this function in Ceph's headers, which
@@ -83,7 +83,7 @@ macro_rules! functions {
                         let found = unsafe {
                             loaded.$library.get::<unsafe extern "C" fn($($argument),*) $(-> $answer)?>(stringify!($name))
                         };
-                        *found.map_err(|_| OpenError::TooOld { missing: stringify!($name) })?
+                        *found.map_err(|_| RbdOpenError::TooOld { missing: stringify!($name) })?
                     },)*
                 })
             }
@@ -142,10 +142,10 @@ struct Loaded {
 impl Library {
     /// The functions of the installed libraries, or of one file that has them all (for tests). Loaded once for a
     /// process and never unloaded: their threads and thread-local data live as long as it does.
-    pub(crate) fn load(at: Option<&Path>) -> Result<&'static Self, OpenError> {
+    pub(crate) fn load(at: Option<&Path>) -> Result<&'static Self, RbdOpenError> {
         static LOADED: Mutex<Option<HashMap<Option<PathBuf>, &'static Library>>> = Mutex::new(None);
         if cfg!(target_feature = "crt-static") {
-            return Err(OpenError::Static);
+            return Err(RbdOpenError::Static);
         }
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = loaded.get_or_insert_default();
@@ -157,7 +157,7 @@ impl Library {
         let load = |path: PathBuf| {
             // SAFETY: what these libraries do when they are loaded (constructors of C++) has no conditions.
             let library = unsafe { libloading::Library::new(&path) };
-            library.map_err(|source| OpenError::NoLibrary { library: path.display().to_string(), source })
+            library.map_err(|source| RbdOpenError::NoLibrary { library: path.display().to_string(), source })
         };
         let both = Box::leak(Box::new(Loaded { rados: load(file(RADOS))?, rbd: load(file(RBD))? }));
         let library: &'static Self = Box::leak(Box::new(Self::bind(both)?));

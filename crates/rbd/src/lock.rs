@@ -2,7 +2,7 @@
 
 use lunway_block::spec::RbdName;
 
-use crate::OpenError;
+use crate::RbdOpenError;
 use crate::image::Image;
 
 /// Attempts to take a lock that changes hands meanwhile.
@@ -17,10 +17,10 @@ const ATTEMPTS: usize = 3;
 ///
 /// Fencing comes before the lock is broken, and the map that says so is waited for on this client's connection:
 /// otherwise a write of the old owner that is still on its way could land behind the first one from here.
-pub(crate) fn take(image: &Image, name: &RbdName) -> Result<(), OpenError> {
-    let failed = |doing: &'static str| move |errno| OpenError::failed(errno, name, doing);
+pub(crate) fn take(image: &Image, name: &RbdName) -> Result<(), RbdOpenError> {
+    let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
     if !image.can_lock().map_err(failed("asking for its features"))? {
-        return Err(OpenError::NoLock { name: name.to_string(), image: name.image_path() });
+        return Err(RbdOpenError::NoLock { name: name.to_string(), image: name.image_path() });
     }
     let mut attempts = 0;
     loop {
@@ -36,7 +36,7 @@ pub(crate) fn take(image: &Image, name: &RbdName) -> Result<(), OpenError> {
                     Err(errno) => return Err(failed("breaking its lock")(errno)),
                 }
             } else if image.watchers().map_err(failed("asking who has it open"))?.contains(owner) {
-                return Err(OpenError::Held { name: name.to_string(), holder: owner.clone() });
+                return Err(RbdOpenError::Held { name: name.to_string(), holder: owner.clone() });
             }
         }
         match image.lock() {

@@ -7,7 +7,7 @@ use lunway_block::spec::RbdName;
 /// Reason why an image could not be opened, a sentence that names it and says what would help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum RbdOpenError {
     /// A build that can load nothing.
     #[error("this build of lunway is static and cannot load librbd: use the one for glibc")]
     Static,
@@ -94,7 +94,7 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl RbdOpenError {
     pub(crate) fn failed(errno: i32, name: &RbdName, doing: &str) -> Self {
         let source = io::Error::from_raw_os_error(-errno);
         Self::Failed { name: name.to_string(), doing: doing.to_owned(), source }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lunway_block::spec::{DeviceSpec, RbdName};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Fate};
 use lunway_foreign::ceph::{Ceph, Store};
-use lunway_rbd::{OpenError, RbdDevice, RbdOptions};
+use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions};
 
 /// More than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ fn name(text: &str) -> RbdName {
     }
 }
 
-async fn open(text: &str) -> Result<RbdDevice, OpenError> {
+async fn open(text: &str) -> Result<RbdDevice, RbdOpenError> {
     RbdDevice::open(&name(text), &RbdOptions::default()).await
 }
 
@@ -53,7 +53,7 @@ async fn images_snapshots_clones_sizes_and_locks_are_those_of_ceph() {
     put(&disk, 5 * 1024, 2).await.unwrap();
 
     // A second writer of our own, and one of Ceph's.
-    let Err(OpenError::Held { holder, .. }) = open(&at("disk")).await else { panic!("two writers") };
+    let Err(RbdOpenError::Held { holder, .. }) = open(&at("disk")).await else { panic!("two writers") };
     assert!(ceph.run("rbd", &["lock", "ls", "disk"]).contains(&holder), "{holder}");
     let bench = ["bench", "--io-type", "write", "--io-total", "4096", "--io-size", "4096", "disk"];
     let mut other = std::process::Command::new("timeout");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lunway_block::spec::{DeviceSpec, RbdName};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Fate, Permit, Unmap, Zeroing};
-use lunway_rbd::{OpenError, RbdDevice, RbdOptions};
+use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions};
 use tempfile::TempDir;
 
 const SIZE: u64 = 4 << 20;
@@ -56,7 +56,7 @@ impl Script {
         }
     }
 
-    async fn open_as(&self, options: &str, read_only: bool) -> Result<RbdDevice, OpenError> {
+    async fn open_as(&self, options: &str, read_only: bool) -> Result<RbdDevice, RbdOpenError> {
         let with = RbdOptions { read_only, library: Some(library()), ..RbdOptions::default() };
         RbdDevice::open(&self.name("rbd/disk", options), &with).await
     }
@@ -126,7 +126,7 @@ async fn closing_waits_for_what_is_under_way_and_refuses_the_rest() {
 async fn a_second_writer_is_refused_and_told_who_writes() {
     let script = Script::new("");
     let first = script.open().await;
-    let Err(OpenError::Held { holder, .. }) = script.open_as("", false).await else {
+    let Err(RbdOpenError::Held { holder, .. }) = script.open_as("", false).await else {
         panic!("two writers");
     };
     let message = script.open_as("", false).await.err().unwrap().to_string();
@@ -141,13 +141,16 @@ async fn a_second_writer_is_refused_and_told_who_writes() {
     let other = RbdDevice::open(&script.name("rbd/other", ""), &with).await.unwrap();
     assert!(!first.identity().is_same_disk(&other.identity()), "{:?}", other.identity());
     // Who is named wrongly is not fenced.
-    assert!(matches!(script.open_as("&break_lock=127.0.0.1:0/0", false).await, Err(OpenError::Held { .. })));
+    assert!(matches!(
+        script.open_as("&break_lock=127.0.0.1:0/0", false).await,
+        Err(RbdOpenError::Held { .. })
+    ));
     assert_eq!(put(&first, 2).await, Ok(()));
     first.close().await.unwrap();
     script.open().await.close().await.unwrap();
     // One that has died loses the lock without a word.
     let first = script.open().await;
-    let Err(OpenError::Held { holder, .. }) = script.open_as("", false).await else {
+    let Err(RbdOpenError::Held { holder, .. }) = script.open_as("", false).await else {
         panic!("two writers");
     };
     script.says(&format!("dead {holder}"));
@@ -162,7 +165,7 @@ async fn no_write_of_a_fenced_client_lands_and_it_stays_fenced() {
     let script = Script::new("");
     let old = script.open().await;
     assert_eq!(put(&old, 1).await, Ok(()));
-    let Err(OpenError::Held { holder, .. }) = script.open_as("", false).await else {
+    let Err(RbdOpenError::Held { holder, .. }) = script.open_as("", false).await else {
         panic!("two writers");
     };
     // On its way while the other takes over.

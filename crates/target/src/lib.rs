@@ -72,10 +72,10 @@ pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
-    ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FileDiffers,
-    FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations, OpenDevice, OpenError,
-    OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError, SnapshotHandle, SnapshotOrder,
-    SnapshotSummary, StartError, UnansweredDevice,
+    BackEndError, ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary,
+    FileDiffers, FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations,
+    OpenDevice, OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError, SnapshotHandle,
+    SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
 };
 pub use source::SourceHost;
 pub use source_quota::SourceQuota;

@@ -36,17 +36,17 @@ const EXTENTS_MAX: usize = 65_536;
 /// Reason why a VHDX file could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {}: {source}{}", path.display(), remedy(source))]
-pub struct OpenError {
+pub struct VhdxDeviceOpenError {
     /// The file.
     pub path: PathBuf,
     /// Error of the file or its parents.
-    pub source: lunway_vhdx::OpenError,
+    pub source: lunway_vhdx::VhdxOpenError,
 }
 
 /// Alternative to what was refused, as the end of a sentence.
-fn remedy(refused: &lunway_vhdx::OpenError) -> &'static str {
+fn remedy(refused: &lunway_vhdx::VhdxOpenError) -> &'static str {
     match refused {
-        lunway_vhdx::OpenError::WriteProtected { .. } | lunway_vhdx::OpenError::ReadOnlyDevice => {
+        lunway_vhdx::VhdxOpenError::WriteProtected { .. } | lunway_vhdx::VhdxOpenError::ReadOnlyDevice => {
             "; `readonly:` before its name opens it for reading"
         }
         _ => "",
@@ -117,11 +117,11 @@ impl VhdxDevice {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong and where.
-    pub fn open(path: &Path, read_only: bool) -> Result<Self, OpenError> {
-        let failed = |source| OpenError { path: path.to_owned(), source };
+    /// [`VhdxDeviceOpenError`], which says what is wrong and where.
+    pub fn open(path: &Path, read_only: bool) -> Result<Self, VhdxDeviceOpenError> {
+        let failed = |source| VhdxDeviceOpenError { path: path.to_owned(), source };
         let options = if read_only { VhdxOpenOptions::read_only() } else { VhdxOpenOptions::writable() };
-        let access = |what, source| failed(lunway_vhdx::OpenError::Access { what, source });
+        let access = |what, source| failed(lunway_vhdx::VhdxOpenError::Access { what, source });
         let random = |error: getrandom::Error| {
             access("asking for random numbers", std::io::Error::other(error.to_string()))
         };
@@ -136,7 +136,7 @@ impl VhdxDevice {
             found if read_only || found.is_empty() => Ok(()),
             found => {
                 let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-                Err(lunway_vhdx::OpenError::IsParent(names.join(", ")))
+                Err(lunway_vhdx::VhdxOpenError::IsParent(names.join(", ")))
             }
         };
         // Children that are open lock it, which would be a worse reason.
@@ -163,10 +163,13 @@ impl VhdxDevice {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub fn open_on(device: Arc<dyn BlockDevice>, read_only: bool) -> Result<Self, lunway_vhdx::OpenError> {
+    pub fn open_on(
+        device: Arc<dyn BlockDevice>,
+        read_only: bool,
+    ) -> Result<Self, lunway_vhdx::VhdxOpenError> {
         let read_only = read_only || device.geometry().read_only;
         let options = if read_only { VhdxOpenOptions::read_only() } else { VhdxOpenOptions::writable() };
-        let guids = random_guids().map_err(|error| lunway_vhdx::OpenError::Access {
+        let guids = random_guids().map_err(|error| lunway_vhdx::VhdxOpenError::Access {
             what: "asking for random numbers",
             source: std::io::Error::other(error.to_string()),
         })?;

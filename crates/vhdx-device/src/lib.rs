@@ -18,7 +18,7 @@
 //! | `range` | ranges of files that copies share |
 //! | `resize` | another size |
 //! | `snapshot` | going on in a new file, whose parent the old one becomes |
-//! | [`OpenError`] | why a file is not one |
+//! | [`VhdxDeviceOpenError`] | why a file is not one |
 //! | `guids` | random GUIDs for the engine |
 
 mod backing;
@@ -36,5 +36,5 @@ mod room;
 mod snapshot;
 mod unopened;
 
-pub use device::{OpenError, VhdxDevice};
+pub use device::{VhdxDevice, VhdxDeviceOpenError};
 pub use guids::random_guids;

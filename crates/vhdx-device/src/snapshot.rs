@@ -19,7 +19,7 @@ use lunway_block::{BlockError, SnapshotCommit};
 use lunway_occupancy::announce;
 use lunway_vhdx::merge::PENDING;
 use lunway_vhdx::{
-    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, OpenError, VhdxOpenOptions, create, open_file,
+    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, VhdxOpenError, VhdxOpenOptions, create, open_file,
     relative_path, rename_new,
 };
 
@@ -151,7 +151,7 @@ fn new_leaf(file: &Locked, pending: &Path, relative: &str) -> Result<[Disk<Backi
 
 /// Finishes a snapshot that a kill has stopped after its commit: the new file gets its name. Nothing happens where
 /// there is nothing to finish.
-pub(crate) fn finish(leaf: &Path) -> Result<(), OpenError> {
+pub(crate) fn finish(leaf: &Path) -> Result<(), VhdxOpenError> {
     let pending = pending(leaf);
     if leaf.symlink_metadata().is_ok() || !pending.is_file() {
         return Ok(());
@@ -159,7 +159,7 @@ pub(crate) fn finish(leaf: &Path) -> Result<(), OpenError> {
     // A file that the base has outlived stays what it is.
     Chain::open_files(&pending, folder(&pending), &VhdxOpenOptions::read_only(), no_guids)?;
     let named = rename_new(&pending, leaf);
-    named.map_err(|source| OpenError::Access { what: "renaming the new file of a snapshot", source })?;
+    named.map_err(|source| VhdxOpenError::Access { what: "renaming the new file of a snapshot", source })?;
     tracing::info!(leaf = %leaf.display(), "finished a snapshot that was stopped after its commit");
     Ok(())
 }
@@ -173,21 +173,23 @@ fn pending(leaf: &Path) -> PathBuf {
 
 /// Exchanges the lock of an open file, with an instant between in which another may take the file. File systems without
 /// locks: as much as they allow.
-pub(crate) fn lock(file: &File, writable: bool) -> Result<(), OpenError> {
+pub(crate) fn lock(file: &File, writable: bool) -> Result<(), VhdxOpenError> {
     match if writable { file.try_lock() } else { file.try_lock_shared() } {
         Ok(()) => {
             announce(file, writable);
             Ok(())
         }
         Err(fs::TryLockError::WouldBlock) => {
-            Err(OpenError::InUse { by: lunway_occupancy::lock_holder(file) })
+            Err(VhdxOpenError::InUse { by: lunway_occupancy::lock_holder(file) })
         }
         Err(fs::TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(()),
-        Err(fs::TryLockError::Error(source)) => Err(OpenError::Access { what: "locking the file", source }),
+        Err(fs::TryLockError::Error(source)) => {
+            Err(VhdxOpenError::Access { what: "locking the file", source })
+        }
     }
 }
 
 /// Converts a refusal of the engine to an error of a device.
-fn told(error: OpenError) -> BlockError {
+fn told(error: VhdxOpenError) -> BlockError {
     BlockError::Snapshot { why: error.to_string() }
 }

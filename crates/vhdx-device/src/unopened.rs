@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockError;
-use lunway_vhdx::{Chain, Disk, OpenError, VhdxOpenOptions};
+use lunway_vhdx::{Chain, Disk, VhdxOpenError, VhdxOpenOptions};
 
 use crate::backing::{Backing, Locked};
 use crate::chain_state::{Alone, ChainState};
@@ -90,8 +90,8 @@ impl Unopened {
         }
     }
 
-    fn chain(&self) -> Result<Chain<Backing>, OpenError> {
-        let access = |what, source| OpenError::Access { what, source };
+    fn chain(&self) -> Result<Chain<Backing>, VhdxOpenError> {
+        let access = |what, source| VhdxOpenError::Access { what, source };
         // After a snapshot that failed it is shared.
         snapshot::lock(&self.file, true)?;
         let guids = random_guids()
@@ -112,7 +112,7 @@ impl Unopened {
                     "leads to {}, which is another file than the parent that was open: give the name back to that one",
                     path.display()
                 );
-                return Err(OpenError::Chain(why));
+                return Err(VhdxOpenError::Chain(why));
             }
         }
         Ok(chain)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, SegmentSource, Stop, WritePlan};
-use crate::error::{DiskError, OpenError};
+use crate::error::{DiskError, VhdxOpenError};
 use crate::format::GuidSource;
 use crate::open::VhdxOpenOptions;
 use crate::storage::{Storage, open_as_parent, open_file};
@@ -56,7 +56,7 @@ impl Chain<File> {
         root: &Path,
         options: &VhdxOpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, VhdxOpenError> {
         let disk = Disk::open(open_file(path, !options.read_only)?, options, guids())?;
         Self::with_parents(vec![disk], &[path.to_owned()], root, options, guids)
     }
@@ -68,7 +68,7 @@ impl Chain<File> {
         root: &Path,
         options: &VhdxOpenOptions,
         guids: impl FnMut() -> Box<dyn GuidSource>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, VhdxOpenError> {
         Self::of_disks(disks, paths, root, options, guids)
     }
 }
@@ -81,8 +81,9 @@ impl<S: Storage + From<File>> Chain<S> {
         root: &Path,
         options: &VhdxOpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
-    ) -> Result<Self, OpenError> {
-        let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
+    ) -> Result<Self, VhdxOpenError> {
+        let canonical =
+            |path: &Path| path.canonicalize().map_err(VhdxOpenError::access("looking for the file"));
         let root = canonical(root)?;
         let mut paths = paths.iter().map(|path| canonical(path)).collect::<Result<Vec<_>, _>>()?;
         let mut path = paths.last().cloned().unwrap_or_default();
@@ -90,10 +91,10 @@ impl<S: Storage + From<File>> Chain<S> {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let parent = locator.find(folder, &root)?;
             if paths.contains(&parent) {
-                return Err(OpenError::Chain(format!("leads back to {}", parent.display())));
+                return Err(VhdxOpenError::Chain(format!("leads back to {}", parent.display())));
             }
             if disks.len() >= CHAIN_FILES_MAX {
-                return Err(OpenError::Chain(format!("has more than {CHAIN_FILES_MAX} files")));
+                return Err(VhdxOpenError::Chain(format!("has more than {CHAIN_FILES_MAX} files")));
             }
             let options =
                 VhdxOpenOptions { cached_pages: options.cached_pages, ..VhdxOpenOptions::read_only() };
@@ -107,10 +108,10 @@ impl<S: Storage + From<File>> Chain<S> {
 
 impl<S: Storage> Chain<S> {
     /// Puts a chain together, the disk first, and checks that each is the parent that its child was made on.
-    pub fn new(disks: Vec<Disk<S>>) -> Result<Self, OpenError> {
+    pub fn new(disks: Vec<Disk<S>>) -> Result<Self, VhdxOpenError> {
         let chain = Self::upper(disks)?;
         match chain.disks.last().map(|last| &last.parameters().locator) {
-            Some(Some(locator)) => Err(OpenError::NoParent(
+            Some(Some(locator)) => Err(VhdxOpenError::NoParent(
                 locator.get(crate::Locator::RELATIVE).unwrap_or("a file that was not given").into(),
             )),
             _ => Ok(chain),
@@ -118,29 +119,29 @@ impl<S: Storage> Chain<S> {
     }
 
     /// The same without its base: what only the base has is told as [`SegmentSource::Parent`], and cannot be read.
-    pub fn upper(disks: Vec<Disk<S>>) -> Result<Self, OpenError> {
+    pub fn upper(disks: Vec<Disk<S>>) -> Result<Self, VhdxOpenError> {
         for pair in disks.windows(2) {
             let (child, parent) = (&pair[0], &pair[1]);
             let Some(locator) = &child.parameters().locator else {
-                return Err(OpenError::ParentUnfit(
+                return Err(VhdxOpenError::ParentUnfit(
                     "a disk without a parent locator was given a parent".into(),
                 ));
             };
             if !locator.matches(parent.data_write_guid()) {
                 let (expected, found) = (locator.linkage(), parent.data_write_guid());
-                return Err(OpenError::ParentChanged { expected, found });
+                return Err(VhdxOpenError::ParentChanged { expected, found });
             }
             let [ours, theirs] = [child, parent].map(|disk| disk.parameters().logical_sector);
             if ours != theirs {
                 let problem = format!("the child has sectors of {ours} bytes, the parent of {theirs}");
-                return Err(OpenError::ParentUnfit(problem));
+                return Err(VhdxOpenError::ParentUnfit(problem));
             }
             if !parent.is_read_only() {
-                return Err(OpenError::ParentUnfit("a parent must be open for reading only".into()));
+                return Err(VhdxOpenError::ParentUnfit("a parent must be open for reading only".into()));
             }
         }
         match disks.is_empty() {
-            true => Err(OpenError::Chain("has no file".into())),
+            true => Err(VhdxOpenError::Chain("has no file".into())),
             false => Ok(Self { disks, paths: Vec::new() }),
         }
     }

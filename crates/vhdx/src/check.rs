@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{HEADER_OFFSETS, Header, MIB, PAGE};
 use crate::log::replay::View;
 use crate::metadata::Parameters;
@@ -56,15 +56,15 @@ impl Report {
         self.worst = worst;
     }
 
-    fn add_error(&mut self, error: OpenError) {
+    fn add_error(&mut self, error: VhdxOpenError) {
         match error {
-            OpenError::Corrupt { place, offset, problem } => {
+            VhdxOpenError::Corrupt { place, offset, problem } => {
                 self.add(AnomalySeverity::Damage, place, offset, problem);
             }
-            OpenError::Lost { place, offset, problem } => {
+            VhdxOpenError::Lost { place, offset, problem } => {
                 self.add(AnomalySeverity::Loss, place, offset, problem);
             }
-            OpenError::Unsupported { place, offset, problem } => {
+            VhdxOpenError::Unsupported { place, offset, problem } => {
                 self.add(
                     AnomalySeverity::Damage,
                     place,

@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes;
 
 use crate::disk::Disk;
-use crate::error::{CreateError, OpenError};
+use crate::error::{CreateError, VhdxOpenError};
 use crate::format::{
     BatEntry, BlockState, CREATOR, FILE_SIGNATURE, Guid, GuidSource, HEADER_SECTION, Header, MIB,
     MetadataEntry, REGION_TABLE_OFFSETS,
@@ -69,7 +69,7 @@ impl CreateOptions {
     /// # Errors
     ///
     /// Those of reading them.
-    pub fn with_items_of<S: Storage>(mut self, parent: &Disk<S>) -> Result<Self, OpenError> {
+    pub fn with_items_of<S: Storage>(mut self, parent: &Disk<S>) -> Result<Self, VhdxOpenError> {
         self.items = parent.items()?;
         self.items.retain(|item| item.flags & MetadataEntry::VIRTUAL_DISK != 0);
         Ok(self)

@@ -52,7 +52,7 @@ impl fmt::Display for Structure {
 /// Reason why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum VhdxOpenError {
     /// Something else than a VHDX file.
     #[error("not a VHDX file: it does not begin with \"vhdxfile\"")]
     NotVhdx,
@@ -172,7 +172,7 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl VhdxOpenError {
     pub(crate) fn corrupt(place: Structure, offset: u64, problem: impl Into<String>) -> Self {
         Self::Corrupt { place, offset, problem: problem.into() }
     }
@@ -291,7 +291,7 @@ impl DiskError {
 pub enum EditError {
     /// The file cannot be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] VhdxOpenError),
     /// The change is not possible, or would lose data.
     #[error("{0}")]
     Refused(String),

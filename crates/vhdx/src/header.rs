@@ -4,7 +4,7 @@ use std::io;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{HEADER_OFFSETS, HEADER_SECTION, Header, MIB, PAGE};
 use crate::log::ring::Ring;
 use crate::region::Span;
@@ -39,21 +39,21 @@ impl Headers {
 
     /// Reads both and takes the valid one with the greater sequence number. Two valid ones with the same number must be
     /// the same (Disk2vhd writes such files): the standard says nothing of others.
-    pub(crate) fn read(storage: &impl Storage) -> Result<Self, OpenError> {
+    pub(crate) fn read(storage: &impl Storage) -> Result<Self, VhdxOpenError> {
         let mut valid: [Option<Header>; 2] = [None; 2];
         for (slot, offset) in HEADER_OFFSETS.into_iter().enumerate() {
             let mut page = [0; PAGE];
             match storage.read_at(offset, &mut page) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
-                Err(error) => return Err(OpenError::storage("reading a header", offset)(error)),
+                Err(error) => return Err(VhdxOpenError::storage("reading a header", offset)(error)),
             }
             valid[slot] = Header::read_from_bytes(&page).ok().filter(Header::is_valid);
         }
         let (slot, current) = match valid {
             [None, None] => {
                 let problem = "neither header has a right signature and checksum";
-                return Err(OpenError::corrupt(Structure::Header, HEADER_OFFSETS[0], problem));
+                return Err(VhdxOpenError::corrupt(Structure::Header, HEADER_OFFSETS[0], problem));
             }
             [Some(first), None] => (0, first),
             [None, Some(second)] => (1, second),
@@ -64,7 +64,7 @@ impl Headers {
                 std::cmp::Ordering::Equal => {
                     let problem =
                         format!("two different headers have sequence number {}", first.sequence.get());
-                    return Err(OpenError::corrupt(Structure::Header, HEADER_OFFSETS[0], problem));
+                    return Err(VhdxOpenError::corrupt(Structure::Header, HEADER_OFFSETS[0], problem));
                 }
             },
         };
@@ -108,22 +108,22 @@ impl Headers {
 }
 
 /// Refuses what the standard forbids in the current header.
-fn check(header: &Header, at: u64) -> Result<(), OpenError> {
-    let corrupt = |problem: String| Err(OpenError::corrupt(Structure::Header, at, problem));
+fn check(header: &Header, at: u64) -> Result<(), VhdxOpenError> {
+    let corrupt = |problem: String| Err(VhdxOpenError::corrupt(Structure::Header, at, problem));
     let (offset, length) = (header.log_offset.get(), header.log_length.get());
     if header.version.get() != 1 {
         let problem = format!("version {} of the format", header.version.get());
-        return Err(OpenError::unsupported(Structure::Header, at, problem));
+        return Err(VhdxOpenError::unsupported(Structure::Header, at, problem));
     }
     if header.log_version.get() != 0 && !header.log.is_zero() {
         let problem = format!("version {} of the log, which is not empty", header.log_version.get());
-        return Err(OpenError::unsupported(Structure::Header, at, problem));
+        return Err(VhdxOpenError::unsupported(Structure::Header, at, problem));
     }
     if length == 0 || !u64::from(length).is_multiple_of(MIB) {
         return corrupt(format!("the log's length {length} is not a multiple of 1 MiB"));
     }
     if length > LOG_LENGTH_MAX {
-        return Err(OpenError::unsupported(Structure::Header, at, format!("a log of {length} bytes")));
+        return Err(VhdxOpenError::unsupported(Structure::Header, at, format!("a log of {length} bytes")));
     }
     if offset < HEADER_SECTION
         || !offset.is_multiple_of(MIB)

@@ -29,7 +29,7 @@
 //!
 //! # Errors
 //!
-//! [`OpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate panic,
+//! [`VhdxOpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate panic,
 //! loop, or take memory beyond stated bounds. [`DiskError`] tells a full host ([`DiskError::NoSpace`]: nothing has
 //! changed, try again) from a storage that failed. [`check`](check::check) reports what opening tolerates too.
 //!
@@ -90,7 +90,7 @@ pub use edit::{
     IdentityChange, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize,
     set_identity, set_linkage2, set_parent,
 };
-pub use error::{CreateError, DiskError, EditError, OpenError, Structure};
+pub use error::{CreateError, DiskError, EditError, Structure, VhdxOpenError};
 pub use locator::{Locator, relative_path};
 pub use measured::Measured;
 pub use metadata::{DiskKind, Item, Parameters};

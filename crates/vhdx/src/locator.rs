@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{Guid, LocatorEntry, LocatorHeader, item};
 
 /// Keys and values of a parent locator, in their order on disk.
@@ -107,8 +107,8 @@ impl Locator {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoParent`], [`OpenError::ParentAmbiguous`].
-    pub fn find(&self, folder: &Path, root: &Path) -> Result<PathBuf, OpenError> {
+    /// [`VhdxOpenError::NoParent`], [`VhdxOpenError::ParentAmbiguous`].
+    pub fn find(&self, folder: &Path, root: &Path) -> Result<PathBuf, VhdxOpenError> {
         let candidates = self.candidates(folder, root);
         // Where a symbolic link leads out of the root, nothing is found: who sent the file may have sent the link.
         let inside =
@@ -122,22 +122,22 @@ impl Locator {
             }
         }
         let names: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
-        Err(OpenError::NoParent(names.join(", ")))
+        Err(VhdxOpenError::NoParent(names.join(", ")))
     }
 
-    pub(crate) fn parse(bytes: &[u8], at: u64) -> Result<Self, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt(Structure::Locator, at, problem);
+    pub(crate) fn parse(bytes: &[u8], at: u64) -> Result<Self, VhdxOpenError> {
+        let corrupt = |problem: String| VhdxOpenError::corrupt(Structure::Locator, at, problem);
         let (header, rest) =
             LocatorHeader::read_from_prefix(bytes).map_err(|_| corrupt("it is too short".into()))?;
         if header.locator_type != item::VHDX_LOCATOR {
             let problem = format!("a locator of type {}", header.locator_type);
-            return Err(OpenError::unsupported(Structure::Locator, at, problem));
+            return Err(VhdxOpenError::unsupported(Structure::Locator, at, problem));
         }
         let count = usize::from(header.key_value_count.get());
         if rest.len() < count * size_of::<LocatorEntry>() {
             return Err(corrupt(format!("{count} keys do not fit into {} bytes", bytes.len())));
         }
-        let text = |offset: u32, length: u16| -> Result<String, OpenError> {
+        let text = |offset: u32, length: u16| -> Result<String, VhdxOpenError> {
             let (start, len) = (offset as usize, usize::from(length));
             let found =
                 bytes.get(start..start + len).filter(|found| start > 0 && !found.is_empty() && len % 2 == 0);
@@ -220,7 +220,7 @@ impl Locator {
 }
 
 /// The one path below `root` that is `path` but for the case of its names.
-fn without_case(path: &Path, root: &Path) -> Result<Option<PathBuf>, OpenError> {
+fn without_case(path: &Path, root: &Path) -> Result<Option<PathBuf>, VhdxOpenError> {
     let Ok(names) = path.strip_prefix(root) else { return Ok(None) };
     let mut found = root.to_path_buf();
     for name in names {
@@ -247,7 +247,7 @@ fn without_case(path: &Path, root: &Path) -> Result<Option<PathBuf>, OpenError> 
                 let mut both = [found.join(one), found.join(other)].map(|path| path.display().to_string());
                 both.sort();
                 let [first, second] = both;
-                return Err(OpenError::ParentAmbiguous { first, second });
+                return Err(VhdxOpenError::ParentAmbiguous { first, second });
             }
         }
     }
@@ -260,17 +260,17 @@ fn without_case(path: &Path, root: &Path) -> Result<Option<PathBuf>, OpenError> 
 /// # Errors
 ///
 /// Where one of them is not found, or the parent lies elsewhere or has a name that the format cannot say.
-pub fn relative_path(child: &Path, parent: &Path) -> Result<String, OpenError> {
-    let found = parent.canonicalize().map_err(OpenError::access("looking for the parent"))?;
+pub fn relative_path(child: &Path, parent: &Path) -> Result<String, VhdxOpenError> {
+    let found = parent.canonicalize().map_err(VhdxOpenError::access("looking for the parent"))?;
     let folder = match child.canonicalize() {
         Ok(child) => child.parent().map(Path::to_path_buf).unwrap_or_default(),
         Err(_) => {
             let folder = child.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new(".")).canonicalize();
-            folder.map_err(OpenError::access("looking for the folder of the child"))?
+            folder.map_err(VhdxOpenError::access("looking for the folder of the child"))?
         }
     };
-    let unfit = |why: String| OpenError::ParentUnfit(why);
+    let unfit = |why: String| VhdxOpenError::ParentUnfit(why);
     let inside = found.strip_prefix(&folder).map_err(|_| {
         unfit(format!(
             "{} is neither in the directory of {} nor below it, where parents are searched for: put both into one directory",

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::OpenError;
+use crate::error::VhdxOpenError;
 use crate::storage::Storage;
 
 /// A storage whose length only its owner changes.
@@ -41,8 +41,8 @@ impl<S: Storage> Measured<S> {
     }
 
     /// The same, where a file is opened.
-    pub(crate) fn opened(storage: S) -> Result<Self, OpenError> {
-        Self::new(storage).map_err(OpenError::storage("asking for the file's length", 0))
+    pub(crate) fn opened(storage: S) -> Result<Self, VhdxOpenError> {
+        Self::new(storage).map_err(VhdxOpenError::storage("asking for the file's length", 0))
     }
 
     /// The storage itself.

@@ -24,7 +24,7 @@ use lunway_occupancy::FileId;
 use crate::chain::Chain;
 use crate::disk::{Disk, SegmentSource};
 use crate::edit::{Resize, resize, set_linkage2, set_parent};
-use crate::error::{DiskError, EditError, OpenError};
+use crate::error::{DiskError, EditError, VhdxOpenError};
 use crate::format::{Guid, GuidSource};
 use crate::locator::Locator;
 use crate::open::{self, VhdxOpenOptions};
@@ -135,7 +135,7 @@ pub fn merge_files(
     mut guids: impl FnMut() -> Box<dyn GuidSource>,
     each: &mut dyn FnMut(Progress) -> Go,
 ) -> Result<Outcome, EditError> {
-    let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
+    let canonical = |path: &Path| path.canonicalize().map_err(VhdxOpenError::access("looking for the file"));
     let (top, base) = (canonical(top)?, canonical(base)?);
     let chain = Chain::open_files(&top, root, &VhdxOpenOptions::read_only(), &mut guids)?;
     let level = chain.paths().iter().position(|path| *path == base);
@@ -175,8 +175,8 @@ fn remove(path: &Path, file: &File) -> Result<(), EditError> {
 }
 
 /// Another handle of an open file, which shares its lock.
-fn clone(file: &File) -> Result<File, OpenError> {
-    file.try_clone().map_err(OpenError::access("opening the file"))
+fn clone(file: &File) -> Result<File, VhdxOpenError> {
+    file.try_clone().map_err(VhdxOpenError::access("opening the file"))
 }
 
 /// The chain of files that are open and locked already, the first one with `options`, and of the parents below them.
@@ -186,7 +186,7 @@ fn stack(
     root: &Path,
     options: &VhdxOpenOptions,
     guids: &mut impl FnMut() -> Box<dyn GuidSource>,
-) -> Result<Chain<File>, OpenError> {
+) -> Result<Chain<File>, VhdxOpenError> {
     let reading = VhdxOpenOptions::read_only();
     let mut disks = Vec::new();
     for (number, file) in files.iter().enumerate() {
@@ -275,8 +275,8 @@ fn has_vhdx_name(path: &Path) -> bool {
 /// # Errors
 ///
 /// Where `parent` or its folder cannot be read.
-pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
-    let looking = || OpenError::access("looking for the file");
+pub fn children(parent: &Path) -> Result<Vec<PathBuf>, VhdxOpenError> {
+    let looking = || VhdxOpenError::access("looking for the file");
     let parent = parent.canonicalize().map_err(looking())?;
     let file = open_unlocked(&parent, false)?;
     let own = file.metadata().map(|own| FileId::of(&own)).map_err(looking())?;

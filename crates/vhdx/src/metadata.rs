@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{
     BLOCK_SIZE_RANGE, DISK_SIZE_MAX, FileParameters, Guid, MetadataEntry, MetadataTableHeader, TABLE_LEN,
     item,
@@ -65,10 +65,10 @@ impl Item {
 impl Parameters {
     /// Reads the table and the known items. Memory: the table, and the items that are known, each of which the standard
     /// limits to 1 MiB.
-    pub(crate) fn read(storage: &impl Storage, region: Span) -> Result<Self, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt(Structure::Metadata, region.offset, problem);
+    pub(crate) fn read(storage: &impl Storage, region: Span) -> Result<Self, VhdxOpenError> {
+        let corrupt = |problem: String| VhdxOpenError::corrupt(Structure::Metadata, region.offset, problem);
         let entries = read_table(storage, region)?;
-        let get = |id: Guid, length: Option<usize>| -> Result<Option<Vec<u8>>, OpenError> {
+        let get = |id: Guid, length: Option<usize>| -> Result<Option<Vec<u8>>, VhdxOpenError> {
             let Some(entry) =
                 entries.iter().find(|entry| entry.item == id && entry.flags.get() & MetadataEntry::USER == 0)
             else {
@@ -83,10 +83,10 @@ impl Parameters {
             }
             let at = region.offset + u64::from(entry.offset.get());
             let mut data = vec![0; found];
-            storage.read_at(at, &mut data).map_err(OpenError::storage("reading a metadata item", at))?;
+            storage.read_at(at, &mut data).map_err(VhdxOpenError::storage("reading a metadata item", at))?;
             Ok(Some(data))
         };
-        let need = |id: Guid, name: &str, length: usize| -> Result<Vec<u8>, OpenError> {
+        let need = |id: Guid, name: &str, length: usize| -> Result<Vec<u8>, VhdxOpenError> {
             get(id, Some(length))?.ok_or_else(|| corrupt(format!("the {name} is missing (item {id})")))
         };
         let number = |bytes: Vec<u8>| U32::read_from_bytes(&bytes).map_or(0, U32::get);
@@ -95,7 +95,7 @@ impl Parameters {
             .iter()
             .any(|entry| entry.item == item::INCOMPLETE && entry.flags.get() & MetadataEntry::USER == 0)
         {
-            return Err(OpenError::Incomplete);
+            return Err(VhdxOpenError::Incomplete);
         }
         let file = need(item::FILE_PARAMETERS, "item with the block size", 8)?;
         let file = FileParameters::read_from_bytes(&file).map_err(|_| corrupt("file parameters".into()))?;
@@ -214,12 +214,12 @@ pub(crate) fn build(items: &[Item]) -> Vec<u8> {
 }
 
 /// Reads and checks the table; unknown items are fine unless they are required.
-fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>, OpenError> {
-    let corrupt = |problem: String| OpenError::corrupt(Structure::Metadata, region.offset, problem);
+fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>, VhdxOpenError> {
+    let corrupt = |problem: String| VhdxOpenError::corrupt(Structure::Metadata, region.offset, problem);
     let mut table = vec![0; TABLE_LEN];
     storage
         .read_at(region.offset, &mut table)
-        .map_err(OpenError::storage("reading the metadata table", region.offset))?;
+        .map_err(VhdxOpenError::storage("reading the metadata table", region.offset))?;
     let (header, rest) = MetadataTableHeader::read_from_prefix(table.as_slice())
         .map_err(|_| corrupt("it is too short".into()))?;
     if header.signature != MetadataTableHeader::SIGNATURE {
@@ -249,7 +249,7 @@ fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>
             )));
         }
         if entry.flags.get() & MetadataEntry::REQUIRED != 0 && (user || !is_known(id)) {
-            return Err(OpenError::unsupported(
+            return Err(VhdxOpenError::unsupported(
                 Structure::Metadata,
                 region.offset,
                 format!("item {id} is required"),
@@ -278,20 +278,20 @@ pub(crate) fn item_place(
     storage: &impl Storage,
     region: Span,
     id: Guid,
-) -> Result<Option<(u64, usize)>, OpenError> {
+) -> Result<Option<(u64, usize)>, VhdxOpenError> {
     let entries = read_table(storage, region)?;
     let entry = entries.iter().find(|entry| entry.item == id && entry.flags.get() & MetadataEntry::USER == 0);
     Ok(entry.map(|entry| (region.offset + u64::from(entry.offset.get()), entry.length.get() as usize)))
 }
 
 /// All items with their bytes, those of users and those unknown here too.
-pub(crate) fn read_items(storage: &impl Storage, region: Span) -> Result<Vec<Item>, OpenError> {
+pub(crate) fn read_items(storage: &impl Storage, region: Span) -> Result<Vec<Item>, VhdxOpenError> {
     read_table(storage, region)?
         .into_iter()
         .map(|entry| {
             let at = region.offset + u64::from(entry.offset.get());
             let mut data = vec![0; entry.length.get() as usize];
-            storage.read_at(at, &mut data).map_err(OpenError::storage("reading a metadata item", at))?;
+            storage.read_at(at, &mut data).map_err(VhdxOpenError::storage("reading a metadata item", at))?;
             Ok(Item { id: entry.item, flags: entry.flags.get(), data })
         })
         .collect()

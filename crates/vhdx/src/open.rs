@@ -1,7 +1,7 @@
 //! Opening a file: everything is checked before anything is believed, and before anything is changed.
 
 use crate::disk::{Disk, Parts};
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{FILE_SIGNATURE, FILE_SIZE_MAX, Guid, GuidSource};
 use crate::geometry::Geometry;
 use crate::header::Headers;
@@ -58,13 +58,13 @@ impl<S: Storage> Disk<S> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]. A file that has lost data is not opened for writing ([`OpenError::Lost`]). Opened for reading
+    /// [`VhdxOpenError`]. A file that has lost data is not opened for writing ([`VhdxOpenError::Lost`]). Opened for reading
     /// alone, it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
     pub fn open(
         storage: S,
         options: &VhdxOpenOptions,
         mut guids: Box<dyn GuidSource>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, VhdxOpenError> {
         let storage = Measured::opened(storage)?;
         if !options.read_only {
             replay_onto(&storage, guids.as_mut())?;
@@ -81,7 +81,7 @@ impl<S: Storage> Disk<S> {
             overlay,
             &mut opened.space,
             |finding| losses.refuse_damage(finding),
-            |block| Err(OpenError::PayloadInLog { offset: block.offset }),
+            |block| Err(VhdxOpenError::PayloadInLog { offset: block.offset }),
         )?;
         if !options.read_only {
             losses.refuse(&counts)?;
@@ -124,11 +124,11 @@ struct Losses {
 
 impl Losses {
     /// Refuses damage, and remembers the first loss.
-    fn refuse_damage(&mut self, finding: Anomaly) -> Result<(), OpenError> {
+    fn refuse_damage(&mut self, finding: Anomaly) -> Result<(), VhdxOpenError> {
         match finding.severity {
             AnomalySeverity::Note => {}
             AnomalySeverity::Damage => {
-                return Err(OpenError::corrupt(finding.place, finding.offset, finding.problem));
+                return Err(VhdxOpenError::corrupt(finding.place, finding.offset, finding.problem));
             }
             AnomalySeverity::Loss => {
                 self.of_bitmap |= matches!(finding.place, Structure::Bitmap(_));
@@ -139,7 +139,7 @@ impl Losses {
     }
 
     /// Refuses any loss: a write would lengthen the file, and what is lost would read as zeroes.
-    fn refuse(self, counts: &Counts) -> Result<(), OpenError> {
+    fn refuse(self, counts: &Counts) -> Result<(), VhdxOpenError> {
         let Some(Anomaly { place, offset, problem, .. }) = self.first else { return Ok(()) };
         let repair = match self.of_bitmap {
             false => "lunway disk repair fills what is lost with zeroes",
@@ -150,28 +150,28 @@ impl Losses {
              reading alone and copy what is left; {repair}",
             counts.lost
         );
-        Err(OpenError::lost(place, offset, problem))
+        Err(VhdxOpenError::lost(place, offset, problem))
     }
 }
 
-fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
-    let len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+fn check_identity(storage: &impl Storage) -> Result<u64, VhdxOpenError> {
+    let len = storage.len().map_err(VhdxOpenError::storage("asking for the file's length", 0))?;
     let mut signature = [0; 8];
     match storage.read_at(0, &mut signature) {
         Ok(()) if signature == FILE_SIGNATURE => {}
         Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
-            return Err(OpenError::storage("reading the file type identifier", 0)(error));
+            return Err(VhdxOpenError::storage("reading the file type identifier", 0)(error));
         }
-        _ => return Err(OpenError::NotVhdx),
+        _ => return Err(VhdxOpenError::NotVhdx),
     }
     if len > FILE_SIZE_MAX {
-        return Err(OpenError::unsupported(Structure::File, len, format!("a file of {len} bytes")));
+        return Err(VhdxOpenError::unsupported(Structure::File, len, format!("a file of {len} bytes")));
     }
     Ok(len)
 }
 
 /// The length that a file has had for certain, as its log says.
-pub(crate) fn length_before(storage: &impl Storage) -> Result<u64, OpenError> {
+pub(crate) fn length_before(storage: &impl Storage) -> Result<u64, VhdxOpenError> {
     check_identity(storage)?;
     let headers = Headers::read(storage)?;
     match headers.current.log {
@@ -182,7 +182,7 @@ pub(crate) fn length_before(storage: &impl Storage) -> Result<u64, OpenError> {
 
 /// Replays a log that is not empty, and empties it. FileWriteGuid changes before, since the file does; DataWriteGuid
 /// does not: a read of the disk sees nothing new, and children name it.
-pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), OpenError> {
+pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), VhdxOpenError> {
     check_identity(storage)?;
     let mut headers = Headers::read(storage)?;
     let log = headers.current.log;
@@ -191,14 +191,14 @@ pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) ->
     }
     // Whether it can be replayed at all is known before anything is changed.
     replay::find(storage, headers.ring(), log)?;
-    let writing = |error| OpenError::storage("writing a header", 0)(error);
+    let writing = |error| VhdxOpenError::storage("writing a header", 0)(error);
     headers.update(storage, |header| header.file_write = guids.next()).map_err(writing)?;
     replay::onto_file(storage, headers.ring(), log)?;
     headers.update(storage, |header| header.log = Guid::ZERO).map_err(writing)
 }
 
 /// Reads everything of a file whose log is empty, and refuses any damage or loss.
-pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
+pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, VhdxOpenError> {
     let mut opened = read(storage)?;
     let (bat, geometry, len) = (opened.regions.bat, opened.geometry, opened.file_len);
     let mut losses = Losses::default();
@@ -209,38 +209,38 @@ pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
 }
 
 /// Reads everything but the block table.
-pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
+pub(crate) fn read(storage: &impl Storage) -> Result<Opened, VhdxOpenError> {
     let len = check_identity(storage)?;
     let headers = Headers::read(storage)?;
     let ring = headers.ring();
     let log = headers.current.log;
     let overlay = if log.is_zero() { None } else { Some(replay::in_memory(storage, ring, log)?) };
     let view = View { storage, overlay: overlay.as_ref() };
-    let file_len = view.len().map_err(OpenError::storage("asking for the file's length", 0))?.max(len);
+    let file_len = view.len().map_err(VhdxOpenError::storage("asking for the file's length", 0))?.max(len);
     let regions = Regions::read(&view)?;
     for (place, span) in
         [(Structure::Log, ring.span), (Structure::Bat, regions.bat), (Structure::Metadata, regions.metadata)]
     {
         if span.end() > file_len {
             let problem = format!("it ends at byte {}, the file at {file_len}", span.end());
-            return Err(OpenError::lost(place, span.offset, problem));
+            return Err(VhdxOpenError::lost(place, span.offset, problem));
         }
     }
     let parameters = Parameters::read(&view, regions.metadata)?;
     let geometry = Geometry::new(&parameters);
     if geometry.entries() * 8 > regions.bat.len {
         let problem = format!("it has {} bytes, {} entries need more", regions.bat.len, geometry.entries());
-        return Err(OpenError::corrupt(Structure::Bat, regions.bat.offset, problem));
+        return Err(VhdxOpenError::corrupt(Structure::Bat, regions.bat.offset, problem));
     }
     let mut space = Space::new(file_len, geometry.block_size);
     for span in regions.all.iter().chain([&ring.span]) {
         if span.end() > FILE_SIZE_MAX {
             let problem = format!("a region ends at byte {}", span.end());
-            return Err(OpenError::unsupported(Structure::RegionTable, span.offset, problem));
+            return Err(VhdxOpenError::unsupported(Structure::RegionTable, span.offset, problem));
         }
         if !space.take(*span) {
             let problem = format!("the structure of {} bytes there overlaps another one", span.len);
-            return Err(OpenError::corrupt(Structure::RegionTable, span.offset, problem));
+            return Err(VhdxOpenError::corrupt(Structure::RegionTable, span.offset, problem));
         }
     }
     Ok(Opened { headers, overlay, regions, parameters, geometry, file_len, space })

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{
     Guid, HEADER_SECTION, MIB, REGION_TABLE_OFFSETS, RegionEntry, RegionTableHeader, TABLE_LEN, checksum,
     region_id,
@@ -46,13 +46,13 @@ pub(crate) struct Regions {
 
 impl Regions {
     /// Reads both copies of the table; the first valid one counts.
-    pub(crate) fn read(storage: &impl Storage) -> Result<Self, OpenError> {
+    pub(crate) fn read(storage: &impl Storage) -> Result<Self, VhdxOpenError> {
         let mut copies = Vec::new();
         for offset in REGION_TABLE_OFFSETS {
             let mut table = vec![0; TABLE_LEN];
             storage
                 .read_at(offset, &mut table)
-                .map_err(OpenError::storage("reading the region table", offset))?;
+                .map_err(VhdxOpenError::storage("reading the region table", offset))?;
             copies.push(table);
         }
         let [first, second] = [is_valid(&copies[0]), is_valid(&copies[1])];
@@ -62,7 +62,7 @@ impl Regions {
             (false, true) => (copies.swap_remove(1), copies.swap_remove(0)),
             (false, false) => {
                 let problem = "neither copy has a right signature and checksum";
-                return Err(OpenError::corrupt(Structure::RegionTable, at, problem));
+                return Err(VhdxOpenError::corrupt(Structure::RegionTable, at, problem));
             }
         };
         let mut regions = Self::parse(&table, at)?;
@@ -72,8 +72,8 @@ impl Regions {
         Ok(regions)
     }
 
-    fn parse(table: &[u8], at: u64) -> Result<Self, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt(Structure::RegionTable, at, problem);
+    fn parse(table: &[u8], at: u64) -> Result<Self, VhdxOpenError> {
+        let corrupt = |problem: String| VhdxOpenError::corrupt(Structure::RegionTable, at, problem);
         let (header, entries) =
             RegionTableHeader::read_from_prefix(table).map_err(|_| corrupt("it is too short".into()))?;
         let count = header.entry_count.get();
@@ -103,7 +103,7 @@ impl Regions {
                 region_id::BAT => bat = Some(span),
                 region_id::METADATA => metadata = Some(span),
                 other if entry.required.get() != 0 => {
-                    return Err(OpenError::unsupported(
+                    return Err(VhdxOpenError::unsupported(
                         Structure::RegionTable,
                         at,
                         format!("region {other} is required"),

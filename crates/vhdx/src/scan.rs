@@ -1,7 +1,7 @@
 //! The scan of a block table: every entry looked at once, in bounded memory. Opening refuses what it finds; `check`
 //! reports it.
 
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{BatEntry, BlockState, FILE_SIZE_MAX, MIB};
 use crate::geometry::{Geometry, Slot};
 use crate::log::replay::Overlay;
@@ -72,9 +72,9 @@ pub(crate) fn scan(
     file_len: u64,
     overlay: Option<&Overlay>,
     space: &mut Space,
-    mut sink: impl FnMut(Anomaly) -> Result<(), OpenError>,
-    mut in_log: impl FnMut(Span) -> Result<(), OpenError>,
-) -> Result<Counts, OpenError> {
+    mut sink: impl FnMut(Anomaly) -> Result<(), VhdxOpenError>,
+    mut in_log: impl FnMut(Span) -> Result<(), VhdxOpenError>,
+) -> Result<Counts, VhdxOpenError> {
     let mut counts = Counts::default();
     let mut buf = vec![0; STEP];
     let total = geometry.entries() * 8;
@@ -85,7 +85,9 @@ pub(crate) fn scan(
     while done < total {
         let now = (total - done).min(STEP as u64) as usize;
         let at = bat.offset + done;
-        storage.read_at(at, &mut buf[..now]).map_err(OpenError::storage("reading the block table", at))?;
+        storage
+            .read_at(at, &mut buf[..now])
+            .map_err(VhdxOpenError::storage("reading the block table", at))?;
         let entries = buf[..now].as_chunks::<8>().0;
         let mut next = 0;
         while next < entries.len() {

@@ -265,10 +265,10 @@ const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe
 /// would wait for its other end. A file whose mode allows no writes, as a point of a backup, is not opened for writing,
 /// by root neither.
-pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
+pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::VhdxOpenError> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
-    let opening = || crate::OpenError::access("opening the file");
+    let opening = || crate::VhdxOpenError::access("opening the file");
     let metadata = path.metadata().map_err(opening())?;
     let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -276,17 +276,17 @@ pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, cra
         return Err(opening()(io::Error::new(io::ErrorKind::InvalidInput, what)));
     }
     if writable && let Some(mode) = write_protection(metadata.permissions().mode()) {
-        return Err(crate::OpenError::WriteProtected { mode });
+        return Err(crate::VhdxOpenError::WriteProtected { mode });
     }
     if writable && is_read_only_device(&metadata) {
-        return Err(crate::OpenError::ReadOnlyDevice);
+        return Err(crate::VhdxOpenError::ReadOnlyDevice);
     }
     File::options().read(true).write(writable).open(path).map_err(opening())
 }
 
 /// Opens a file and locks it: shared for reading, alone for writing (`flock`; `lunway_occupancy` for QEMU and loop
 /// devices). The lock ends with the file.
-pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
+pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::VhdxOpenError> {
     let file = open_unlocked(path, writable)?;
     let mut patience = LOCK_TRIES;
     loop {
@@ -298,14 +298,16 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
             let _ = file.unlock();
         }
         let busy = match (locked, other) {
-            (Err(std::fs::TryLockError::WouldBlock), _) => crate::OpenError::InUse { by: lock_holder(&file) },
-            (_, Some(by)) => crate::OpenError::InUseElsewhere { by },
+            (Err(std::fs::TryLockError::WouldBlock), _) => {
+                crate::VhdxOpenError::InUse { by: lock_holder(&file) }
+            }
+            (_, Some(by)) => crate::VhdxOpenError::InUseElsewhere { by },
             (Ok(()), None) => {
                 // One that held it may have removed or replaced it.
-                if !has_name(&file, path).map_err(crate::OpenError::access("looking for the file"))? {
+                if !has_name(&file, path).map_err(crate::VhdxOpenError::access("looking for the file"))? {
                     let gone =
                         io::Error::new(io::ErrorKind::NotFound, "it was removed or replaced meanwhile");
-                    return Err(crate::OpenError::access("locking the file")(gone));
+                    return Err(crate::VhdxOpenError::access("locking the file")(gone));
                 }
                 announce(&file, writable);
                 return Ok(file);
@@ -317,7 +319,7 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
                 return Ok(file);
             }
             (Err(std::fs::TryLockError::Error(error)), None) => {
-                return Err(crate::OpenError::access("locking the file")(error));
+                return Err(crate::VhdxOpenError::access("locking the file")(error));
             }
         };
         if patience == 0 {
@@ -339,11 +341,11 @@ fn has_name(file: &File, path: &std::path::Path) -> io::Result<bool> {
 
 /// Opens a file as a parent: for reading, and locked as by [`open_file`]. One that QEMU or a loop device may be writing
 /// to is refused: the child would show the changes. No program begins to write while it is open.
-pub fn open_as_parent(path: &std::path::Path) -> Result<File, crate::OpenError> {
+pub fn open_as_parent(path: &std::path::Path) -> Result<File, crate::VhdxOpenError> {
     let file = open_file(path, false)?;
     // Looked for once the file is locked, so that no writer slips in between.
     match writer_of(&file) {
-        Some(by) => Err(crate::OpenError::InUseElsewhere { by }),
+        Some(by) => Err(crate::VhdxOpenError::InUseElsewhere { by }),
         None => Ok(file),
     }
 }

@@ -326,7 +326,7 @@ fn a_disk_that_is_being_made_is_none_or_whole() {
             let image = crash.image(512, |_| kept);
             match Disk::open(image.clone(), &VhdxOpenOptions::read_only(), guids(1)) {
                 Ok(_) => assert_sound(&image, "a new disk"),
-                Err(lunway_vhdx::OpenError::NotVhdx) => assert!(crash.done < recorder.count()),
+                Err(lunway_vhdx::VhdxOpenError::NotVhdx) => assert!(crash.done < recorder.count()),
                 Err(error) => panic!("after {} operations: {error}", crash.done),
             }
         }
@@ -363,7 +363,9 @@ fn a_child_that_is_being_made_is_none_or_whole() {
                     assert!(of_parent.iter().all(|byte| *byte == 1), "{context}");
                     assert!(behind.iter().all(|byte| *byte == 0), "{context}");
                 }
-                Err(lunway_vhdx::OpenError::NotVhdx) => assert!(crash.done < recorder.count(), "{context}"),
+                Err(lunway_vhdx::VhdxOpenError::NotVhdx) => {
+                    assert!(crash.done < recorder.count(), "{context}")
+                }
                 Err(error) => panic!("{context}: {error}"),
             }
         }

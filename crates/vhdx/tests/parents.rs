@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Chain, DiskKind, Locator, OpenError, VhdxOpenOptions, merge, set_parent};
+use lunway_vhdx::{Chain, DiskKind, Locator, VhdxOpenError, VhdxOpenOptions, merge, set_parent};
 use support::*;
 
 fn file(path: &Path) -> File {
@@ -29,7 +29,7 @@ fn rename_parent(path: &Path, locator: Locator) {
 }
 
 /// The names of the files of a chain, below the folder.
-fn chain(folder: &Path, name: &str) -> Result<Vec<PathBuf>, OpenError> {
+fn chain(folder: &Path, name: &str) -> Result<Vec<PathBuf>, VhdxOpenError> {
     let root = folder.canonicalize().expect("a folder");
     let opened = Chain::open_files(&root.join(name), &root, &VhdxOpenOptions::read_only(), || guids(4))?;
     Ok(opened.paths().iter().map(|path| path.strip_prefix(&root).expect("inside").to_owned()).collect())

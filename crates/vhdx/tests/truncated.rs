@@ -9,8 +9,8 @@ use std::sync::Arc;
 use lunway_vhdx::check::check;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{
-    AnomalySeverity, Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, OpenError, Resize,
-    Storage, Structure, VhdxOpenOptions, pack, repair, resize, set_identity,
+    AnomalySeverity, Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, Resize, Storage,
+    Structure, VhdxOpenError, VhdxOpenOptions, pack, repair, resize, set_identity,
 };
 use support::*;
 
@@ -165,7 +165,7 @@ fn a_file_that_was_cut_opens_for_reading_alone_until_it_is_repaired() {
         let file = filled(kind);
         let left = cut(&file, MIB + 4096);
         let refused = match Disk::open(file.clone(), &VhdxOpenOptions::writable(), guids(3)) {
-            Err(OpenError::Lost { problem, .. }) => problem,
+            Err(VhdxOpenError::Lost { problem, .. }) => problem,
             other => panic!("{:?}", other.err()),
         };
         assert!(refused.contains("1052672 bytes of data are lost in all"), "{refused}");
@@ -173,7 +173,7 @@ fn a_file_that_was_cut_opens_for_reading_alone_until_it_is_repaired() {
             resize(&file, &Resize { size: MIB, parent_size: None, data_write: None }, guids(4).as_mut()),
             set_identity(&file, &lunway_vhdx::IdentityChange::default(), guids(4).as_mut()),
         ] {
-            assert!(matches!(error, Err(EditError::Open(OpenError::Lost { .. }))), "{error:?}");
+            assert!(matches!(error, Err(EditError::Open(VhdxOpenError::Lost { .. }))), "{error:?}");
         }
         assert_eq!(file.size(), left);
         let report = check(&file);
@@ -213,7 +213,7 @@ fn a_log_of_a_file_that_was_cut_is_not_replayed_until_it_is_repaired() {
     file.resize(end - MIB);
     for options in [VhdxOpenOptions::read_only(), VhdxOpenOptions::writable()] {
         let error = Disk::open(file.clone(), &options, guids(3)).err();
-        assert!(matches!(error, Some(OpenError::Lost { place: Structure::Log, .. })), "{error:?}");
+        assert!(matches!(error, Some(VhdxOpenError::Lost { place: Structure::Log, .. })), "{error:?}");
     }
     assert_eq!(file.size(), end - MIB);
     assert_eq!(check(&file).worst(), Some(AnomalySeverity::Loss));
@@ -271,7 +271,10 @@ fn structures_and_bitmaps_that_are_lost_are_not_made_of_zeroes() {
     for file in [killed, closed] {
         file.resize(3 * MIB + 4096);
         let error = repair(&file, guids(6).as_mut()).expect_err("a repair");
-        assert!(matches!(error, EditError::Open(OpenError::Lost { place: Structure::Bat, .. })), "{error}");
+        assert!(
+            matches!(error, EditError::Open(VhdxOpenError::Lost { place: Structure::Bat, .. })),
+            "{error}"
+        );
         assert_eq!((file.size(), check(&file).worst()), (3 * MIB + 4096, Some(AnomalySeverity::Loss)));
     }
 }

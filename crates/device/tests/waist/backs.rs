@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunway_block::conformance::{Instance, Local, Reopen, SIZE_MIN, Subject};
 use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
-use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
+use lunway_file::{Engine, FileDevice, FileOpenError, FileOptions};
 use lunway_image::Format;
 use lunway_image::vhd::format::{FOOTER_CHECKSUM, HEADER_CHECKSUM, checksum};
 use lunway_image::vhd::{Layout, Writer};
@@ -68,7 +68,7 @@ async fn a_file_conforms() {
         let probe = NamedTempFile::new().unwrap();
         probe.as_file().set_len(SIZE_MIN).unwrap();
         match FileDevice::open(probe.path(), &options) {
-            Err(error @ (OpenError::Direct { .. } | OpenError::Uring { .. })) => {
+            Err(error @ (FileOpenError::Direct { .. } | FileOpenError::Uring { .. })) => {
                 lunway_foreign::machine_lacks(&format!("{name}: {error}"));
             }
             _ => conforms(file(name, folder, options)).await,

@@ -7,7 +7,7 @@ use super::format::{
     BACKING_NAME_MAX, CLUSTER_BITS, CLUSTER_BITS_EXTENDED, Header, HeaderV3, L1_LEN_MAX, MAGIC, extension,
     incompatible,
 };
-use crate::error::OpenError;
+use crate::error::ImageOpenError;
 
 /// The format of a backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,23 +32,23 @@ pub(super) struct Parsed {
     pub(super) backing: Option<(String, BackingFormat)>,
 }
 
-fn corrupt(problem: impl std::fmt::Display) -> OpenError {
-    OpenError::corrupt("qcow2 header", problem)
+fn corrupt(problem: impl std::fmt::Display) -> ImageOpenError {
+    ImageOpenError::corrupt("qcow2 header", problem)
 }
 
-fn unsupported(why: &str) -> OpenError {
-    OpenError::Unsupported(why.to_owned())
+fn unsupported(why: &str) -> ImageOpenError {
+    ImageOpenError::Unsupported(why.to_owned())
 }
 
 /// Reads the header and everything in its cluster.
-pub(super) fn parse(storage: &impl Storage) -> Result<Parsed, OpenError> {
-    let none = || OpenError::NotThis { format: "qcow2", why: "it does not begin with \"QFI\\xfb\"" };
-    let len = storage.len().map_err(OpenError::read("asking for the file's length"))?;
+pub(super) fn parse(storage: &impl Storage) -> Result<Parsed, ImageOpenError> {
+    let none = || ImageOpenError::NotThis { format: "qcow2", why: "it does not begin with \"QFI\\xfb\"" };
+    let len = storage.len().map_err(ImageOpenError::read("asking for the file's length"))?;
     let mut bytes = [0; size_of::<Header>()];
     if len < bytes.len() as u64 {
         return Err(none());
     }
-    storage.read_at(0, &mut bytes).map_err(OpenError::read("reading the header"))?;
+    storage.read_at(0, &mut bytes).map_err(ImageOpenError::read("reading the header"))?;
     let header = Header::read_from_bytes(&bytes).map_err(|_| none())?;
     if header.magic != MAGIC {
         return Err(none());
@@ -59,7 +59,7 @@ pub(super) fn parse(storage: &impl Storage) -> Result<Parsed, OpenError> {
     }
     // The header, its extensions and the backing file's name are in the first cluster: 2 MiB at most.
     let mut first = vec![0; len.min(1 << cluster_bits) as usize];
-    storage.read_at(0, &mut first).map_err(OpenError::read("reading the header"))?;
+    storage.read_at(0, &mut first).map_err(ImageOpenError::read("reading the header"))?;
     let (features, behind) = match header.version.get() {
         2 => (0, size_of::<Header>()),
         3 => features(&first)?,
@@ -84,7 +84,7 @@ pub(super) fn parse(storage: &impl Storage) -> Result<Parsed, OpenError> {
 }
 
 /// The incompatible features, and where the extensions begin.
-fn features(first: &[u8]) -> Result<(u64, usize), OpenError> {
+fn features(first: &[u8]) -> Result<(u64, usize), ImageOpenError> {
     let more = first.get(size_of::<Header>()..).and_then(|rest| HeaderV3::read_from_prefix(rest).ok());
     let (more, _) = more.ok_or_else(|| corrupt("it is too short for version 3"))?;
     let len = more.header_length.get() as usize;
@@ -96,7 +96,7 @@ fn features(first: &[u8]) -> Result<(u64, usize), OpenError> {
 }
 
 /// Refuses what cannot be read, or not be trusted.
-fn refuse(header: &Header, features: u64) -> Result<(), OpenError> {
+fn refuse(header: &Header, features: u64) -> Result<(), ImageOpenError> {
     if header.crypt_method.get() != 0 {
         let why = "the image is encrypted: `qemu-img convert` with its secret makes one that is not";
         return Err(unsupported(why));
@@ -128,14 +128,14 @@ fn refuse(header: &Header, features: u64) -> Result<(), OpenError> {
 }
 
 /// The table must lie in the file, not over the header, and be large enough for the disk.
-fn check_l1(parsed: &Parsed, len: u64) -> Result<(), OpenError> {
-    let corrupt = |problem: String| OpenError::corrupt("L1 table", problem);
+fn check_l1(parsed: &Parsed, len: u64) -> Result<(), ImageOpenError> {
+    let corrupt = |problem: String| ImageOpenError::corrupt("L1 table", problem);
     let (offset, bytes) = (parsed.l1_offset, parsed.l1_entries * 8);
     if bytes > L1_LEN_MAX {
         return Err(corrupt(format!("{bytes} bytes: at most {L1_LEN_MAX} are possible")));
     }
     if parsed.size > i64::MAX as u64 {
-        return Err(OpenError::corrupt("qcow2 header", format!("a disk of {} bytes", parsed.size)));
+        return Err(ImageOpenError::corrupt("qcow2 header", format!("a disk of {} bytes", parsed.size)));
     }
     let needed = parsed.size.div_ceil(parsed.bytes_per_l1_entry());
     if needed > parsed.l1_entries {
@@ -166,7 +166,7 @@ fn backing(
     header: &Header,
     first: &[u8],
     extensions: usize,
-) -> Result<Option<(String, BackingFormat)>, OpenError> {
+) -> Result<Option<(String, BackingFormat)>, ImageOpenError> {
     let (offset, len) = (header.backing_file_offset.get(), header.backing_file_size.get());
     let format = backing_format(first, extensions, offset)?;
     if offset == 0 {
@@ -184,21 +184,21 @@ fn backing(
         Some(b"vpc") => BackingFormat::Vhd,
         Some(other) => {
             let why = format!("its format, {}, is not read here", other.escape_ascii());
-            return Err(OpenError::ParentRefused { name, why });
+            return Err(ImageOpenError::ParentRefused { name, why });
         }
         // QEMU would guess by content, which a guest writes.
         None => {
             let why =
                 "the image does not say its format: `qemu-img rebase -u -b NAME -F raw` (or `-F qcow2`) does"
                     .to_owned();
-            return Err(OpenError::ParentRefused { name, why });
+            return Err(ImageOpenError::ParentRefused { name, why });
         }
     };
     Ok(Some((name, format)))
 }
 
 /// The extension with the backing file's format. Extensions end before the backing file's name.
-fn backing_format(first: &[u8], start: usize, name_offset: u64) -> Result<Option<Vec<u8>>, OpenError> {
+fn backing_format(first: &[u8], start: usize, name_offset: u64) -> Result<Option<Vec<u8>>, ImageOpenError> {
     let end = usize::try_from(name_offset).ok().filter(|end| *end > start).unwrap_or(first.len());
     let area = first.get(..end.min(first.len())).unwrap_or_default();
     let mut at = start;

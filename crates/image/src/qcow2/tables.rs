@@ -9,7 +9,7 @@ use miniz_oxide::inflate::decompress_slice_iter_to_slice;
 use super::BackingFormat;
 use super::format::{COMPRESSED, COMPRESSED_SECTOR, OFFSET, SUBCLUSTERS, ZERO};
 use super::header::{Parsed, parse};
-use crate::error::{OpenError, nonsense};
+use crate::error::{ImageOpenError, nonsense};
 use crate::layer_info::{Compressed, ImageKind, LayerInfo, LayerSource};
 use crate::pages::Pages;
 
@@ -29,10 +29,10 @@ impl<S: Storage> Qcow2<S> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong.
-    pub fn open(storage: S) -> Result<Self, OpenError> {
+    /// [`ImageOpenError`], which says what is wrong.
+    pub fn open(storage: S) -> Result<Self, ImageOpenError> {
         let header = parse(&storage)?;
-        let len = storage.len().map_err(OpenError::read("asking for the file's length"))?;
+        let len = storage.len().map_err(ImageOpenError::read("asking for the file's length"))?;
         Ok(Self { storage, len, header, pages: Pages::default(), last: Mutex::default() })
     }
 

@@ -10,7 +10,7 @@ use super::format::{
     DiskType, FOOTER_CHECKSUM, FOOTER_COOKIE, Footer, HEADER_CHECKSUM, HEADER_COOKIE, Header, LocatorEntry,
     PLATFORM_ABSOLUTE, PLATFORM_RELATIVE, SECTOR, UNUSED, VERSION, bitmap_len, checksum,
 };
-use crate::error::OpenError;
+use crate::error::ImageOpenError;
 use crate::layer_info::{ImageKind, LayerInfo, LayerSource};
 use crate::pages::Pages;
 
@@ -47,38 +47,42 @@ impl<S: Storage> Vhd<S> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], which says what is wrong.
-    pub fn open(storage: S) -> Result<Self, OpenError> {
-        let len = storage.len().map_err(OpenError::read("asking for the file's length"))?;
+    /// [`ImageOpenError`], which says what is wrong.
+    pub fn open(storage: S) -> Result<Self, ImageOpenError> {
+        let len = storage.len().map_err(ImageOpenError::read("asking for the file's length"))?;
         let (footer, behind) = find_footer(&storage, len)?;
         if footer.version.get() >> 16 != VERSION >> 16 {
             let version = footer.version.get();
-            return Err(OpenError::Unsupported(format!("VHD version {version:#010x} is not known here")));
+            return Err(ImageOpenError::Unsupported(format!(
+                "VHD version {version:#010x} is not known here"
+            )));
         }
         let mut vhd = Self { storage, footer, table: None, pages: Pages::default() };
         let size = vhd.footer.current_size.get();
         match vhd.footer.disk_type {
             DiskType::FIXED if size > behind => {
                 let problem = format!("a disk of {size} bytes does not fit before it: the file was cut");
-                return Err(OpenError::corrupt("footer", problem));
+                return Err(ImageOpenError::corrupt("footer", problem));
             }
             DiskType::FIXED => {}
             DiskType::DYNAMIC | DiskType::DIFFERENCING => vhd.table = Some(vhd.open_table(len)?),
             DiskType(other) => {
-                return Err(OpenError::Unsupported(format!("a VHD of type {other} is not known here")));
+                return Err(ImageOpenError::Unsupported(format!("a VHD of type {other} is not known here")));
             }
         }
         Ok(vhd)
     }
 
-    fn open_table(&self, len: u64) -> Result<Table, OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt("dynamic disk header", problem);
+    fn open_table(&self, len: u64) -> Result<Table, ImageOpenError> {
+        let corrupt = |problem: String| ImageOpenError::corrupt("dynamic disk header", problem);
         let at = self.footer.data_offset.get();
         if at < SECTOR || at.checked_add(size_of::<Header>() as u64).is_none_or(|end| end > len) {
             return Err(corrupt(format!("at byte {at} it is outside of the file")));
         }
         let mut bytes = [0; size_of::<Header>()];
-        self.storage.read_at(at, &mut bytes).map_err(OpenError::read("reading the dynamic disk header"))?;
+        self.storage
+            .read_at(at, &mut bytes)
+            .map_err(ImageOpenError::read("reading the dynamic disk header"))?;
         let header = Header::read_from_bytes(&bytes).map_err(|_| corrupt("it is too short".to_owned()))?;
         if header.cookie != HEADER_COOKIE || header.checksum.get() != checksum(&bytes, HEADER_CHECKSUM) {
             return Err(corrupt(format!("at byte {at} is none, or its checksum is wrong")));
@@ -86,7 +90,7 @@ impl<S: Storage> Vhd<S> {
         let block_size = header.block_size.get();
         if !block_size.is_power_of_two() || !BLOCK_SIZES.contains(&block_size) {
             let why = format!("a VHD with blocks of {block_size} bytes is not read here: 256K to 256M are");
-            return Err(OpenError::Unsupported(why));
+            return Err(ImageOpenError::Unsupported(why));
         }
         let blocks = self.footer.current_size.get().div_ceil(block_size.into());
         if blocks > header.max_table_entries.get().into() {
@@ -103,7 +107,7 @@ impl<S: Storage> Vhd<S> {
                     && (offset >= header_end || end <= at) => {}
             _ => {
                 let problem = format!("at byte {offset} it is outside of the file, or over a header");
-                return Err(OpenError::corrupt("block allocation table", problem));
+                return Err(ImageOpenError::corrupt("block allocation table", problem));
             }
         }
         let mut table = Table { offset, block_size, bitmap_len: bitmap_len(block_size), parent: None };
@@ -121,15 +125,16 @@ impl<S: Storage> Vhd<S> {
         blocks: u64,
         len: u64,
         taken: &[(u64, u64)],
-    ) -> Result<(), OpenError> {
-        let corrupt = |problem: String| OpenError::corrupt("block allocation table", problem);
+    ) -> Result<(), ImageOpenError> {
+        let corrupt = |problem: String| ImageOpenError::corrupt("block allocation table", problem);
         let whole = table.bitmap_len + u64::from(table.block_size);
         // Not more than the file has room for: two of them would share a place.
         let room = (len / whole) as usize;
         let mut starts: Vec<u32> = Vec::new();
         for block in 0..blocks {
-            let entry =
-                self.entry(table, block).map_err(OpenError::read("reading the block allocation table"))?;
+            let entry = self
+                .entry(table, block)
+                .map_err(ImageOpenError::read("reading the block allocation table"))?;
             if entry == UNUSED {
                 continue;
             }
@@ -153,7 +158,7 @@ impl<S: Storage> Vhd<S> {
     }
 
     /// The paths of the parent, in the form in which VHDX has them: they are looked for by the same rules.
-    fn locator(&self, header: &Header) -> Result<Locator, OpenError> {
+    fn locator(&self, header: &Header) -> Result<Locator, ImageOpenError> {
         let text = |platform: [u8; 4]| -> Option<String> {
             let entry = header.locators.iter().find(|entry| entry.platform == platform)?;
             let LocatorEntry { data_length, data_offset, .. } = entry;
@@ -169,7 +174,7 @@ impl<S: Storage> Vhd<S> {
         let absolute = text(PLATFORM_ABSOLUTE);
         match text(PLATFORM_RELATIVE).or(name) {
             Some(relative) => Ok(Locator::new(Guid::ZERO, &relative, absolute.as_deref())),
-            None => Err(OpenError::corrupt("dynamic disk header", "it names no parent")),
+            None => Err(ImageOpenError::corrupt("dynamic disk header", "it names no parent")),
         }
     }
 
@@ -254,13 +259,14 @@ pub(super) struct Entries {
 }
 
 /// The footer, and how many bytes stand before the one at the end.
-fn find_footer(storage: &impl Storage, len: u64) -> Result<(Footer, u64), OpenError> {
-    let footer_at = |at: u64, len: usize| -> Result<Option<Footer>, OpenError> {
+fn find_footer(storage: &impl Storage, len: u64) -> Result<(Footer, u64), ImageOpenError> {
+    let footer_at = |at: u64, len: usize| -> Result<Option<Footer>, ImageOpenError> {
         let mut bytes = [0; size_of::<Footer>()];
-        storage.read_at(at, &mut bytes[..len]).map_err(OpenError::read("reading the footer"))?;
+        storage.read_at(at, &mut bytes[..len]).map_err(ImageOpenError::read("reading the footer"))?;
         Ok(bytes.starts_with(&FOOTER_COOKIE).then(|| Footer::read_from_bytes(&bytes).ok()).flatten())
     };
-    let none = || OpenError::NotThis { format: FORMAT, why: "it does not end with the footer \"conectix\"" };
+    let none =
+        || ImageOpenError::NotThis { format: FORMAT, why: "it does not end with the footer \"conectix\"" };
     let sound = |footer: &Footer| footer.checksum.get() == checksum(footer.as_bytes(), FOOTER_CHECKSUM);
     let full = size_of::<Footer>();
     // Images of Virtual PC before 2004 have one byte less.
@@ -284,7 +290,7 @@ fn find_footer(storage: &impl Storage, len: u64) -> Result<(Footer, u64), OpenEr
         seen = true;
     }
     Err(if seen {
-        OpenError::corrupt("footer", "its checksum is wrong, and there is no sound copy")
+        ImageOpenError::corrupt("footer", "its checksum is wrong, and there is no sound copy")
     } else {
         none()
     })

@@ -15,7 +15,7 @@ use super::format::{
     NOTHING, SECTOR, UNUSED, VERSION, bitmap_len, checksum,
 };
 use super::open::{Entries, Vhd};
-use crate::error::OpenError;
+use crate::error::ImageOpenError;
 
 /// Blocks that Windows makes (New-VHD `-BlockSizeBytes`).
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = (512 << 10)..=(256 << 20);
@@ -83,8 +83,8 @@ impl Writer<File> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]
-    pub fn open_file(path: &Path) -> Result<Self, OpenError> {
+    /// [`ImageOpenError`]
+    pub fn open_file(path: &Path) -> Result<Self, ImageOpenError> {
         Self::open(lunway_vhdx::open_file(path, true)?)
     }
 }
@@ -169,15 +169,15 @@ impl<S: Storage> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: it is damaged, or has a parent.
-    pub fn open(storage: S) -> Result<Self, OpenError> {
+    /// [`ImageOpenError`]: it is damaged, or has a parent.
+    pub fn open(storage: S) -> Result<Self, ImageOpenError> {
         let vhd = Vhd::open(storage)?;
         if vhd.parent().is_some() {
-            return Err(OpenError::Unsupported("a differencing VHD is not written here".to_owned()));
+            return Err(ImageOpenError::Unsupported("a differencing VHD is not written here".to_owned()));
         }
-        let entries = vhd.entries().map_err(OpenError::read("reading the block allocation table"))?;
+        let entries = vhd.entries().map_err(ImageOpenError::read("reading the block allocation table"))?;
         let Vhd { storage, footer, .. } = vhd;
-        let storage = Measured::new(storage).map_err(OpenError::read("asking for the file's length"))?;
+        let storage = Measured::new(storage).map_err(ImageOpenError::read("asking for the file's length"))?;
         let Some(Entries { offset, block_size, list }) = entries else {
             return Ok(Self { storage, footer, blocks: None });
         };

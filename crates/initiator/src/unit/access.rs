@@ -3,7 +3,7 @@
 use lunway_scsi::vpd::DeviceIdentification;
 use lunway_scsi::{AccessState, AdditionalSense, PortGroup, Status, cdb};
 
-use crate::OpenError;
+use crate::IscsiOpenError;
 use crate::unit::exchange::{Exchange, ask};
 
 /// Room for some hundred groups.
@@ -33,7 +33,7 @@ impl Port {
         self,
         exchange: &mut E,
         attentions: &mut Vec<AdditionalSense>,
-    ) -> Result<Option<AccessState>, OpenError> {
+    ) -> Result<Option<AccessState>, IscsiOpenError> {
         let cdb = cdb::report_target_port_groups(GROUPS_LEN);
         let answer = ask(exchange, &cdb, GROUPS_LEN as usize, attentions).await?;
         if answer.status != Status::GOOD {

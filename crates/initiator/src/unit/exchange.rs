@@ -9,7 +9,7 @@ use lunway_block::{BlockError, Buf, SharedBuf};
 use lunway_iscsi::Cdb;
 use lunway_scsi::{AdditionalSense, Sense, SenseKey, Status};
 
-use crate::OpenError;
+use crate::IscsiOpenError;
 use crate::session::Session;
 use crate::session::schedule::what;
 use crate::session::slots::{Command, Effect, Outcome};
@@ -98,7 +98,7 @@ pub(crate) trait Exchange: Send {
         &mut self,
         cdb: &[u8],
         data_in: usize,
-    ) -> impl Future<Output = Result<Answer, OpenError>> + Send;
+    ) -> impl Future<Output = Result<Answer, IscsiOpenError>> + Send;
 
     /// Portal of the connection, for errors.
     fn portal(&self) -> String;
@@ -118,7 +118,7 @@ pub(crate) async fn ask<E: Exchange>(
     cdb: &[u8],
     data_in: usize,
     attentions: &mut Vec<AdditionalSense>,
-) -> Result<Answer, OpenError> {
+) -> Result<Answer, IscsiOpenError> {
     let begun = Instant::now();
     let mut wait = Duration::from_millis(5);
     let (mut attended, mut told) = (0, false);
@@ -158,9 +158,9 @@ pub(crate) struct OverSession {
 }
 
 impl Exchange for OverSession {
-    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
+    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, IscsiOpenError> {
         let lost =
-            |error: BlockError| OpenError::Lost { portal: self.portal.clone(), why: error.to_string() };
+            |error: BlockError| IscsiOpenError::Lost { portal: self.portal.clone(), why: error.to_string() };
         let command = Command {
             cdb: Cdb::new(cdb),
             data_out: SharedBuf::default(),

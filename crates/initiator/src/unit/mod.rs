@@ -29,7 +29,7 @@ use crate::session::{Session, is_doubtful};
 use crate::shape::Shape;
 use crate::unit::access::Port;
 use crate::unit::exchange::{Answer, Exchange, OverSession, ask};
-use crate::{OpenError, VpdIdentity};
+use crate::{IscsiOpenError, VpdIdentity};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.
 const INQUIRY_LEN: u16 = 255;
@@ -73,7 +73,7 @@ impl Unit {
         lun: u16,
         transfer_max: u32,
         known: Option<Shape>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, IscsiOpenError> {
         let mut met = Vec::new();
         for _ in 0..CHANGES_MAX {
             let (mut unit, ready) = Self::learn_once(exchange, lun, transfer_max, known).await?;
@@ -84,7 +84,7 @@ impl Unit {
             }
         }
         let why = "its identity changed repeatedly while it was queried".to_owned();
-        Err(OpenError::Shape { portal: exchange.portal(), why })
+        Err(IscsiOpenError::Shape { portal: exchange.portal(), why })
     }
 
     /// Gives also how many unit attentions there were before it told anything.
@@ -93,7 +93,7 @@ impl Unit {
         lun: u16,
         transfer_max: u32,
         known: Option<Shape>,
-    ) -> Result<(Self, usize), OpenError> {
+    ) -> Result<(Self, usize), IscsiOpenError> {
         let mut attentions = Vec::new();
         let inquiry = must(
             exchange,
@@ -108,17 +108,17 @@ impl Unit {
         let peripheral = inquiry.as_ref().map_or(PeripheralType::DISK, |inquiry| inquiry.peripheral);
         let has_states = inquiry.is_some_and(|inquiry| inquiry.asymmetric_access != 0);
         if peripheral.qualifier() != 0 {
-            return Err(OpenError::NoSuchLun { portal: exchange.portal(), lun });
+            return Err(IscsiOpenError::NoSuchLun { portal: exchange.portal(), lun });
         }
         if peripheral.device_type() != PeripheralType::DISK.device_type() {
             let device_type = peripheral.device_type();
-            return Err(OpenError::NotADisk { portal: exchange.portal(), lun, device_type });
+            return Err(IscsiOpenError::NotADisk { portal: exchange.portal(), lun, device_type });
         }
         let ready = ask(exchange, &cdb::test_unit_ready(), 0, &mut attentions).await?;
         let sleeping = known.filter(|_| has_states && ready.is_inactive());
         if sleeping.is_none() {
             if known.is_none() && ready.is_inactive() {
-                return Err(OpenError::Inactive { portal: exchange.portal(), why: ready.describe() });
+                return Err(IscsiOpenError::Inactive { portal: exchange.portal(), why: ready.describe() });
             }
             accept(exchange, "TEST UNIT READY", ready, lun)?;
         }
@@ -166,7 +166,7 @@ impl Unit {
             ReadCapacity::parse_10(&short.data)
         };
         let portal = exchange.portal();
-        let unusable = |why: &str| OpenError::Shape { portal: portal.clone(), why: why.to_owned() };
+        let unusable = |why: &str| IscsiOpenError::Shape { portal: portal.clone(), why: why.to_owned() };
         facts.capacity = Some(capacity.ok_or_else(|| unusable("its answer to READ CAPACITY is too short"))?);
 
         // All pages, as a second try, for units that know no single ones.
@@ -184,7 +184,7 @@ async fn must<E: Exchange>(
     data_in: usize,
     lun: u16,
     attentions: &mut Vec<AdditionalSense>,
-) -> Result<Answer, OpenError> {
+) -> Result<Answer, IscsiOpenError> {
     let answer = ask(exchange, cdb, data_in, attentions).await?;
     accept(exchange, command, answer, lun)
 }
@@ -194,15 +194,15 @@ fn accept<E: Exchange>(
     command: &'static str,
     answer: Answer,
     lun: u16,
-) -> Result<Answer, OpenError> {
+) -> Result<Answer, IscsiOpenError> {
     let sense = answer.sense.as_ref();
     if answer.status == Status::GOOD || sense.is_some_and(|sense| sense.key == SenseKey::RECOVERED_ERROR) {
         return Ok(answer);
     }
     if sense.is_some_and(|sense| sense.code == AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED) {
-        return Err(OpenError::NoSuchLun { portal: exchange.portal(), lun });
+        return Err(IscsiOpenError::NoSuchLun { portal: exchange.portal(), lun });
     }
-    Err(OpenError::Command { portal: exchange.portal(), command, why: answer.describe() })
+    Err(IscsiOpenError::Command { portal: exchange.portal(), command, why: answer.describe() })
 }
 
 /// A VPD page; `None` if the unit does not give it.
@@ -210,21 +210,21 @@ pub(crate) async fn vpd<E: Exchange>(
     exchange: &mut E,
     code: u8,
     attentions: &mut Vec<AdditionalSense>,
-) -> Result<Option<Buf>, OpenError> {
+) -> Result<Option<Buf>, IscsiOpenError> {
     let answer = read_vpd(exchange, code, attentions).await?;
     Ok((answer.status == Status::GOOD).then_some(answer.data))
 }
 
 /// A name that a unit does not tell now is no name that it does not have.
-fn not_told<E: Exchange>(exchange: &E, answer: &Answer) -> OpenError {
-    OpenError::Command { portal: exchange.portal(), command: "INQUIRY", why: answer.describe() }
+fn not_told<E: Exchange>(exchange: &E, answer: &Answer) -> IscsiOpenError {
+    IscsiOpenError::Command { portal: exchange.portal(), command: "INQUIRY", why: answer.describe() }
 }
 
 async fn read_vpd<E: Exchange>(
     exchange: &mut E,
     code: u8,
     attentions: &mut Vec<AdditionalSense>,
-) -> Result<Answer, OpenError> {
+) -> Result<Answer, IscsiOpenError> {
     ask(exchange, &cdb::inquiry(true, code, VPD_LEN), VPD_LEN.into(), attentions).await
 }
 
@@ -233,7 +233,7 @@ async fn mode_sense<E: Exchange>(
     exchange: &mut E,
     pages: &[u8],
     attentions: &mut Vec<AdditionalSense>,
-) -> Result<Option<ModeSense>, OpenError> {
+) -> Result<Option<ModeSense>, IscsiOpenError> {
     for &code in pages {
         let answer =
             ask(exchange, &cdb::mode_sense6(PageControl::Current, code, 0, 255), 255, attentions).await?;
@@ -416,7 +416,7 @@ impl UnitCell {
     }
 
     /// Asks a unit what it is, with the limits of this one.
-    pub(crate) async fn learn<E: Exchange>(&self, exchange: &mut E) -> Result<Unit, OpenError> {
+    pub(crate) async fn learn<E: Exchange>(&self, exchange: &mut E) -> Result<Unit, IscsiOpenError> {
         Unit::learn(exchange, self.lun, self.transfer_max, Some(self.shape())).await
     }
 
@@ -443,14 +443,14 @@ impl UnitCell {
 
     /// Asks the unit which it is, with as few commands as possible, in any state of its port. An error says that it
     /// does not tell.
-    async fn examine<E: Exchange>(&self, exchange: &mut E) -> Result<Found, OpenError> {
+    async fn examine<E: Exchange>(&self, exchange: &mut E) -> Result<Found, IscsiOpenError> {
         let mut met = Vec::new();
         let inquiry =
             ask(exchange, &cdb::inquiry(false, 0, INQUIRY_LEN), INQUIRY_LEN.into(), &mut met).await?;
         let inquiry = accept(exchange, "INQUIRY", inquiry, self.lun);
-        let absent = OpenError::NoSuchLun { portal: exchange.portal(), lun: self.lun }.to_string();
+        let absent = IscsiOpenError::NoSuchLun { portal: exchange.portal(), lun: self.lun }.to_string();
         let peripheral = match inquiry {
-            Err(OpenError::NoSuchLun { .. }) => return Ok(Found::Absent(absent)),
+            Err(IscsiOpenError::NoSuchLun { .. }) => return Ok(Found::Absent(absent)),
             Err(error) => return Err(error),
             Ok(answer) => {
                 Inquiry::parse(&answer.data).map_or(PeripheralType::DISK, |inquiry| inquiry.peripheral)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{InitiatorPorts, SessionOptions};
-use lunway_iscsi_paths::{Address, IscsiMultipath, OpenError};
+use lunway_iscsi_paths::{Address, IscsiMultipath, PathsOpenError};
 
 use crate::line::Line;
 use crate::victim::Victim;
@@ -24,7 +24,7 @@ fn address(portals: &[SocketAddr], more: &str) -> String {
     format!("iscsi://{}/{NAME}/0?{}&policy=failover&settle=2s{more}", portals[0], lanes.join("&"))
 }
 
-async fn open(address: &str, records: &Path) -> Result<IscsiMultipath, OpenError> {
+async fn open(address: &str, records: &Path) -> Result<IscsiMultipath, PathsOpenError> {
     let Address::Several(url) = Address::parse(address).unwrap() else { panic!("{address} is one path") };
     let initiator_ports = InitiatorPorts::In(records.to_owned());
     IscsiMultipath::open(&url, &SessionOptions { initiator_ports, ..SessionOptions::default() }).await

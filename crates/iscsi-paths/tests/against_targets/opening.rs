@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_file::{FileDevice, FileOptions};
 use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
-use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl, OpenError};
+use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl, PathsOpenError};
 use lunway_memory::RamDisk;
 use lunway_multipath::plan::PlanKind;
 use lunway_multipath::{AluaState, LaneState, LaneStatus};
@@ -78,7 +78,7 @@ fn url(first: SocketAddr, query: &str) -> MultipathUrl {
     }
 }
 
-async fn open(url: &MultipathUrl) -> Result<IscsiMultipath, OpenError> {
+async fn open(url: &MultipathUrl) -> Result<IscsiMultipath, PathsOpenError> {
     IscsiMultipath::open(url, &SessionOptions::default()).await
 }
 

@@ -8,7 +8,7 @@ use lunway_block::size::HumanSize;
 use lunway_filesystem::cut::Cut;
 use lunway_scsi::StateError;
 
-use super::opening::OpenError;
+use super::opening::BackEndError;
 use crate::config::ConfigError;
 use crate::portal::BindError;
 use crate::state::StateDirError;
@@ -32,7 +32,7 @@ pub enum StartError {
         /// The device.
         device: String,
         /// Error of the open.
-        why: OpenError,
+        why: BackEndError,
     },
     /// Two logical units would have one serial number, and so be one disk for initiators.
     #[error(

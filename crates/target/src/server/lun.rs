@@ -18,7 +18,7 @@ use super::compaction::{CLOSE_TIME, Compactions};
 use super::daemon_identity::DaemonIdentity;
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
 use super::kept_size::{self, KeptSize};
-use super::opening::{Closing, LunOpenOptions, OpenDevice, OpenError};
+use super::opening::{BackEndError, Closing, LunOpenOptions, OpenDevice};
 use super::own_files::OwnFiles;
 use super::snapshots::LunSnapshots;
 use super::track_file::TrackFile;
@@ -134,7 +134,7 @@ impl Maker {
         lun: &LunConfig,
         fallback: Fallback,
     ) -> Result<Lun, StartError> {
-        let refused = |why: OpenError| refused(target, lun, why);
+        let refused = |why: BackEndError| refused(target, lun, why);
         let without_tail = fallback == Fallback::Saved;
         let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only, without_tail };
         let mut track_file = TrackFile::Settled;
@@ -272,7 +272,7 @@ pub(super) fn identity(target: &str, lun: u16) -> String {
     format!("{target}/{lun}")
 }
 
-fn refused(target: &TargetConfig, lun: &LunConfig, why: OpenError) -> StartError {
+fn refused(target: &TargetConfig, lun: &LunConfig, why: BackEndError) -> StartError {
     StartError::Open { target: target.name.to_string(), lun: lun.id, device: lun.device.to_string(), why }
 }
 

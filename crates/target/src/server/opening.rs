@@ -39,10 +39,10 @@ impl From<Arc<dyn BlockDevice>> for OpenedDevice {
 }
 
 /// Reason why a device could not be opened: the back end's own error, whose text is a sentence for people.
-pub type OpenError = Box<dyn Error + Send + Sync>;
+pub type BackEndError = Box<dyn Error + Send + Sync>;
 
 /// A device being opened.
-pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, OpenError>> + Send>>;
+pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, BackEndError>> + Send>>;
 
 /// Opens what the device grammar describes. It is called on the runtime that the server was started on, which carries
 /// the device as long as it is open.

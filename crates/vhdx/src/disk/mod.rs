@@ -16,7 +16,7 @@ pub use read::{ReadPlan, ReadSegment, SegmentSource};
 pub use relocate::{Placed, Relocation};
 pub use write::{Fill, WritePlan, WriteSegment};
 
-use crate::error::{DiskError, OpenError};
+use crate::error::{DiskError, VhdxOpenError};
 use crate::format::{BatEntry, Guid, GuidSource, MIB, PAGE};
 use crate::geometry::{Geometry, entry_place};
 use crate::header::Headers;
@@ -266,7 +266,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// All metadata items with their bytes, those of users too.
-    pub fn items(&self) -> Result<Vec<Item>, OpenError> {
+    pub fn items(&self) -> Result<Vec<Item>, VhdxOpenError> {
         read_items(&self.view(), self.regions.metadata)
     }
 

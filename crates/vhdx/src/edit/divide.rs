@@ -3,7 +3,7 @@
 use super::resize::STEP;
 use super::{Changes, Edit, trim_end};
 use crate::bitmap;
-use crate::error::{DiskError, EditError, OpenError, Structure};
+use crate::error::{DiskError, EditError, Structure, VhdxOpenError};
 use crate::format::{BatEntry, BlockState, GuidSource, MIB, PAGE, item, region_id};
 use crate::geometry::{Geometry, Slot};
 use crate::measured::Measured;
@@ -46,7 +46,7 @@ pub fn divide_blocks(
     edit.write_divided(&from, &to, table)?;
     edit.move_region(region_id::BAT, table)?;
     let region = edit.opened.regions.metadata;
-    let missing = || OpenError::corrupt(Structure::Metadata, region.offset, "no file parameters");
+    let missing = || VhdxOpenError::corrupt(Structure::Metadata, region.offset, "no file parameters");
     let (at, _) = item_place(storage, region, item::FILE_PARAMETERS)?.ok_or_else(missing)?;
     // The block size is the item's first field (2.6.2.1).
     edit.put(at, &block_size.to_le_bytes())?;

@@ -1,7 +1,7 @@
 //! Properties that a disk has for the systems that use it, beside its data: identity and physical sector.
 
 use super::{Changes, Edit};
-use crate::error::{EditError, OpenError, Structure};
+use crate::error::{EditError, Structure, VhdxOpenError};
 use crate::format::{Guid, GuidSource, item};
 use crate::measured::Measured;
 use crate::metadata::item_place;
@@ -43,7 +43,7 @@ pub fn set_identity(
             Some((at, len)) if len == bytes.len() => edit.put(at, bytes)?,
             _ => {
                 let problem = format!("item {id} is missing, or has another length");
-                return Err(OpenError::corrupt(Structure::Metadata, region.offset, problem).into());
+                return Err(VhdxOpenError::corrupt(Structure::Metadata, region.offset, problem).into());
             }
         }
     }

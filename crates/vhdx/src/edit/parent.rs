@@ -1,7 +1,7 @@
 //! A differencing disk's parent, as its locator names it.
 
 use super::{Changes, Edit};
-use crate::error::{EditError, OpenError, Structure};
+use crate::error::{EditError, Structure, VhdxOpenError};
 use crate::format::{Guid, GuidSource, MIB, item, region_id};
 use crate::locator::Locator;
 use crate::measured::Measured;
@@ -25,7 +25,7 @@ pub fn set_parent(
     let region = edit.opened.regions.metadata;
     let bytes = locator.build();
     let place = item_place(storage, region, item::PARENT_LOCATOR)?;
-    let missing = || OpenError::corrupt(Structure::Metadata, region.offset, "no parent locator");
+    let missing = || VhdxOpenError::corrupt(Structure::Metadata, region.offset, "no parent locator");
     let (at, len) = place.ok_or_else(missing)?;
     if bytes.len() == len {
         edit.put(at, &bytes)?;

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Changes, Edit};
-use crate::error::{DiskError, EditError, OpenError, Structure};
+use crate::error::{DiskError, EditError, Structure, VhdxOpenError};
 use crate::format::{
     BatEntry, BlockState, GuidSource, HEADER_OFFSETS, HEADER_SECTION, Header, PAGE, PAGE_U64,
     REGION_TABLE_OFFSETS,
@@ -160,7 +160,7 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
     let refuse = |place, offset| {
         let problem = "it is lost, because the file was cut, and zeroes cannot stand for it: restore the file from a backup, or \
                        open it for reading alone and copy what is left";
-        OpenError::lost(place, offset, problem)
+        VhdxOpenError::lost(place, offset, problem)
     };
     let structures = [
         (Structure::Log, opened.headers.ring().span),
@@ -183,7 +183,7 @@ fn needed<S: Storage>(file: &Completed<'_, S>) -> Result<End, EditError> {
         |finding| match (finding.severity, finding.place) {
             (AnomalySeverity::Loss, Structure::Bitmap(_)) => Err(refuse(finding.place, finding.offset)),
             (AnomalySeverity::Damage, place) => {
-                Err(OpenError::corrupt(place, finding.offset, finding.problem))
+                Err(VhdxOpenError::corrupt(place, finding.offset, finding.problem))
             }
             (AnomalySeverity::Loss | AnomalySeverity::Note, _) => Ok(()),
         },

@@ -1,7 +1,7 @@
 //! A disk of another size.
 
 use super::{Changes, Edit, trim_end};
-use crate::error::{DiskError, EditError, OpenError, Structure};
+use crate::error::{DiskError, EditError, Structure, VhdxOpenError};
 use crate::format::{BatEntry, BlockState, Guid, GuidSource, MIB, item, region_id};
 use crate::geometry::{Geometry, Slot};
 use crate::measured::Measured;
@@ -56,7 +56,8 @@ pub fn resize(storage: &impl Storage, to: &Resize, guids: &mut dyn GuidSource) -
         edit.grow(&from, &to, hidden)?;
     }
     let place = item_place(storage, edit.opened.regions.metadata, item::VIRTUAL_DISK_SIZE)?;
-    let missing = || OpenError::corrupt(Structure::Metadata, edit.opened.regions.metadata.offset, "no size");
+    let missing =
+        || VhdxOpenError::corrupt(Structure::Metadata, edit.opened.regions.metadata.offset, "no size");
     let (at, _) = place.ok_or_else(missing)?;
     edit.put(at, &size.to_le_bytes())?;
     let freed = if size < old { edit.behind(&from, &to)? } else { Vec::new() };

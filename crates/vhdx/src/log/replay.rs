@@ -5,7 +5,7 @@ use std::io;
 
 use super::ring::Ring;
 use super::sequence::{LogEntry, Scanner, Update, check_length};
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{Guid, PAGE, PAGE_U64};
 use crate::region::Span;
 use crate::storage::Storage;
@@ -112,36 +112,36 @@ impl<S: Storage> Storage for View<'_, S> {
 }
 
 /// Finds the active sequence without carrying it out.
-pub(crate) fn find(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Vec<LogEntry>, OpenError> {
+pub(crate) fn find(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Vec<LogEntry>, VhdxOpenError> {
     let (entries, file) = find_in_cut(storage, ring, log)?;
     check_length(&entries, ring.span, file)?;
     Ok(entries)
 }
 
 /// The same in a file that may be shorter than its log says: the sequence, and the length of the file.
-fn find_in_cut(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(Vec<LogEntry>, u64), OpenError> {
-    let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+fn find_in_cut(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(Vec<LogEntry>, u64), VhdxOpenError> {
+    let file = storage.len().map_err(VhdxOpenError::storage("asking for the file's length", 0))?;
     if ring.span.end() > file {
         let problem = format!("it ends at byte {}, the file at {file}", ring.span.end());
-        return Err(OpenError::lost(Structure::Log, ring.span.offset, problem));
+        return Err(VhdxOpenError::lost(Structure::Log, ring.span.offset, problem));
     }
     Ok((Scanner::new(storage, ring, log).active()?, file))
 }
 
 /// The length that a file has had for certain when the newest entry of its log was written.
-pub(crate) fn length_before(storage: &impl Storage, ring: Ring, log: Guid) -> Result<u64, OpenError> {
+pub(crate) fn length_before(storage: &impl Storage, ring: Ring, log: Guid) -> Result<u64, VhdxOpenError> {
     let (entries, _) = find_in_cut(storage, ring, log)?;
     Ok(entries.last().map_or(0, |head| head.flushed_file_offset))
 }
 
 /// Replays into memory; the file is only read.
-pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Overlay, OpenError> {
+pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Overlay, VhdxOpenError> {
     let (entries, file) = find_in_cut(storage, ring, log)?;
     let len = check_length(&entries, ring.span, file)?;
     let mut overlay = Overlay { stored: file, len, ..Overlay::default() };
     let too_much = || {
         let problem = "more to replay than is kept in memory: open the file for writing once";
-        OpenError::unsupported(Structure::Log, ring.span.offset, problem)
+        VhdxOpenError::unsupported(Structure::Log, ring.span.offset, problem)
     };
     each_update(storage, ring, log, &entries, |offset, change| {
         match change {
@@ -167,9 +167,9 @@ pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result
 const ZERO_RANGES_MAX: usize = 1 << 16;
 
 /// Replays onto the file and flushes it. The log stays as it is: the caller clears the header's LogGuid afterwards.
-pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(), OpenError> {
+pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(), VhdxOpenError> {
     let entries = find(storage, ring, log)?;
-    let mut len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+    let mut len = storage.len().map_err(VhdxOpenError::storage("asking for the file's length", 0))?;
     let last = check_length(&entries, ring.span, len)?;
     // Behind this, whatever the length, everything is zero already: a descriptor of terabytes of zeroes costs nothing
     // there.
@@ -182,7 +182,7 @@ pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result
         if offset + size > len {
             storage
                 .set_len(offset + size)
-                .map_err(OpenError::storage("extending the file for the log", offset))?;
+                .map_err(VhdxOpenError::storage("extending the file for the log", offset))?;
             len = offset + size;
         }
         match change {
@@ -198,12 +198,12 @@ pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result
                 },
             },
         }
-        .map_err(OpenError::storage("replaying the log", offset))
+        .map_err(VhdxOpenError::storage("replaying the log", offset))
     })?;
     if last > len {
-        storage.set_len(last).map_err(OpenError::storage("extending the file for the log", last))?;
+        storage.set_len(last).map_err(VhdxOpenError::storage("extending the file for the log", last))?;
     }
-    storage.flush().map_err(OpenError::storage("flushing the replayed log", 0))
+    storage.flush().map_err(VhdxOpenError::storage("flushing the replayed log", 0))
 }
 
 #[derive(Clone, Copy)]
@@ -217,8 +217,8 @@ fn each_update<S: Storage>(
     ring: Ring,
     log: Guid,
     entries: &[LogEntry],
-    mut apply: impl FnMut(u64, Change<'_>) -> Result<(), OpenError>,
-) -> Result<(), OpenError> {
+    mut apply: impl FnMut(u64, Change<'_>) -> Result<(), VhdxOpenError>,
+) -> Result<(), VhdxOpenError> {
     let scanner = Scanner::new(storage, ring, log);
     for entry in entries {
         scanner.updates(entry, |scanner, update| {
@@ -240,8 +240,8 @@ fn each_update<S: Storage>(
     Ok(())
 }
 
-fn changed(ring: Ring) -> OpenError {
-    OpenError::corrupt(Structure::Log, ring.span.offset, "an entry has changed while it was replayed")
+fn changed(ring: Ring) -> VhdxOpenError {
+    VhdxOpenError::corrupt(Structure::Log, ring.span.offset, "an entry has changed while it was replayed")
 }
 
 #[cfg(test)]

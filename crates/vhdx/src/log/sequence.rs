@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use zerocopy::FromBytes;
 
 use super::ring::Ring;
-use crate::error::{OpenError, Structure};
+use crate::error::{Structure, VhdxOpenError};
 use crate::format::{
     DataDescriptor, FILE_SIZE_MAX, Guid, LogEntryHeader, PAGE, PAGE_U64, REGION_TABLE_OFFSETS, ZeroDescriptor,
 };
@@ -58,7 +58,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     /// It is empty for a log of zeroes: the writer ended after it had named the log in the headers and before its first
     /// entry, which is durable before what it describes is changed. The standard calls such a file corrupt; QEMU leaves
     /// and opens them.
-    pub(crate) fn active(&mut self) -> Result<Vec<LogEntry>, OpenError> {
+    pub(crate) fn active(&mut self) -> Result<Vec<LogEntry>, VhdxOpenError> {
         let mut best: Option<Vec<LogEntry>> = None;
         // Entries of runs that were looked at: a run that begins at one of them is the end of one that did, and no
         // better.
@@ -87,12 +87,12 @@ impl<'a, S: Storage> Scanner<'a, S> {
         }
         best.ok_or_else(|| {
             let problem = "the header says that the log has entries, but none of them are whole";
-            OpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
+            VhdxOpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
         })
     }
 
     /// Returns `true` if no byte of the log was ever written.
-    fn is_zero(&self) -> Result<bool, OpenError> {
+    fn is_zero(&self) -> Result<bool, VhdxOpenError> {
         let mut page = [0; PAGE];
         for position in (0..self.ring.len()).step_by(PAGE) {
             self.read(position, &mut page)?;
@@ -104,7 +104,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     }
 
     /// The entries that follow one another from `start`, at most once around.
-    fn run(&mut self, start: u64) -> Result<Vec<LogEntry>, OpenError> {
+    fn run(&mut self, start: u64) -> Result<Vec<LogEntry>, VhdxOpenError> {
         let mut run: Vec<LogEntry> = Vec::new();
         let (mut position, mut length) = (start, 0);
         while let Some(entry) = self.entry(position)? {
@@ -120,20 +120,20 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Ok(run)
     }
 
-    fn spend(&mut self, bytes: u64) -> Result<(), OpenError> {
+    fn spend(&mut self, bytes: u64) -> Result<(), VhdxOpenError> {
         self.budget = self.budget.checked_sub(bytes).ok_or_else(|| {
             let problem = "its entries overlap as those of no writer do";
-            OpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
+            VhdxOpenError::corrupt(Structure::Log, self.ring.span.offset, problem)
         })?;
         Ok(())
     }
 
-    fn read(&self, position: u64, buf: &mut [u8]) -> Result<(), OpenError> {
+    fn read(&self, position: u64, buf: &mut [u8]) -> Result<(), VhdxOpenError> {
         let at = self.ring.span.offset + position;
-        self.ring.read(self.storage, position, buf).map_err(OpenError::storage("reading the log", at))
+        self.ring.read(self.storage, position, buf).map_err(VhdxOpenError::storage("reading the log", at))
     }
 
-    fn entry(&mut self, position: u64) -> Result<Option<LogEntry>, OpenError> {
+    fn entry(&mut self, position: u64) -> Result<Option<LogEntry>, VhdxOpenError> {
         if let Some(known) = self.known.get(&position) {
             return Ok(*known);
         }
@@ -143,7 +143,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
     }
 
     /// The entry at `position` if everything about it is right.
-    fn check(&mut self, position: u64) -> Result<Option<LogEntry>, OpenError> {
+    fn check(&mut self, position: u64) -> Result<Option<LogEntry>, VhdxOpenError> {
         let mut page = [0; PAGE];
         self.read(position, &mut page)?;
         let Ok((header, _)) = LogEntryHeader::read_from_prefix(&page) else { return Ok(None) };
@@ -209,8 +209,8 @@ impl<'a, S: Storage> Scanner<'a, S> {
     pub(crate) fn updates(
         &self,
         entry: &LogEntry,
-        mut each: impl FnMut(&Self, Option<Update>) -> Result<bool, OpenError>,
-    ) -> Result<(), OpenError> {
+        mut each: impl FnMut(&Self, Option<Update>) -> Result<bool, VhdxOpenError>,
+    ) -> Result<(), VhdxOpenError> {
         let sectors = LogEntryHeader::descriptor_sectors(entry.descriptors) as u64;
         let mut data = self.ring.advance(entry.position, sectors * PAGE_U64);
         let mut page = [0; PAGE];
@@ -260,7 +260,7 @@ impl<'a, S: Storage> Scanner<'a, S> {
         &self,
         entry: &LogEntry,
         position: u64,
-    ) -> Result<Option<[u8; PAGE]>, OpenError> {
+    ) -> Result<Option<[u8; PAGE]>, VhdxOpenError> {
         let mut page = [0; PAGE];
         self.read(position, &mut page)?;
         let high = ((entry.sequence >> 32) as u32).to_le_bytes();
@@ -277,7 +277,7 @@ fn header_checksum_cleared(page: &mut [u8; PAGE]) {
 
 /// Refuses a file that is shorter than the head of the sequence knew it to be, and sizes that no file has. Only the
 /// head counts: earlier entries may know of a size from before the file was shrunk.
-pub(crate) fn check_length(entries: &[LogEntry], log: Span, file: u64) -> Result<u64, OpenError> {
+pub(crate) fn check_length(entries: &[LogEntry], log: Span, file: u64) -> Result<u64, VhdxOpenError> {
     let Some(head) = entries.last() else { return Ok(file) };
     let at = log.offset + head.position;
     if file < head.flushed_file_offset {
@@ -286,11 +286,11 @@ pub(crate) fn check_length(entries: &[LogEntry], log: Span, file: u64) -> Result
              repair fill what is lost with zeroes",
             head.flushed_file_offset
         );
-        return Err(OpenError::lost(Structure::Log, at, problem));
+        return Err(VhdxOpenError::lost(Structure::Log, at, problem));
     }
     if head.last_file_offset > FILE_SIZE_MAX {
         let problem = format!("its newest entry asks for a file of {} bytes", head.last_file_offset);
-        return Err(OpenError::corrupt(Structure::Log, at, problem));
+        return Err(VhdxOpenError::corrupt(Structure::Log, at, problem));
     }
     Ok(head.last_file_offset.max(file))
 }

@@ -13,7 +13,7 @@ use lunway_image::Format;
 use lunway_image::vhd::{Layout, Writer};
 use lunway_occupancy::is_same_file;
 use lunway_vhdx::{
-    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, DiskKind, Locator, OpenError, VhdxOpenOptions, create,
+    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, DiskKind, Locator, VhdxOpenError, VhdxOpenOptions, create,
     open_unlocked, relative_path,
 };
 use serde_json::json;
@@ -348,7 +348,7 @@ fn may_have_child(parent: &Path) -> anyhow::Result<()> {
              merge",
             parent.display()
         )),
-        Err(error @ OpenError::Chain(_)) => {
+        Err(error @ VhdxOpenError::Chain(_)) => {
             Err(error).with_context(|| format!("cannot open {}", parent.display()))
         }
         // Whatever else there is to say about the parent is said when it is opened by itself.

@@ -38,7 +38,7 @@ pub enum RunError {
         /// The run.
         test: String,
         /// Underlying error.
-        source: Box<lunway_device::OpenError>,
+        source: Box<lunway_device::DeviceOpenError>,
     },
     /// A job could not be run.
     #[error("run `{test}`: {source}")]
