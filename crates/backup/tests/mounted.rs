@@ -7,7 +7,8 @@ use std::fs::File;
 use lunway_backup::{Folder, Holder, HostFolder, Lease};
 use lunway_occupancy::try_lock_byte;
 
-/// CIFS keeps locked bytes from every other open file, the holder's own, too: no run got past its lease on a Samba share.
+/// CIFS keeps locked bytes from every other open file, the holder's own, too: no run got past its lease on a share of
+/// Samba.
 #[test]
 fn a_lease_is_locked_beside_its_bytes() {
     let place = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Logging: levels, format and destination.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
 use rustix::process::configure_io_flusher_behavior;
@@ -53,9 +53,9 @@ pub(crate) fn start(
         if is_set && let Err(error) = configure_io_flusher_behavior(false) {
             eprintln!("lunway: PR_SET_IO_FLUSHER stays set: {error}");
         }
-        (BoxMakeWriter::new(writer), Some(guard))
+        (BoxMakeWriter::new(move || Lines { log: writer.clone(), colour }), Some(guard))
     } else {
-        (BoxMakeWriter::new(io::stderr), None)
+        (BoxMakeWriter::new(move || Lines { log: io::stderr(), colour }), None)
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colour);
     match format {
@@ -64,4 +64,42 @@ pub(crate) fn start(
         LogFormat::Json => log.with_target(false).json().flatten_event(true).init(),
     }
     guard
+}
+
+/// A log in which an event is a line, whatever text of other machines it repeats: unprintable characters are escaped.
+struct Lines<W> {
+    log: W,
+    /// The formatter colours, and escapes ESC in what it is given.
+    colour: bool,
+}
+
+impl<W: Write> Write for Lines<W> {
+    /// Takes an event, as the formatter hands it over.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let line = terminal::escaped(text, |char| self.colour && char == '\x1b') + "\n";
+        self.log.write_all(line.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.log.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_line_whatever_text_it_repeats() {
+        let mut log = Vec::new();
+        for (colour, shown) in [(false, "\\u001b[2Ja\\nb\\u202ec\n"), (true, "\x1b[2Ja\\nb\\u202ec\n")] {
+            log.clear();
+            let mut lines = Lines { log: &mut log, colour };
+            lines.write_all("\x1b[2Ja\nb\u{202e}c\n".as_bytes()).unwrap();
+            assert_eq!(String::from_utf8_lossy(&log), shown);
+        }
+    }
 }

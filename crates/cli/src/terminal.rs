@@ -1,7 +1,7 @@
 //! Printing, with a person watching or without.
 
 use std::env;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
@@ -44,19 +44,23 @@ pub(crate) fn tell(text: fmt::Arguments<'_>, end: &str) {
 
 /// Prints a document on one line, which may end up on a terminal.
 pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
-    print(&escaped(value))
+    print(&escaped(&value.to_string(), |_| false))
 }
 
-/// A document with [unprintable characters](is_unprintable) as escapes: of JSON only those below U+0020 have to be.
-fn escaped(value: &Value) -> String {
-    let mut text = String::new();
-    for char in value.to_string().chars() {
-        match is_unprintable(char) {
-            true => text += &format!("\\u{:04x}", u32::from(char)),
-            false => text.push(char),
+/// Text with [unprintable characters](is_unprintable) as the escapes of JSON, apart from those to keep: JSON itself
+/// demands only those below U+0020.
+pub(crate) fn escaped(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '\n' if !keep(char) => escaped.push_str("\\n"),
+            char if is_unprintable(char) && !keep(char) => {
+                let _ = write!(escaped, "\\u{:04x}", u32::from(char));
+            }
+            char => escaped.push(char),
         }
     }
-    text
+    escaped
 }
 
 /// A heading: bold for a person.
@@ -169,8 +173,14 @@ mod tests {
         let hostile = "a\u{9b}2J\u{7f}\u{202e}b\u{2028}\u{feff}ä";
         assert_eq!(clean(hostile), "a\u{FFFD}2J\u{FFFD}\u{FFFD}b\u{FFFD}\u{FFFD}ä");
         let document = serde_json::json!({ "name": hostile });
-        assert_eq!(escaped(&document), r#"{"name":"a\u009b2J\u007f\u202eb\u2028\ufeffä"}"#);
-        assert_eq!(serde_json::from_str::<Value>(&escaped(&document)).unwrap(), document);
+        assert_eq!(
+            escaped(&document.to_string(), |_| false),
+            r#"{"name":"a\u009b2J\u007f\u202eb\u2028\ufeffä"}"#
+        );
+        assert_eq!(
+            serde_json::from_str::<Value>(&escaped(&document.to_string(), |_| false)).unwrap(),
+            document
+        );
         assert_eq!(clean("disk\x1b[2J\r\n"), "disk\u{FFFD}[2J\u{FFFD}\u{FFFD}");
         let rows = [["iqn.a\x1b[2J\nroot".to_owned()]];
         assert_eq!(table(["INITIATOR"], &rows, "none"), "INITIATOR\niqn.a\u{FFFD}[2J\u{FFFD}root");

@@ -69,7 +69,7 @@ impl Case {
 
     fn check(&self) {
         let said = succeed(lunway(&["disk", "check", self.name().to_str().unwrap()]));
-        assert!(said.trim_end().ends_with("no errors"), "{said}");
+        assert!(said.contains(": no errors"), "{said}");
     }
 }
 
@@ -166,7 +166,8 @@ fn what_a_file_says_its_parent_is_called_begins_no_line() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains("all is well"), "{said}");
-        let mut lines = said.lines();
+        // Before it stands what a machine without the capability says of the process's protection.
+        let mut lines = said.lines().skip_while(|line| line.contains("lunway::protection"));
         assert!(lines.next().unwrap().starts_with("lunway: "), "{said}");
         assert!(lines.all(|line| line.starts_with(' ')), "{words:?}: {said}");
     }

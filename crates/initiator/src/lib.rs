@@ -17,9 +17,10 @@
 //!
 //! # Errors
 //!
-//! [`UrlError`] for addresses, [`IscsiOpenError`] until the device is open, [`BlockError`](lunway_block::BlockError) after
-//! that. No operation waits for ever; [`SessionOptions`] says how long. What happens to work under way when a
-//! connection is lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
+//! [`UrlError`] for addresses, [`IscsiOpenError`] until the device is open, and then
+//! [`BlockError`](lunway_block::BlockError). No operation waits for ever; [`SessionOptions`] says how long. What
+//! happens to work under way when a connection is lost, and to acknowledged writes when a target is, stands at
+//! [`IscsiDevice`].
 //!
 //! # Parts
 //!

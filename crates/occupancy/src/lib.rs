@@ -257,8 +257,7 @@ pub fn user_of(path: &Path) -> io::Result<Option<OtherUser>> {
 
 /// QEMU's locks (`block/file-posix.c`, `raw_apply_lock_bytes`; `BlkPermission` of `block/block-common.h`): a read lock
 /// on byte 100 + *n* by who uses permission *n*, on byte 200 + *n* by a program that does not share it. Consistent
-/// reads are
-/// 0, writes 1, another size 3.
+/// reads are 0, writes 1, another size 3.
 const QEMU_READS: i64 = 100;
 const QEMU_WRITES: i64 = 101;
 const QEMU_RESIZES: i64 = 103;
@@ -295,7 +294,8 @@ pub fn withdraw(file: &impl AsFd) {
 }
 
 /// Locks one byte of an open file, which may lie behind its end, against other open files; `false`: another one has it.
-/// It ends when the file is closed. On a file system whose locks are mandatory (CIFS) only that byte is kept from others.
+/// It ends when the file is closed. On a file system whose locks are mandatory (CIFS) only that byte is kept from
+/// others.
 ///
 /// # Errors
 ///

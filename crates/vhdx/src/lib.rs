@@ -29,9 +29,9 @@
 //!
 //! # Errors
 //!
-//! [`VhdxOpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate panic,
-//! loop, or take memory beyond stated bounds. [`DiskError`] tells a full host ([`DiskError::NoSpace`]: nothing has
-//! changed, try again) from a storage that failed. [`check`](check::check) reports what opening tolerates too.
+//! [`VhdxOpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate
+//! panic, loop, or take memory beyond stated bounds. [`DiskError`] tells a full host ([`DiskError::NoSpace`]: nothing
+//! has changed, try again) from a storage that failed. [`check`](check::check) reports what opening tolerates too.
 //!
 //! # Parts
 //!

@@ -7,7 +7,7 @@
 //! ```text
 //!   1  child           parent_linkage2: the DataWriteGuid that the base is going to have        (one transaction)
 //!   2  base            grown to the top's size, where that is larger                             (one transaction)
-//!   3  base            the upper files' data and zeroes; its DataWriteGuid changes with the first write, if there is one
+//!   3  base            the upper files' data and zeroes; its DataWriteGuid changes with the first write, if any
 //!   4  base            flushed, closed; cut to the top's size, where that is smaller             (one transaction)
 //!   5  child           parent_linkage: the base's DataWriteGuid                                  (one transaction)
 //! ```

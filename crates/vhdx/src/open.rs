@@ -58,8 +58,8 @@ impl<S: Storage> Disk<S> {
     ///
     /// # Errors
     ///
-    /// [`VhdxOpenError`]. A file that has lost data is not opened for writing ([`VhdxOpenError::Lost`]). Opened for reading
-    /// alone, it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
+    /// [`VhdxOpenError`]. A file that has lost data is not opened for writing ([`VhdxOpenError::Lost`]). Opened for
+    /// reading alone, it tells what it has lost ([`lost`](Self::lost)), and reads of that fail.
     pub fn open(
         storage: S,
         options: &VhdxOpenOptions,

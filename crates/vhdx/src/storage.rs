@@ -65,8 +65,8 @@ pub trait Storage: Send + Sync {
         write_zeroes(self, offset, len)
     }
 
-    /// Takes space for a range within the length, which keeps its contents: a later write there needs none. A store that
-    /// cannot do so changes nothing.
+    /// Takes space for a range within the length, which keeps its contents: a later write there needs none. A store
+    /// that cannot do so changes nothing.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         let _ = (offset, len);
         Ok(())

@@ -38,12 +38,13 @@ fn minimum(image: &Image<File>) -> Option<u64> {
 
 /// `lunway disk info`.
 pub(super) fn info(path: &Path, format: Format, json: bool) -> Result<(), Failure> {
+    // Asked before it is opened, and locked, here.
+    let in_use = File::open(path).ok().and_then(|file| others_use(&file));
     let image = open(path, format)?;
     let metadata = path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
     let (file_bytes, allocated) = (metadata.len(), metadata.blocks() * 512);
     let Some(LayerInfo { kind, size, block, id }) = image.layers().next() else { return Ok(()) };
     let parents = &image.paths()[1..];
-    let in_use = others_use(&File::open(path).with_context(|| format!("cannot read {}", path.display()))?);
     let minimum = minimum(&image);
     if json {
         let text = |path: &PathBuf| path.display().to_string();

@@ -42,8 +42,8 @@ pub(super) struct Resize {
     /// Allow a smaller size: data beyond the new end are lost
     #[arg(long)]
     shrink: bool,
-    /// Resize even if that cuts a partition or a file system, loses the only whole copy of a GPT, or if other disks have
-    /// this one as parent (they can no longer be opened)
+    /// Resize even if that cuts a partition or a file system, loses the only whole copy of a GPT, or if other disks
+    /// have this one as parent (they can no longer be opened)
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
