@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lunway_foreign::program;
@@ -510,6 +510,20 @@ fn the_space_of_a_fixed_disk_that_has_grown_and_that_of_the_log_are_the_files() 
     assert!(blocks("new.vhdx") >= MIB, "{}", blocks("new.vhdx"));
 }
 
+/// Waits until a command has a file open all the time, as it has while it waits for its lock, or has ended.
+fn until_waiting(command: &mut Child, file: &str) {
+    let files = format!("/proc/{}/fd", command.id());
+    let has_open = || {
+        let mut links = fs::read_dir(&files).into_iter().flatten().flatten();
+        links.any(|link| fs::read_link(link.path()).is_ok_and(|to| to == Path::new(file)))
+    };
+    let mut seen = 0;
+    while seen < 5 && command.try_wait().unwrap().is_none() {
+        seen = if has_open() { seen + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A child that turns up between a command's look for children and its lock: a command that waits for a lock has looked
 /// before.
 #[test]
@@ -533,9 +547,9 @@ fn a_child_that_is_made_while_a_command_waits_for_its_parent_is_seen() {
         }
         let parent = fs::File::open(folder.path("disk.vhdx")).unwrap();
         parent.lock_shared().unwrap();
-        let command = folder.command(words).stderr(Stdio::piped()).spawn().unwrap();
-        // It is about to wait, for a quarter of a second at most; refused for another reason it is as good.
-        std::thread::sleep(Duration::from_millis(100));
+        let mut command = folder.command(words).stderr(Stdio::piped()).spawn().unwrap();
+        // For a quarter of a second at most; refused for another reason it is as good.
+        until_waiting(&mut command, &folder.path("disk.vhdx"));
         fs::rename(&away, &child).unwrap();
         parent.unlock().unwrap();
         let output = command.wait_with_output().unwrap();
@@ -552,8 +566,9 @@ fn a_file_that_is_removed_while_a_command_waits_for_it_is_not_there() {
     folder.disk("create disk.vhdx --size 8M");
     let disk = fs::File::open(folder.path("disk.vhdx")).unwrap();
     disk.lock().unwrap();
-    let command = folder.command("snapshot disk.vhdx child.avhdx").stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    let mut command =
+        folder.command("snapshot disk.vhdx child.avhdx").stderr(Stdio::piped()).spawn().unwrap();
+    until_waiting(&mut command, &folder.path("disk.vhdx"));
     fs::remove_file(folder.path("disk.vhdx")).unwrap();
     disk.unlock().unwrap();
     assert!(!command.wait_with_output().unwrap().status.success());

@@ -364,7 +364,7 @@ fn a_child_that_is_being_made_is_none_or_whole() {
                     assert!(behind.iter().all(|byte| *byte == 0), "{context}");
                 }
                 Err(lunway_vhdx::VhdxOpenError::NotVhdx) => {
-                    assert!(crash.done < recorder.count(), "{context}")
+                    assert!(crash.done < recorder.count(), "{context}");
                 }
                 Err(error) => panic!("{context}: {error}"),
             }

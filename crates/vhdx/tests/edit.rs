@@ -192,10 +192,10 @@ fn a_change_that_the_host_has_no_room_for_leaves_the_file_as_long_as_it_was() {
     }
     // A fixed disk has all its space, or is no larger.
     let fixed = memory(&options(DiskKind::Fixed, 8 * MIB, 2 << 20, 512), 1);
-    let (full, long) = (Full::of(&fixed, 0), Storage::len(&fixed).expect("memory"));
+    let full = Full::of(&fixed, 0);
     let refused = resize(&full, &to(12 * MIB), guids(4).as_mut());
     assert!(matches!(refused, Err(EditError::Disk(DiskError::NoSpace))), "{refused:?}");
-    assert_eq!(Storage::len(&full.inner).expect("memory"), long);
+    assert_eq!(Storage::len(&full.inner).expect("memory"), full.end);
     // One that tells it is not filled even for a moment.
     let file = Full { free: Some(1 << 20), ..Full::of(&before, 1000) };
     let refused = resize(&file, &to(1 << 40), guids(4).as_mut()).expect_err("no room").to_string();

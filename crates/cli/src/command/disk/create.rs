@@ -455,7 +455,7 @@ fn new_file(file: &Path) -> Result<(PathBuf, NewKind), Failure> {
         Named::Vhdx(path) => Ok((path, NewKind::Vhdx)),
         Named::Image(path, Format::Vhd) => Ok((path, NewKind::Vhd)),
         Named::Image(path, Format::Qcow2) => Err(refused(&path, QCOW2)),
-        Named::Raw { path, spec: DeviceSpec::File { format: FileFormat::Raw, .. } } => {
+        Named::Raw { path, spec } if matches!(*spec, DeviceSpec::File { format: FileFormat::Raw, .. }) => {
             Err(refused(&path, RAW_MADE))
         }
         Named::Raw { path, .. } => {

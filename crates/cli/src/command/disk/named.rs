@@ -24,7 +24,7 @@ pub(super) enum Named {
         /// The file.
         path: PathBuf,
         /// The file as a device.
-        spec: DeviceSpec,
+        spec: Box<DeviceSpec>,
     },
 }
 
@@ -36,7 +36,7 @@ impl Named {
         Ok(match &spec {
             DeviceSpec::Vhdx { path } => Self::Vhdx(path.clone()),
             DeviceSpec::Image { path, format } => Self::Image(path.clone(), image_format(*format)),
-            DeviceSpec::File { path, .. } => Self::Raw { path: path.clone(), spec },
+            DeviceSpec::File { path, .. } => Self::Raw { path: path.clone(), spec: Box::new(spec) },
             _ => return Err(Failure::Usage(format!("{spec} is not a file, which this command works on"))),
         })
     }
@@ -49,7 +49,7 @@ impl Named {
             false => {
                 let (format, cache) = Default::default();
                 let spec = DeviceSpec::File { path: path.clone(), format, cache };
-                Self::Raw { path, spec }
+                Self::Raw { path, spec: Box::new(spec) }
             }
         }
     }
