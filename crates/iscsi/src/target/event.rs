@@ -10,7 +10,7 @@ use crate::pdu::{TaskAttribute, TaskManagementCode};
 
 /// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit in this
 /// session, and before all that arrived later, whenever their data came. Where the session has several connections, on
-/// as many threads, the driver says which commands it has [begun](TargetConnection::begun).
+/// as many threads, the driver says which commands it has [begun](super::TargetConnection::begun).
 #[derive(Debug)]
 pub struct Command {
     /// To answer it with.
@@ -68,7 +68,7 @@ pub enum TargetEvent {
         cid: u16,
     },
     /// Another connection of the session holds requests whose turn it is now: let it
-    /// [`resume`](TargetConnection::resume).
+    /// [`resume`](super::TargetConnection::resume).
     Wake(u16),
     /// Answer with `respond_targets`.
     SendTargets {
