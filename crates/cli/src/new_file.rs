@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lunway_block::spec::DeviceSpec;
@@ -78,4 +78,11 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => Ok(()),
         set => set,
     }
+}
+
+/// A path with more at its end.
+pub(crate) fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut longer = path.as_os_str().to_owned();
+    longer.push(end);
+    PathBuf::from(longer)
 }

@@ -10,6 +10,7 @@ use lunway_block::spec::DeviceSpec;
 use lunway_occupancy::FileId;
 use lunway_vhdx::rename_new;
 
+use crate::new_file::with_end;
 use crate::report_file::file_of;
 
 /// Symbolic links that are followed to a file: as many as Linux follows (`MAXSYMLINKS`, path_resolution(7)).
@@ -47,9 +48,7 @@ impl Overwritten {
     /// The name of the file `path` while it is written over. Not that of a new file, which may be made again from the
     /// start: this one can be larger than what is written to it, and then holds the only copy of its end.
     pub(crate) fn unfinished_of(path: &Path) -> PathBuf {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".overwritten.partial");
-        name.into()
+        with_end(path, ".overwritten.partial")
     }
 
     /// The file at [`Self::left`], which was looked at and is `id`.

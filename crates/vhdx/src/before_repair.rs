@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::edit::repaired_parts;
 use crate::error::{DiskError, EditError};
-use crate::format::{Guid, GuidSource, HEADER_OFFSETS, Header, PAGE};
+use crate::format::{Guid, GuidSource, HEADER_OFFSETS, PAGE};
+use crate::header::read_valid;
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -168,7 +169,7 @@ impl<S: Storage> BeforeRepair<S> {
         file.flush().map_err(failed())?;
         let (valid, spoiled): (Vec<u64>, Vec<u64>) = HEADER_OFFSETS
             .into_iter()
-            .partition(|offset| header(self, *offset).is_ok_and(|header| header.is_some()));
+            .partition(|offset| read_valid(self, *offset).is_ok_and(|header| header.is_some()));
         for offset in valid.into_iter().chain(spoiled) {
             copy(Span { offset, len: PAGE as u64 }, self.len, self, file).map_err(failed())?;
             file.flush().map_err(failed())?;
@@ -207,19 +208,9 @@ impl<S: Storage> Storage for BeforeRepair<S> {
     }
 }
 
-/// A header that is valid.
-fn header(storage: &impl Storage, offset: u64) -> io::Result<Option<Header>> {
-    let mut page = [0; PAGE];
-    match storage.read_at(offset, &mut page) {
-        Ok(()) => Ok(Header::read_from_bytes(&page).ok().filter(Header::is_valid)),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// The FileWriteGuids of the headers that are valid.
 fn file_writes(storage: &impl Storage) -> io::Result<Vec<Guid>> {
-    let headers = HEADER_OFFSETS.into_iter().filter_map(|offset| header(storage, offset).transpose());
+    let headers = HEADER_OFFSETS.into_iter().filter_map(|offset| read_valid(storage, offset).transpose());
     headers.map(|header| header.map(|header| header.file_write)).collect()
 }
 

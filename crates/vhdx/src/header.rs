@@ -42,13 +42,8 @@ impl Headers {
     pub(crate) fn read(storage: &impl Storage) -> Result<Self, VhdxOpenError> {
         let mut valid: [Option<Header>; 2] = [None; 2];
         for (slot, offset) in HEADER_OFFSETS.into_iter().enumerate() {
-            let mut page = [0; PAGE];
-            match storage.read_at(offset, &mut page) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
-                Err(error) => return Err(VhdxOpenError::storage("reading a header", offset)(error)),
-            }
-            valid[slot] = Header::read_from_bytes(&page).ok().filter(Header::is_valid);
+            valid[slot] =
+                read_valid(storage, offset).map_err(VhdxOpenError::storage("reading a header", offset))?;
         }
         let (slot, current) = match valid {
             [None, None] => {
@@ -104,6 +99,16 @@ impl Headers {
         storage.flush()?;
         *self = Self { current: next, slot };
         Ok(())
+    }
+}
+
+/// The header at `offset`, if it is valid.
+pub(crate) fn read_valid(storage: &impl Storage, offset: u64) -> io::Result<Option<Header>> {
+    let mut page = [0; PAGE];
+    match storage.read_at(offset, &mut page) {
+        Ok(()) => Ok(Header::read_from_bytes(&page).ok().filter(Header::is_valid)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -12,6 +12,7 @@ use lunway_vhdx::open_file;
 
 use crate::command::disk::Replaced;
 use crate::failure::Failure;
+use crate::new_file::with_end;
 
 /// Bytes at the start of a VHDX and at both ends of a VHD of which those that say what the file is are a part: the
 /// footer of a VHD has 512 (VHD 1.0, hard disk footer format), the signature of a VHDX 8 ([MS-VHDX] 2.2.1).
@@ -19,9 +20,7 @@ const SIGNED: u64 = 512;
 
 /// The name of a file while its copy is incomplete.
 pub(in crate::command) fn partial(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
+    with_end(path, ".partial")
 }
 
 /// What helps against a file in the place of an unfinished one that no copy has left.

@@ -143,10 +143,10 @@ fn open_to_change(path: &Path, change: Option<&str>) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// The same as a chain, which the file is the first of.
-fn open_chain_to_change(path: &Path, change: Option<&str>) -> anyhow::Result<Chain<File>> {
+/// The chain of a file that is open and locked to be changed, and of its parents.
+fn chain_to_change(file: File, path: &Path) -> anyhow::Result<Chain<File>> {
     let (options, mut next) = (VhdxOpenOptions::writable(), guids()?);
-    let disk = lunway_vhdx::Disk::open(open_to_change(path, change)?, &options, next())?;
+    let disk = lunway_vhdx::Disk::open(file, &options, next())?;
     Ok(Chain::with_parents(vec![disk], &[path.to_owned()], &folder(path), &options, next)?)
 }
 

@@ -15,7 +15,7 @@ use super::check::RAW;
 use super::named::vhdx;
 use super::{guids, open_to_change};
 use crate::failure::Failure;
-use crate::new_file::as_file;
+use crate::new_file::{as_file, with_end};
 use crate::terminal;
 
 /// Repair damage that can be repaired without guessing.
@@ -119,13 +119,6 @@ impl Repair {
         let done = if done.is_empty() { "nothing to repair".to_owned() } else { done.join(", ") };
         terminal::print(&format!("{}: {done}; as it was: {}", self.file.display(), kept.display()))
     }
-}
-
-/// A path with more at its end.
-fn with_end(path: &Path, end: &str) -> PathBuf {
-    let mut longer = path.as_os_str().to_owned();
-    longer.push(end);
-    PathBuf::from(longer)
 }
 
 /// Saves what a repair may change, durably, before it begins. A save of an interrupted repair is written back first:

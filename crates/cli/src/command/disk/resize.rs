@@ -13,7 +13,7 @@ use lunway_vhdx::{Chain, DiskError, resize};
 use serde_json::json;
 
 use super::named::vhdx;
-use super::{guids, no_children, open_chain, open_chain_to_change, open_to_change};
+use super::{chain_to_change, guids, no_children, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -180,7 +180,7 @@ pub(super) fn table(chain: &Chain<File>) -> Result<Option<Table>, DiskError> {
 
 /// Writes a GPT as it is on a disk of `size` bytes: the copy first, then what leads to it.
 fn move_table(path: &Path, change: Option<&str>, gpt: &Gpt, size: u64) -> anyhow::Result<()> {
-    let chain = open_chain_to_change(path, change)?;
+    let chain = chain_to_change(open_to_change(path, change)?, path)?;
     for step in gpt.on_disk_of(size) {
         for Write { offset, bytes } in step {
             chain.write_at(offset, &bytes)?;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::discard::partitions;
 use super::named::{Named, vhdx};
-use super::{folder, guids, open_chain, open_to_change};
+use super::{chain_to_change, guids, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
@@ -235,11 +235,7 @@ impl Compact {
         divide_blocks(&file, block_size, next().as_mut()).with_context(cannot)?;
         let mut dropped = lunway_compact::Dropped::default();
         if mode != Mode::Pretrimmed {
-            let options = VhdxOpenOptions::writable();
-            let disk = Disk::open(again()?, &options, next()).with_context(cannot)?;
-            let paths = [path.clone()];
-            let chain = Chain::with_parents(vec![disk], &paths, &folder(path), &options, guids()?);
-            let chain = chain.with_context(cannot)?;
+            let chain = chain_to_change(again()?, path).with_context(cannot)?;
             // As it is now that no other process can change it.
             plan.tree = Plan::new(&chain).tree;
             let bar = progress::bytes("dropping", chain.size());
