@@ -98,9 +98,16 @@ pub fn recognised(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadab
     Ok(slots.iter().all(plausible) && slots.iter().any(inside))
 }
 
-/// Returns `true` if the MBR says that there is a GPT.
+/// Bytes at the start of a disk that were overwritten with zeroes if all of them are zero: the superblock of an ext file
+/// system, whose first KiB is free, ends there.
+const LOST_START: usize = 2048;
+
+/// Returns `true` if the MBR says that there is a GPT, or if it and all around it was overwritten with zeroes.
 pub(super) fn says_gpt(source: &dyn ByteSource) -> Result<bool, Unreadable> {
-    Ok(slots(source, 0)?.is_some_and(|slots| is_protective(&slots)))
+    if let Some(slots) = slots(source, 0)? {
+        return Ok(is_protective(&slots));
+    }
+    Ok(source.has(0, LOST_START as u64) && source.array::<LOST_START>(0)?.iter().all(|byte| *byte == 0))
 }
 
 fn is_protective(slots: &[Slot; 4]) -> bool {

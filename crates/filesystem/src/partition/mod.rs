@@ -126,7 +126,7 @@ impl Table {
         (!partitions.is_empty()).then_some(Self::Mbr(partitions))
     }
 
-    /// Returns `true` if the MBR says that there is a GPT, and only the copy at the end of the disk is whole.
+    /// Returns `true` if the MBR says that there is a GPT, or is lost, and only the copy at the end of the disk is whole.
     ///
     /// # Errors
     ///
@@ -286,6 +286,12 @@ mod tests {
                 // Without what is at the start.
                 bytes[sector..2 * sector].fill(0);
                 assert!(Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
+                // Without the MBR as well; but a file system that was made over the table is none.
+                bytes[..4096].fill(0);
+                assert!(Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
+                bytes[1024 + 56] = 0x53;
+                assert!(!Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
+                bytes[1024 + 56] = 0;
                 bytes[sectors as usize * sector - sector] = 0;
                 assert!(!Table::only_copy_is_whole(&bytes.as_slice(), sector as u32).unwrap());
             }
