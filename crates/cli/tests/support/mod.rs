@@ -26,9 +26,11 @@ pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
 /// busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
-/// `lunway` with these arguments.
+/// `lunway` with these arguments: the one that was built with the test, or the one that `LUNWAY_PROGRAM` names, for
+/// instruments that measure a release build.
 pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lunway"));
+    let program = std::env::var_os("LUNWAY_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_lunway").into());
+    let mut command = Command::new(program);
     command.args(arguments.iter().map(AsRef::as_ref)).env("LUNWAY_RUNTIME_DIR", runtime_folder());
     command.env_remove("RUST_LOG").env_remove("LUNWAY_CHAP_SECRET").env_remove("LUNWAY_SOCKET");
     command
@@ -196,6 +198,11 @@ impl Served {
     /// The daemon is still there.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
+    }
+
+    /// The daemon's process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends it a signal.
