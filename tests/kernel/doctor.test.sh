@@ -63,7 +63,7 @@ all_undone() { # [AGAIN]
 # The initiator alone: that two sessions have no map, and multipath no settings, are faults of this stage.
 initiator node.startup=automatic node.session.timeo.replacement_timeout=15 'node.conn[0].timeo.noop_out_interval=5' \
     'node.conn[0].timeo.noop_out_timeout=5' node.session.cmds_max=128 node.session.queue_depth=32 node.session.nr_sessions=1 \
-    node.session.auth.password=fourteen-bytes
+    node.session.auth.password=fourteen-bytes node.session.auth.chap_algs=SHA3-256,SHA256,SHA1,MD5
 chmod 600 /etc/iscsi/iscsid.conf
 log_in 1
 # By the disk's name of now, which the stage does not ask about: without udev there is no other before there is a map.
@@ -82,6 +82,7 @@ rule initiator-depth "conf node.session.cmds_max 32"
 rule initiator-sessions "conf node.session.nr_sessions 2"
 rule initiator-startup "update node.startup manual"
 rule chap-files "chmod 644 /etc/iscsi/iscsid.conf"
+rule chap-algorithm "sed -i '/^node.session.auth.chap_algs/d' /etc/iscsi/iscsid.conf; update node.session.auth.chap_algs MD5"
 all_undone
 rule session-timeout "update node.session.timeo.replacement_timeout 120" logged_in_again
 rule session-ping "update 'node.conn[0].timeo.noop_out_interval' 0; update 'node.conn[0].timeo.noop_out_timeout' 0" logged_in_again

@@ -26,10 +26,22 @@ pub struct Host {
     pub locked_memory_max: Seen<u64>,
     /// Processor time since boot that other virtual machines took, percent.
     pub stolen_percent: Seen<f64>,
+    /// Quota of the control groups of this process.
+    pub quota: Seen<Quota>,
     /// cpufreq's governor; empty: the processor has none.
     pub governor: Seen<String>,
     /// A timer of `fstrim` is enabled.
     pub trim_timer: Seen<bool>,
+}
+
+/// Processor time that control groups leave to a process: the tightest of its group and those above.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quota {
+    /// Processors that all processes of the group may use together; 0: as many as there are.
+    pub processors: f64,
+    /// Percent of the periods in which the group wanted more.
+    pub throttled_percent: f64,
 }
 
 /// A node of Kubernetes.

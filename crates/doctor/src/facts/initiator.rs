@@ -43,6 +43,10 @@ pub struct Record {
 pub struct Chap {
     /// The file that has them.
     pub place: String,
+    /// The target of a node record; `None`: the settings of new records.
+    pub target: Option<String>,
+    /// Algorithms that are offered, in order, by open-iscsi's names; none: its default, MD5.
+    pub algorithms: Vec<String>,
     /// Bytes of the initiator's secret.
     pub length: usize,
     /// The target's secret (mutual CHAP) is the same.

@@ -10,6 +10,9 @@ const LIST_MAX: usize = 1024;
 /// Entries of all lists within entries of other lists together: partitions, holders and LUNs of a thousand disks and
 /// targets.
 const LISTS_MAX: usize = 32_768;
+/// Entries of a list that is kept whole within another one: some values are pairs, as a session's two digests, and facts
+/// with a part of a pair cannot be read.
+const PAIR: usize = 2;
 /// Bytes of a text that are kept: the longest path of Linux (PATH_MAX, linux/limits.h).
 const TEXT_MAX: usize = 4096;
 /// Sentences about what was left out.
@@ -33,13 +36,14 @@ impl Limits {
     fn cut(&mut self, name: &str, value: &mut Value, nested: bool) {
         match value {
             Value::Array(items) => {
-                let most = if nested { LIST_MAX.min(self.left) } else { LIST_MAX };
-                let (all, kept) = (items.len(), items.len().min(most));
+                let all = items.len();
+                let counted = nested && all > PAIR;
+                let kept = all.min(if counted { LIST_MAX.min(self.left) } else { LIST_MAX });
                 if kept < all {
                     items.truncate(kept);
                     self.say(format!("of {all} entries of {name} only {kept} were looked at"));
                 }
-                if nested {
+                if counted {
                     self.left -= kept;
                 }
                 for item in items {
@@ -87,7 +91,14 @@ mod tests {
             "name": "ä".repeat(5000),
             "sound": [1, "two"],
         });
+        // Behind the lists that take all the room.
+        document["sessions"] = json!([{ "digests": [true, false] }, { "keys": [1, 2, 3] }]);
         let told = within_limits("facts", &mut document);
+        assert_eq!(
+            document["sessions"],
+            json!([{ "digests": [true, false] }, { "keys": [] }]),
+            "pairs stay whole"
+        );
         assert_eq!(document["ports"].as_array().map(Vec::len), Some(1024));
         assert_eq!(document["name"].as_str().map(str::len), Some(4096));
         assert_eq!(document["sound"], json!([1, "two"]));

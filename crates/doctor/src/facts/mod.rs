@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use ends::{Ends, HostEnd, HostSession, HostUnit, TargetEnd};
-pub use host::{Answers, Host, Kubernetes};
+pub use host::{Answers, Host, Kubernetes, Quota};
 pub use initiator::{
     Chap, Connection, KernelSession, LunwaySession, Multipath, MultipathMap, OpenIscsi, Record, SecretFile,
 };
@@ -24,8 +24,9 @@ pub use limits::within_limits;
 pub use network::{Coalescing, Counters, Flow, Neighbour, Peer, Port, Ring, Role, Route};
 pub use storage::{Array, ArrayKind, Disk, FstabEntry, Mount, Partition, Storage, Swap};
 pub use target::{
-    Device, Failures, Look, LunStore, Operations, PortalState, Registration, ServedLun, ServedSession,
-    ServedTarget, SessionKeys, Space, Target, TargetWarning, TaskManagement, UnitActivity, UnitReservations,
+    Device, Failures, FolderQuota, Look, LunStore, Operations, PortalState, Registration, ServedLun,
+    ServedSession, ServedTarget, SessionKeys, Space, Target, TargetWarning, TaskManagement, UnitActivity,
+    UnitReservations,
 };
 pub use windows::{Windows, WindowsPort, WindowsSession};
 

@@ -23,6 +23,9 @@ pub struct Port {
     pub member_of: Option<String>,
     /// The interface that it stands on.
     pub below: Option<String>,
+    /// PCI function that has the cable, and the number of its port: virtual functions of one card (SR-IOV) have that of
+    /// the card. Empty: not a PCI card.
+    pub socket: String,
     /// Its addresses with their networks, link-local ones left out.
     pub networks: Vec<IpNet>,
     /// A cable is in it, and something at its other end.

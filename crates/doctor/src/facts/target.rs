@@ -263,4 +263,16 @@ pub struct LunStore {
     pub physical_sector: Seen<u32>,
     /// Caching of the disk below: `write back` or `write through`.
     pub write_cache: Seen<String>,
+    /// Quota of the folder that the file lies in.
+    pub quota: Seen<FolderQuota>,
+}
+
+/// Quota of a folder (a project of XFS or ext4), bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FolderQuota {
+    /// Most that all files below the folder may take; 0: there is no quota.
+    pub limit: u64,
+    /// Space that they take.
+    pub used: u64,
 }

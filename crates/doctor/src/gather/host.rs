@@ -1,5 +1,6 @@
 //! The machine itself.
 
+use super::quota::quota;
 use super::source::Machine;
 use crate::facts::Host;
 use crate::seen::Seen;
@@ -22,6 +23,7 @@ pub(super) fn host(machine: &Machine) -> Host {
         open_files_max: limit(machine, "Max open files", 1).into(),
         locked_memory_max: limit(machine, "Max locked memory", 0).into(),
         stolen_percent: stolen(machine).into(),
+        quota: quota(machine).into(),
         governor: governor(machine),
         trim_timer: trim_timer(machine),
     }

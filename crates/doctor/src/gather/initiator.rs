@@ -24,12 +24,12 @@ pub(super) fn open_iscsi(machine: &Machine) -> Option<OpenIscsi> {
     let records = records(machine);
     let mut chap = Vec::new();
     let mut files = Vec::new();
-    for (path, pairs) in settings
+    for (path, target, pairs) in settings
         .iter()
-        .map(|pairs| (CONFIGURATION, pairs))
-        .chain(records.iter().flatten().map(|(path, _, _, pairs)| (path.as_str(), pairs)))
+        .map(|pairs| (CONFIGURATION, None, pairs))
+        .chain(records.iter().flatten().map(|(path, target, _, pairs)| (path.as_str(), Some(target), pairs)))
     {
-        if let Some(found) = secrets(path, pairs) {
+        if let Some(found) = secrets(path, target, pairs) {
             chap.push(found);
             files.extend(machine.mode(path).map(|mode| SecretFile { path: path.to_owned(), mode }));
         }
@@ -75,11 +75,14 @@ fn without_secrets(mut pairs: BTreeMap<String, String>) -> BTreeMap<String, Stri
     pairs
 }
 
-fn secrets(path: &str, pairs: &BTreeMap<String, String>) -> Option<Chap> {
+fn secrets(path: &str, target: Option<&String>, pairs: &BTreeMap<String, String>) -> Option<Chap> {
     let of = |key: &str| pairs.get(&format!("node.session.auth.{key}"));
     let secret = of("password")?;
+    let algorithms = of("chap_algs").map(String::as_str).unwrap_or_default().split(',').map(str::trim);
     Some(Chap {
         place: path.to_owned(),
+        target: target.cloned(),
+        algorithms: algorithms.filter(|name| !name.is_empty()).map(str::to_uppercase).collect(),
         length: secret.len(),
         same_both_ways: of("password_in") == Some(secret),
     })
@@ -199,7 +202,7 @@ mod tests {
         put(
             root,
             "etc/iscsi/iscsid.conf",
-            "# x = y\nnode.startup = automatic\nnode.session.auth.password = hunter2hunter2\nnode.session.auth.password_in = hunter2hunter2\n",
+            "# x = y\nnode.startup = automatic\nnode.session.auth.password = hunter2hunter2\nnode.session.auth.password_in = hunter2hunter2\nnode.session.auth.chap_algs = sha256, MD5\n",
         );
         let node = "etc/iscsi/nodes/iqn.2026-11.com.example:d";
         put(
@@ -226,6 +229,7 @@ mod tests {
         assert_eq!(found.records.get().map(|records| records[0].portal.as_str()), Some("10.0.0.1,3260,1"));
         let chap = found.chap.get().cloned().unwrap_or_default();
         assert!(chap[0].length == 14 && chap[0].same_both_ways, "{chap:?}");
+        assert_eq!((&chap[0].target, chap[0].algorithms.join(" ").as_str()), (&None, "SHA256 MD5"));
         let session = &found.sessions.get().cloned().unwrap_or_default()[0];
         assert_eq!(
             (session.recovery_tmo.get(), session.disks.as_slice()),

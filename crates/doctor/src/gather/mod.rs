@@ -10,6 +10,7 @@ mod kubernetes;
 mod mounts;
 mod multipath;
 mod network;
+mod quota;
 mod source;
 mod stores;
 

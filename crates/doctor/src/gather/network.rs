@@ -111,11 +111,27 @@ fn links(machine: &Machine) -> Result<Vec<Port>, String> {
     for port in &mut ports {
         port.physical =
             machine.exists(&format!("/sys/class/net/{}/device", port.name)) && port.kind.is_empty();
+        if port.physical {
+            port.socket = socket(machine, &port.name).unwrap_or_default();
+        }
         let of_port = addresses.iter().filter(|address| address["ifname"] == port.name.as_str());
         let all = of_port.flat_map(|address| address["addr_info"].as_array().into_iter().flatten());
         port.networks = all.filter_map(network).collect();
     }
     Ok(ports)
+}
+
+/// PCI function of the card with the cable of a port, and the port's number on it; `None`: it is not a PCI card.
+fn socket(machine: &Machine, name: &str) -> Option<String> {
+    let device = format!("/sys/class/net/{name}/device");
+    let slot = |folder: &str| {
+        let text = machine.text(&format!("{folder}/uevent")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("PCI_SLOT_NAME=").map(str::to_owned))
+    };
+    // A virtual function is a part of a physical one.
+    let slot = slot(&format!("{device}/physfn")).or_else(|| slot(&device))?;
+    let number = machine.line(&format!("/sys/class/net/{name}/dev_port")).unwrap_or_default();
+    Some(format!("{slot} port {}", if number.is_empty() { "0" } else { number.as_str() }))
 }
 
 /// Ports by which packets to elsewhere leave: those of the machine's administration.
@@ -325,6 +341,31 @@ mod tests {
         for text in ["", ":", "0100007F", "0100007F:", "XX00007F:0CBC", "0100007:0CBC", "ÄÄÄÄ:0CBC"] {
             assert_eq!(end(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn virtual_functions_of_a_card_have_its_cable_and_functions_of_their_own_do_not() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let put = |path: &str, text: &str| super::super::put(folder.path(), path, text);
+        for (port, function) in [("a", 1), ("b", 2)] {
+            put(
+                &format!("sys/class/net/{port}/device/uevent"),
+                &format!("PCI_SLOT_NAME=0000:01:10.{function}\n"),
+            );
+            put(
+                &format!("sys/class/net/{port}/device/physfn/uevent"),
+                "DRIVER=ixgbe\nPCI_SLOT_NAME=0000:01:00.0\n",
+            );
+            put(&format!("sys/class/net/{port}/dev_port"), "0\n");
+        }
+        put("sys/class/net/c/device/uevent", "PCI_SLOT_NAME=0000:01:00.1\n");
+        put("sys/class/net/d/device/uevent", "DRIVER=virtio_net\n");
+        let machine = Machine::copy(folder.path());
+        let sockets = ["a", "b", "c", "d"].map(|name| socket(&machine, name));
+        assert_eq!(sockets[0].as_deref(), Some("0000:01:00.0 port 0"));
+        assert_eq!(sockets[1], sockets[0]);
+        assert_eq!(sockets[2].as_deref(), Some("0000:01:00.1 port 0"));
+        assert_eq!(sockets[3], None);
     }
 
     #[test]

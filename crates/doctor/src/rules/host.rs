@@ -17,6 +17,9 @@ const LOCKED_MIN: u64 = 8 << 20;
 /// Percentage of stolen time from which latency is no longer the storage's own.
 const STOLEN_MAX: f64 = 5.0;
 
+/// Percentage of periods with a standstill from which the slowest hundredth of all I/O is the quota's.
+const THROTTLED_MAX: f64 = 1.0;
+
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "host-clock",
@@ -119,6 +122,33 @@ pub(super) const RULES: &[Rule] = &[
                 known(&host.stolen_percent, "stolen time", |percent| {
                     let what = format!("{percent:.1} % of the processor were taken since boot");
                     Outcome::judged(*percent < STOLEN_MAX, Verdict::Warn, "processor", what)
+                })
+            })
+        },
+    },
+    Rule {
+        id: "host-quota",
+        group: Group::Host,
+        title: "Control groups do not stop a process that serves or uses storage",
+        severity: Severity::Warning,
+        applies: "Linux machines with control groups",
+        why: "a group that has used up its quota stands still for the rest of the period of 100 ms, and every I/O waits as long",
+        source: "Linux scheduler, CFS bandwidth control: period 100 ms; throttled in 1 % of the periods, one I/O in a hundred waits",
+        thumbs: &[],
+        fix: "systemctl set-property UNIT CPUQuota=    # for a container: a larger limit of its processors, or none",
+        undo: "",
+        check: |facts| {
+            host(facts, |host| {
+                known(&host.quota, "the quota of its control group", |quota| {
+                    let what = match quota.processors == 0.0 {
+                        true => "no control group limits the processors".to_owned(),
+                        false => format!(
+                            "a control group leaves {:.2} processors, and wanted more in {:.1} % of its periods",
+                            quota.processors, quota.throttled_percent
+                        ),
+                    };
+                    let sound = quota.processors == 0.0 || quota.throttled_percent < THROTTLED_MAX;
+                    Outcome::judged(sound, Verdict::Warn, "processor", what)
                 })
             })
         },

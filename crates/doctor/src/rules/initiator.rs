@@ -23,8 +23,6 @@ const COMMANDS_MIN: u64 = 128;
 const DEPTH_MIN: u64 = 32;
 /// Bytes of a PDU below which its header and digest cost: the protocol's default is 8 KiB, open-iscsi's 256 KiB.
 const SEGMENT_MIN: u64 = 64 << 10;
-/// CHAP secrets, bytes: 96 bits at least (RFC 7143 §9.2.1); Windows takes 16 at most.
-const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=16;
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -240,74 +238,6 @@ pub(super) const RULES: &[Rule] = &[
             }]
         },
     },
-    Rule {
-        id: "chap-files",
-        group: Group::Initiator,
-        title: "Files with CHAP secrets are readable by root only",
-        severity: Severity::Warning,
-        applies: "machines whose open-iscsi has CHAP secrets",
-        why: "every user of the machine can log in to the storage as the machine, and overwrite its disks (no published figure)",
-        source: "RFC 7143 §9.2.1",
-        thumbs: &[],
-        fix: "chmod 600 {path}",
-        undo: "chmod {mode} {path}",
-        check: |facts| {
-            let Some(initiator) = &facts.open_iscsi else { return Vec::new() };
-            match initiator.secret_files.known() {
-                Err(why) => vec![Outcome::unknown("/etc/iscsi", format!("files with CHAP secrets: {why}"))],
-                Ok(files) => {
-                    let judge = |file: &crate::facts::SecretFile| {
-                        let what = format!("{} has mode {:o}", file.path, file.mode & 0o777);
-                        Outcome::judged(file.mode & 0o077 == 0, Verdict::Bad, &file.path, what)
-                            .with("path", &file.path)
-                            .with("mode", format!("{:o}", file.mode & 0o777))
-                    };
-                    files.iter().map(judge).collect()
-                }
-            }
-        },
-    },
-    Rule {
-        id: "chap-length",
-        group: Group::Initiator,
-        title: "CHAP secrets have 12 to 16 bytes",
-        severity: Severity::Warning,
-        applies: "machines whose open-iscsi has CHAP secrets",
-        why: "a secret of less than 96 bits can be found from one recorded login, and Windows refuses more than 16 \
-              bytes",
-        source: "RFC 7143 §9.2.1; Microsoft's initiator",
-        thumbs: &[],
-        fix: "set node.session.auth.password in {place} to 12 to 16 random bytes, here and at the target",
-        undo: "",
-        check: |facts| {
-            chap(facts, |chap| {
-                let what = format!("the secret in {} has {} bytes", chap.place, chap.length);
-                Outcome::judged(SECRET_BYTES.contains(&chap.length), Verdict::Warn, &chap.place, what)
-            })
-        },
-    },
-    Rule {
-        id: "chap-mutual",
-        group: Group::Initiator,
-        title: "The CHAP secrets of target and initiator differ",
-        severity: Severity::Warning,
-        applies: "machines whose open-iscsi has CHAP secrets for both ways",
-        why: "with one secret for both directions, a challenge can be answered by reflecting it, which proves nothing (no \
-              published figure)",
-        source: "RFC 7143 §9.2.1: the same secret must not be used both ways",
-        thumbs: &[],
-        fix: "set node.session.auth.password_in in {place} to another secret, here and at the target",
-        undo: "",
-        check: |facts| {
-            chap(facts, |chap| {
-                let what = match chap.same_both_ways {
-                    true => format!("{} has one secret for both ways", chap.place),
-                    false => format!("{} has no secret for both ways", chap.place),
-                };
-                Outcome::judged(!chap.same_both_ways, Verdict::Bad, &chap.place, what)
-            })
-        },
-    },
 ];
 
 /// Judges each session.
@@ -321,14 +251,6 @@ fn sessions(facts: &Facts, judge: impl Fn(&OpenIscsi, &KernelSession) -> Option<
             };
             sessions.iter().filter_map(judged).collect()
         }
-    }
-}
-
-fn chap(facts: &Facts, judge: impl Fn(&crate::facts::Chap) -> Outcome) -> Vec<Outcome> {
-    let Some(initiator) = &facts.open_iscsi else { return Vec::new() };
-    match initiator.chap.known() {
-        Err(why) => vec![Outcome::unknown("/etc/iscsi", format!("CHAP secrets: {why}"))],
-        Ok(all) => all.iter().map(|chap| judge(chap).with("place", &chap.place)).collect(),
     }
 }
 

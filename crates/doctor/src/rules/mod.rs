@@ -1,6 +1,7 @@
 //! The rules, and all of them on some facts.
 
 mod asked;
+mod chap;
 mod disks;
 mod ends;
 mod file_systems;
@@ -141,11 +142,12 @@ impl fmt::Display for Group {
 }
 
 /// All rules, group by group.
-pub static RULES: [&[Rule]; 18] = [
+pub static RULES: [&[Rule]; 19] = [
     ports::RULES,
     network::RULES,
     neighbours::RULES,
     initiator::RULES,
+    chap::RULES,
     multipath::RULES,
     disks::RULES,
     file_systems::RULES,

@@ -288,7 +288,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Each storage port has its own card",
         severity: Severity::Warning,
         applies: "two or more storage ports",
-        why: "two VLANs on one card share its rate, and both are lost with its cable: one card carried 99 MB/s of reads and 108 \
+        why: "two VLANs or virtual functions on one card share its rate, and both are lost with its cable: one card carried 99 MB/s of reads and 108 \
               MB/s of writes, two pairs 131 and 184 MB/s",
         source: "rule of thumb 5: two ports, 1:1 paths",
         thumbs: &[5],
@@ -441,7 +441,10 @@ fn shared_card(facts: &Facts) -> Vec<Outcome> {
     if ports.len() < 2 {
         return unseen_ports(facts);
     }
-    let card = |port: &Port| port.below.clone().unwrap_or_else(|| port.name.clone());
+    let card = |port: &Port| {
+        let socket = Some(&port.socket).filter(|socket| !socket.is_empty());
+        port.below.as_ref().or(socket).unwrap_or(&port.name).clone()
+    };
     let mut cards: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for port in &ports {
         cards.entry(card(port)).or_default().push(&port.name);

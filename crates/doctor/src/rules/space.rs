@@ -7,7 +7,7 @@ use lunway_block::Severity;
 use super::disks::{FULL_BAD, FULL_WARN};
 use super::target::{place, target};
 use super::{Group, Rule, listed};
-use crate::facts::{Device, Facts, Target};
+use crate::facts::{Device, Facts, FolderQuota, LunStore, Target};
 use crate::looks::APART_MIN_S;
 use crate::verdict::{Outcome, Verdict};
 
@@ -30,6 +30,20 @@ pub(super) const RULES: &[Rule] = &[
         fix: "free space beside {target} LUN {lun}, or move it: lunway copy",
         undo: "",
         check: store_full,
+    },
+    Rule {
+        id: "store-quota",
+        group: Group::Target,
+        title: "A quota of the folder of a LUN's file is under 80 % used",
+        severity: Severity::Warning,
+        applies: "LUNs in files of this machine",
+        why: "a write that the quota refuses fails as on a full disk, while the file system has room: initiators' file systems turn \
+              read-only; the rule is 80 %",
+        source: "rule of thumb 19; quotas of projects, as statvfs(3) tells those of XFS and ext4; quotas of users and groups are not seen",
+        thumbs: &[19],
+        fix: "raise the quota of the folder of {path}, or move the file out of it    # XFS: xfs_quota -x -c 'limit -p bhard=SIZE PROJECT' POINT",
+        undo: "",
+        check: quota,
     },
     Rule {
         id: "store-thin",
@@ -78,6 +92,32 @@ fn store_full(facts: &Facts) -> Vec<Outcome> {
             Some(outcome.with("target", &device.target).with("lun", device.lun))
         };
         target.devices.iter().filter_map(judge).collect()
+    })
+}
+
+fn quota(facts: &Facts) -> Vec<Outcome> {
+    target(facts, |target| {
+        let Ok(stores) = target.stores.known() else { return Vec::new() };
+        let judge = |store: &LunStore| {
+            let here = place(&store.target, store.lun);
+            let outcome = match store.quota.known() {
+                Err(why) => {
+                    Outcome::unknown(here, format!("the quota of the folder of {}: {why}", store.path))
+                }
+                Ok(FolderQuota { limit: 0, .. }) => {
+                    let what = format!("the folder of {} has no quota", store.path);
+                    Outcome::ok(here, what)
+                }
+                Ok(FolderQuota { limit, used }) => {
+                    let share = 100.0 * *used as f64 / *limit as f64;
+                    let verdict = if share >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
+                    let what = format!("of the quota of the folder of {} {share:.0} % are used", store.path);
+                    Outcome::judged(share < FULL_WARN, verdict, here, what)
+                }
+            };
+            outcome.with("path", &store.path)
+        };
+        stores.iter().map(judge).collect()
     })
 }
 

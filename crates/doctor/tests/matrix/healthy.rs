@@ -185,6 +185,7 @@ fn target() -> Target {
         logical_sector: known(512),
         physical_sector: known(4096),
         write_cache: known("write back".into()),
+        quota: known(FolderQuota { limit: 100 << 30, used: 10 << 30 }),
     };
     Target {
         left_out: vec![],
@@ -366,6 +367,7 @@ pub(crate) fn healthy() -> Facts {
             open_files_max: known(524_288),
             locked_memory_max: known(u64::MAX),
             stolen_percent: known(0.1),
+            quota: known(Quota::default()),
             governor: known("performance".into()),
             trim_timer: known(true),
         }),
@@ -396,6 +398,8 @@ pub(crate) fn healthy() -> Facts {
             records: known(vec![record(1), record(2)]),
             chap: known(vec![Chap {
                 place: "/etc/iscsi/iscsid.conf".into(),
+                target: None,
+                algorithms: ["SHA3-256", "SHA256", "SHA1", "MD5"].map(str::to_owned).into(),
                 length: 14,
                 same_both_ways: false,
             }]),

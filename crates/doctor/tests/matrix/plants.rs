@@ -188,6 +188,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("chap-files", |facts| value(&mut initiator(facts).secret_files)[0].mode = 0o644),
     ("chap-length", |facts| value(&mut initiator(facts).chap)[0].length = 8),
     ("chap-mutual", |facts| value(&mut initiator(facts).chap)[0].same_both_ways = true),
+    ("chap-algorithm", |facts| value(&mut initiator(facts).chap)[0].algorithms.clear()),
     ("multipath-running", |facts| value(&mut facts.multipath.as_mut().unwrap().maps).clear()),
     ("multipath-policy", |facts| multipath(facts, "path_selector", "round-robin 0")),
     ("multipath-fast-fail", |facts| multipath(facts, "fast_io_fail_tmo", "off")),
@@ -232,6 +233,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("host-locked-memory", |facts| host(facts).locked_memory_max = known(64 << 10)),
     ("host-stolen", |facts| host(facts).stolen_percent = known(12.0)),
     ("facts-whole", |facts| facts.left_out.push("of 5000 mounts only 256 were looked at".into())),
+    ("host-quota", |facts| host(facts).quota = known(Quota { processors: 0.5, throttled_percent: 5.0 })),
     ("host-governor", |facts| host(facts).governor = known("powersave".into())),
     ("kubernetes-module", |facts| facts.kubernetes.as_mut().unwrap().tcp_module = known(false)),
     ("kubernetes-initiator", |facts| {
@@ -288,6 +290,9 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
         (space.used, space.available) = (90 << 30, 10 << 30);
         // It has been so for long.
         target(facts).earlier.as_mut().unwrap().devices[0].space = target(facts).devices[0].space;
+    }),
+    ("store-quota", |facts| {
+        value(&mut target(facts).stores)[0].quota = known(FolderQuota { limit: 100 << 30, used: 85 << 30 });
     }),
     ("store-thin", |facts| target(facts).devices[0].size = 1 << 40),
     ("store-forecast", |facts| {
@@ -373,6 +378,53 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("asked-pull", |facts| answer_no(facts, "asked-pull")),
     ("asked-blocks", |facts| answer_no(facts, "asked-blocks")),
 ];
+
+#[test]
+fn two_virtual_functions_of_one_card_share_it_and_two_ports_of_a_card_do_not() {
+    let broken = |sockets: [&str; 2]| {
+        let mut facts = crate::healthy::healthy();
+        for (port, socket) in value(facts.ports.as_mut().unwrap()).iter_mut().zip(sockets) {
+            port.socket = socket.to_owned();
+        }
+        crate::broken(&facts)
+    };
+    assert_eq!(broken(["0000:01:00.0 port 0", "0000:01:00.0 port 0"]), ["port-shared-card"].into());
+    for own in
+        [["0000:01:00.0 port 0", "0000:01:00.1 port 0"], ["0000:01:00.0 port 0", "0000:01:00.0 port 1"]]
+    {
+        assert_eq!(broken(own), [].into());
+    }
+}
+
+#[test]
+fn an_algorithm_of_chap_is_weak_where_md5_or_sha1_comes_first() {
+    let remedy = |algorithms: &[&str], target: Option<&str>| {
+        let mut facts = crate::healthy::healthy();
+        let chap = &mut value(&mut initiator(&mut facts).chap)[0];
+        chap.algorithms = algorithms.iter().map(|&name| name.to_owned()).collect();
+        chap.target = target.map(str::to_owned);
+        let found =
+            lunway_doctor::diagnose(&facts).into_iter().find(|one| one.finding.id == "chap-algorithm");
+        let found = found.unwrap();
+        (found.finding.remedy, found.undo)
+    };
+    for strong in [&["SHA256"][..], &["SHA3-256", "MD5"]] {
+        assert_eq!(remedy(strong, None), (String::new(), String::new()), "{strong:?}");
+    }
+    for weak in [&["MD5"][..], &["MD5", "SHA256"], &["SHA1", "SHA256"]] {
+        let (fix, undo) = remedy(weak, None);
+        assert!(
+            fix.starts_with("sed -i") && undo.contains(&format!("chap_algs = {}/", weak.join(","))),
+            "{undo}"
+        );
+        let (fix, undo) = remedy(weak, Some("iqn.2026-11.com.example:d"));
+        assert!(fix.starts_with("iscsiadm ") && undo.ends_with(&weak.join(",")), "{fix}: {undo}");
+    }
+    let (_, undo) = remedy(&[], None);
+    assert!(undo.ends_with("/d' /etc/iscsi/iscsid.conf"), "{undo}");
+    let (_, undo) = remedy(&["MD5; reboot"], None);
+    assert!(undo.starts_with("edit the file of"), "{undo}");
+}
 
 #[test]
 fn a_store_has_a_forecast_in_hours_only_after_two_looks() {

@@ -159,6 +159,14 @@ const SET_UPS: &[SetUp] = &[
         &[],
     ),
     (
+        "a container with a quota that it does not use up",
+        |facts| {
+            let quota = Quota { processors: 2.0, throttled_percent: 0.0 };
+            facts.host.as_mut().unwrap().quota = known(quota);
+        },
+        &[],
+    ),
+    (
         "storage over IPv6 alone",
         |facts| {
             for (n, port) in (1..).zip(ports(facts).iter_mut()) {
