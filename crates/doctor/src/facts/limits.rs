@@ -10,8 +10,8 @@ const LIST_MAX: usize = 1024;
 /// Entries of all lists within entries of other lists together: partitions, holders and LUNs of a thousand disks and
 /// targets.
 const LISTS_MAX: usize = 32_768;
-/// Entries of a list that is kept whole within another one: some values are pairs, as a session's two digests, and facts
-/// with a part of a pair cannot be read.
+/// Entries of a list that is kept whole within another one: some values are pairs, as a session's two digests, and
+/// facts with a part of a pair cannot be read.
 const PAIR: usize = 2;
 /// Bytes of a text that are kept: the longest path of Linux (PATH_MAX, linux/limits.h).
 const TEXT_MAX: usize = 4096;
