@@ -53,7 +53,7 @@ check "I/O takes the optimized lane" only_over 0 1
 must "the states are turned round" eval "state 1 1 && state 2 0"
 check "I/O takes the other lane" only_over 1 0
 
-must "a long run begins" host begin bench "$device" --destroy --rw randrw --bs 16K --qd 8 --time 20s --verify --json-file long.json
+must "a long run begins" host begin bench "$device" --destroy --rw randrw --bs 16K --qd 8 --time $((20 * PATIENCE))s --verify --json-file long.json
 sleep 3
 before=$(carried 0)
 must "the states are turned back under load" eval "state 2 1 && state 1 0"

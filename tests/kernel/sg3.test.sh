@@ -76,7 +76,7 @@ check "it is zero" cmp_zero "$b" 128
 say "thin provisioning"
 must "random data" random
 check "sg_get_lba_status: mapped" shows "mapped" sg_get_lba_status --lba=0 "$a"
-check "sg_unmap" sg_unmap --lba=0 --num=2048 "$a"
+check "sg_unmap" sg_unmap --force --lba=0 --num=2048 "$a"
 check "it reads as zero" cmp_zero "$b" 2048
 check "sg_get_lba_status: deallocated" shows "deallocated" sg_get_lba_status --lba=0 "$a"
 must "random data" random
