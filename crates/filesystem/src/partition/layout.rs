@@ -98,8 +98,8 @@ pub fn recognised(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadab
     Ok(slots.iter().all(plausible) && slots.iter().any(inside))
 }
 
-/// Bytes at the start of a disk that were overwritten with zeroes if all of them are zero: the superblock of an ext file
-/// system, whose first KiB is free, ends there.
+/// Bytes at the start of a disk that were overwritten with zeroes if all of them are zero: the superblock of an ext
+/// file system, whose first KiB is free, ends there.
 const LOST_START: usize = 2048;
 
 /// Returns `true` if the MBR says that there is a GPT, or if it and all around it was overwritten with zeroes.

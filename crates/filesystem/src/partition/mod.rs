@@ -126,7 +126,8 @@ impl Table {
         (!partitions.is_empty()).then_some(Self::Mbr(partitions))
     }
 
-    /// Returns `true` if the MBR says that there is a GPT, or is lost, and only the copy at the end of the disk is whole.
+    /// Returns `true` if the MBR says that there is a GPT, or is lost, and only the copy at the end of the disk is
+    /// whole.
     ///
     /// # Errors
     ///
