@@ -3,11 +3,11 @@
 mod support;
 
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use lunway_filesystem::{Examined, btrfs};
+use support::oracle::{dump_tree, number};
 use support::*;
 
 /// Options of mkfs.btrfs.
@@ -75,63 +75,6 @@ fn contents(image: &Path) -> Option<Vec<(PathBuf, (u64, u32))>> {
     Some(sums(&mounted.at).into_iter().map(|(path, sum)| (inside(path), sum)).collect())
 }
 
-/// The number behind a word.
-fn number(line: &str, word: &str) -> u64 {
-    let rest = line.split(word).nth(1).unwrap_or_else(|| panic!("{word} in {line}"));
-    let digits = rest.trim_start().split(|char: char| !char.is_ascii_digit()).next().unwrap_or_default();
-    digits.parse().unwrap_or_else(|_| panic!("a number behind {word} in {line}"))
-}
-
-/// What is free by `btrfs inspect-internal dump-tree`: neither in an extent's place, nor in that of a superblock.
-fn dumped(image: &Path) -> Vec<Range<u64>> {
-    let dump = |tree: &str| run("btrfs", &["inspect-internal", "dump-tree", "-t", tree, text(image)]);
-    let superblock = run("btrfs", &["inspect-internal", "dump-super", text(image)]);
-    let field =
-        |name: &str| number(superblock.lines().find(|line| line.starts_with(name)).expect(name), name);
-    let (node, size) = (field("nodesize"), field("dev_item.total_bytes"));
-
-    let mut chunks: Vec<(u64, u64, Vec<u64>)> = Vec::new();
-    for line in dump("chunk").lines() {
-        if line.contains(" CHUNK_ITEM ") {
-            chunks.push((number(line, "CHUNK_ITEM"), 0, Vec::new()));
-        } else if let Some(chunk) = chunks.last_mut() {
-            if line.trim().starts_with("length ") {
-                chunk.1 = number(line, "length");
-            } else if line.trim().starts_with("stripe ") && line.contains("offset") {
-                chunk.2.push(number(line, "offset"));
-            }
-        }
-    }
-    let mut used = vec![0..MIB, 64 * MIB..64 * MIB + (64 << 10)];
-    // Tree blocks have a key among their fields as well.
-    for line in dump("extent").lines().filter(|line| line.starts_with("\titem ")) {
-        let Some((at, kind)) = line.split_once(" key (").and_then(|(_, key)| key.split_once(' ')) else {
-            continue;
-        };
-        let Ok(at) = at.parse::<u64>() else { continue };
-        let len = match kind {
-            _ if kind.starts_with("EXTENT_ITEM ") => number(kind, "EXTENT_ITEM"),
-            _ if kind.starts_with("METADATA_ITEM ") => node,
-            _ => continue,
-        };
-        let (logical, _, stripes) =
-            chunks.iter().find(|chunk| (chunk.0..chunk.0 + chunk.1).contains(&at)).expect("a chunk");
-        used.extend(stripes.iter().map(|stripe| stripe + at - logical..stripe + at - logical + len));
-    }
-    used.sort_by_key(|range| range.start);
-    let (mut free, mut at) = (Vec::new(), 0);
-    for range in used {
-        if range.start > at {
-            free.push(at..range.start.min(size));
-        }
-        at = at.max(range.end);
-    }
-    if at < size {
-        free.push(at..size);
-    }
-    free
-}
-
 #[test]
 fn free_is_what_no_extent_has_and_may_be_overwritten() {
     if !have(&TOOLS) {
@@ -147,7 +90,7 @@ fn free_is_what_no_extent_has_and_may_be_overwritten() {
         let (source, found) = proven(&image);
         assert_eq!((found.identity.kind, found.identity.label.as_deref()), ("btrfs", Some("Köln")));
         let free = free_ranges(volume(&found), &source);
-        let expected = dumped(&image);
+        let expected = dump_tree(&image);
         let differ = free.iter().zip(&expected).find(|(ours, theirs)| ours != theirs);
         assert_eq!((differ, free.len()), (None, expected.len()), "{options}");
         if !options.contains("^free-space-tree") {
@@ -199,7 +142,7 @@ fn a_copy_of_a_running_disk_has_free_what_the_next_mount_does_not_need() {
     // The kernel replays it.
     drop(Mounted::new(&logged, "noatime"));
     let (source, found) = proven(&logged);
-    assert_eq!(free_ranges(volume(&found), &source), dumped(&logged));
+    assert_eq!(free_ranges(volume(&found), &source), dump_tree(&logged));
 }
 
 /// A volume whose bytes are changed, with sums that are right.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use lunway_filesystem::tree::Disk;
 use lunway_filesystem::{Examined, Ranges, ext};
+use support::oracle::dumpe2fs;
 use support::*;
 
 /// What mke2fs can make: a name, its options.
@@ -31,33 +32,6 @@ const VARIANTS: [(&str, &str); 14] = [
 
 /// How many bytes of files an image gets.
 const FILES: u64 = 16 << 20;
-
-/// What dumpe2fs calls free, in bytes.
-fn dumpe2fs(image: &Path) -> Vec<Range<u64>> {
-    let dump = run("dumpe2fs", &[text(image)]);
-    let field = |name: &str| -> u64 {
-        let line =
-            dump.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {dump}"));
-        line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
-    };
-    let (block, blocks) = (field("Block size:"), field("Block count:"));
-    let cluster = if dump.contains("Cluster size:") { field("Cluster size:") / block } else { 1 };
-    let mut all: Vec<Range<u64>> = Vec::new();
-    for list in dump.lines().filter_map(|line| line.strip_prefix("  Free blocks: ")) {
-        for range in list.split(", ").filter(|range| !range.is_empty()) {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let [first, last] = [first, last].map(|number| number.trim().parse::<u64>().expect("a block"));
-            // dumpe2fs names the first block of the last cluster.
-            let end = (last / cluster * cluster + cluster).min(blocks);
-            let range = first * block..end * block;
-            match all.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => all.push(range),
-            }
-        }
-    }
-    all
-}
 
 fn proven(path: &Path) -> (Image, Examined) {
     examined_as("ext", path)
@@ -190,6 +164,47 @@ fn a_log_is_replayed_as_the_kernel_does() {
     }
     assert!(dirty > 0, "no image had a log");
     assert!(equal * 4 >= images * 3, "{equal} of {images} are the kernel's to the block");
+}
+
+#[test]
+fn what_a_power_cut_tore_at_the_end_of_the_log_is_no_part_of_it_as_for_the_kernel() {
+    if !have(&["mke2fs", "xfs_io", "mount"]) {
+        return;
+    }
+    const BLOCK: usize = 4096;
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(image) = (0..8).find_map(|seed| {
+        let image = crashed(folder.path(), seed, "-t ext4 -b 4096", "rw")?;
+        (!proven(&image).1.notes.is_empty()).then_some(image)
+    }) else {
+        return;
+    };
+    let (source, found) = proven(&image);
+    let expected = free_ranges(volume(&found), &source);
+    // The log's last commit: all of it lies in one piece.
+    let bytes = std::fs::read(&image).expect("an image");
+    let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let blocks = (0..bytes.len()).step_by(BLOCK).filter(|at| word(*at) == 0xC03B_3998);
+    let (sequence, commit) = blocks
+        .filter(|at| word(at + 4) == 2)
+        .map(|at| (word(at + 8), at))
+        .max()
+        .expect("a transaction that was committed");
+    // A descriptor of one block, the last, without its checksum.
+    let file = std::fs::File::options().write(true).open(&image).expect("an image");
+    let write = |words: &[u32], at: usize| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        file.write_all_at(&bytes, at as u64).expect("a write");
+    };
+    write(&[0xC03B_3998, 1, sequence + 1, 7, 8], commit + BLOCK);
+    let (source, found) = proven(&image);
+    assert_eq!(free_ranges(volume(&found), &source), expected);
+    let copy = folder.path().join("mounted");
+    run("cp", &["--sparse=always", text(&image), text(&copy)]);
+    assert!(Mounted::new(&copy, "rw").is_some(), "the kernel replays it");
+    // With a commit behind it the transaction is damaged.
+    write(&[0xC03B_3998, 2, sequence + 1], commit + 3 * BLOCK);
+    assert!(reason(&image, "a damaged transaction").contains("wrong checksum"));
 }
 
 /// What of an image is free to somebody who discards while it may be in use, and the reason where nothing is.

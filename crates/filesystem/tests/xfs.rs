@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lunway_filesystem::{Examined, Ranges, xfs};
+use support::oracle::xfs_db;
 use support::*;
 
 /// What mkfs.xfs can make.
@@ -21,28 +22,6 @@ const VARIANTS: [&str; 7] = [
 
 /// The size of the images: the smallest that mkfs.xfs makes is 300 MiB; the last group is shorter.
 const SIZE: u64 = (400 << 20) + 36864;
-
-/// What xfs_db calls free, in bytes.
-fn xfs_db(image: &Path) -> Vec<Range<u64>> {
-    let geometry = run("xfs_db", &["-r", "-c", "sb 0", "-c", "p blocksize agblocks", text(image)]);
-    let field = |name: &str| -> u64 {
-        let line = geometry.lines().find_map(|line| line.strip_prefix(name)).expect(name);
-        line.trim_start_matches(" = ").parse().expect("a number")
-    };
-    let (block, blocks) = (field("blocksize"), field("agblocks"));
-    let dump = run("xfs_db", &["-r", "-c", "freesp -d", text(image)]);
-    let mut found: Vec<Range<u64>> = Vec::new();
-    for line in dump.lines() {
-        let numbers: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        // Behind the list comes a histogram, whose lines have more words.
-        let [group, start, count] = numbers[..] else { continue };
-        if line.split_whitespace().count() == 3 {
-            let start = (group * blocks + start) * block;
-            found.push(start..start + count * block);
-        }
-    }
-    found
-}
 
 /// How many bytes are in the free lists of all groups, by xfs_db.
 fn free_lists(image: &Path) -> u64 {

@@ -261,8 +261,16 @@ struct Journal<'a> {
 
 /// Block of the log that belongs to it.
 enum Entry {
-    Descriptor { tags: Vec<Tag> },
-    Revoke { blocks: Vec<u64> },
+    Descriptor {
+        tags: Vec<Tag>,
+    },
+    Revoke {
+        blocks: Vec<u64>,
+    },
+    /// A descriptor or a revoke block whose checksum is wrong, and so many blocks behind it.
+    Torn {
+        blocks: u32,
+    },
     Commit,
 }
 
@@ -367,9 +375,11 @@ impl<'a> Journal<'a> {
         let tail = bytes.len() - if self.checked() { 4 } else { 0 };
         let tail_right = || !self.checked() || self.sum(&bytes, tail) == be32(&bytes, tail);
         match be32(&bytes, field::KIND) {
-            kind::DESCRIPTOR if !tail_right() => Err(wrong("has a block with a wrong checksum")),
+            kind::DESCRIPTOR if !tail_right() => {
+                Ok(Some(Entry::Torn { blocks: self.tags(&bytes[..tail]).len() as u32 }))
+            }
             kind::DESCRIPTOR => Ok(Some(Entry::Descriptor { tags: self.tags(&bytes[..tail]) })),
-            kind::REVOKE if !tail_right() => Err(wrong("has a block with a wrong checksum")),
+            kind::REVOKE if !tail_right() => Ok(Some(Entry::Torn { blocks: 0 })),
             kind::REVOKE => Ok(Some(Entry::Revoke { blocks: self.revoked(&bytes[..tail])? })),
             kind::COMMIT => {
                 let checksum = be32(&bytes, field::COMMIT_CHECKSUM);
@@ -429,16 +439,23 @@ impl<'a> Journal<'a> {
         let (mut at, mut sequence) = (self.start, self.sequence);
         // A log is not longer than its ring: one that goes on has caught its own tail.
         let mut left = self.end - self.first;
+        // What a power cut tore belongs to a transaction without a commit. One that has a commit is damaged.
+        let mut torn = false;
         while Some(sequence) != end {
             let Some(entry) = self.entry(at, sequence)? else { break };
-            let mut len = 1;
-            if let Entry::Descriptor { tags } = &entry {
-                len += tags.len() as u32;
-            }
+            let len = match &entry {
+                Entry::Descriptor { tags } => 1 + tags.len() as u32,
+                Entry::Torn { blocks } => 1 + blocks,
+                Entry::Revoke { .. } | Entry::Commit => 1,
+            };
+            torn |= matches!(entry, Entry::Torn { .. });
             left = left.checked_sub(len).ok_or_else(|| wrong("has no end"))?;
             each(sequence, &entry, self.after(at, 1))?;
             at = self.after(at, len);
             if matches!(entry, Entry::Commit) {
+                if torn {
+                    return Err(wrong("has a block with a wrong checksum"));
+                }
                 sequence = sequence.wrapping_add(1);
             }
         }

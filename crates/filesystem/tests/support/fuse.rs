@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::{exit, sums, text};
-
-/// Ten seconds of them: a soak met one that was busy in a hundred.
-const UNMOUNT_ATTEMPTS: u32 = 100;
+use super::{exit, sums, text, unmount};
 
 /// A mounted volume. Its program stays a child, so that it is known when everything has been written.
 pub(crate) struct Fuse {
@@ -20,8 +17,15 @@ impl Fuse {
     /// Mounts by `program` with `arguments`, which must make it stay in the foreground; `None`, noted, where FUSE is
     /// not allowed here.
     pub(crate) fn mount(program: &str, arguments: &[&str], volume: &Path) -> Option<Self> {
+        lunway_foreign::program(program)?;
+        let mounted = Self::try_mount(program, arguments, volume);
+        mounted.map_err(|said| lunway_foreign::machine_lacks(&format!("FUSE mounts ({said})"))).ok()
+    }
+
+    /// The same for a volume that may be one that the program does not mount: what it says then.
+    pub(crate) fn try_mount(program: &str, arguments: &[&str], volume: &Path) -> Result<Self, String> {
         let folder = tempfile::tempdir().expect("a folder");
-        let found = lunway_foreign::program(program)?;
+        let found = lunway_foreign::program(program).ok_or("there is no such program")?;
         let mut command = Command::new(found);
         command.args(arguments).arg(volume).arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut program = command.spawn().expect("it starts");
@@ -31,12 +35,11 @@ impl Fuse {
         };
         while !is_mounted() {
             if let Some(status) = program.try_wait().expect("a status") {
-                lunway_foreign::machine_lacks(&format!("FUSE mounts ({status})"));
-                return None;
+                return Err(status.to_string());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Some(Self { folder, program })
+        Ok(Self { folder, program })
     }
 
     pub(crate) fn at(&self) -> &Path {
@@ -51,15 +54,7 @@ impl Fuse {
 
     /// Unmounts; the volume is written when this returns.
     pub(crate) fn close(mut self) {
-        // Whoever looks at all mounts of a machine holds this one for a moment.
-        for attempt in 0.. {
-            let (said, code) = exit("umount", &[text(self.at())]);
-            if code == 0 {
-                break;
-            }
-            assert!(attempt < UNMOUNT_ATTEMPTS && said.contains("busy"), "{said}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        unmount(self.at());
         assert!(self.program.wait().expect("a status").success(), "the file system's program failed");
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
 pub(crate) mod fuse;
+pub(crate) mod oracle;
 pub(crate) mod partclone;
 #[path = "../../../scsi/tests/model/random.rs"]
 pub(crate) mod random;
@@ -181,17 +182,35 @@ pub fn tree(folder: &Path, seed: u64, bytes: u64) {
 
 /// Every file below a folder, and a sum of its content.
 pub fn sums(folder: &Path) -> BTreeMap<PathBuf, (u64, u32)> {
+    let all = readable(folder).into_iter();
+    all.map(|(path, sum)| (path, sum.expect("a file that can be read"))).collect()
+}
+
+/// Files by name: length and sum, or why it cannot be read.
+pub type Readable = BTreeMap<PathBuf, Result<(u64, u32), String>>;
+
+/// The same of a volume that may be damaged.
+pub fn readable(folder: &Path) -> Readable {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let kind = std::fs::symlink_metadata(&path).expect("metadata").file_type();
-            if kind.is_dir() {
-                folders.push(path);
-            } else if kind.is_file() {
-                let bytes = std::fs::read(&path).expect("a file");
-                all.insert(path, (bytes.len() as u64, crc32c::crc32c(&bytes)));
+        let entries = std::fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(error) => {
+                all.insert(folder, Err(error.to_string()));
+                continue;
+            }
+        };
+        for path in entries.into_iter().map(|entry| entry.path()) {
+            match std::fs::symlink_metadata(&path).map(|metadata| metadata.file_type()) {
+                Ok(kind) if kind.is_dir() => folders.push(path),
+                Ok(kind) if !kind.is_file() => {}
+                Ok(_) => {
+                    let sum = std::fs::read(&path).map(|bytes| (bytes.len() as u64, crc32c::crc32c(&bytes)));
+                    all.insert(path, sum.map_err(|error| error.to_string()));
+                }
+                Err(error) => drop(all.insert(path, Err(error.to_string()))),
             }
         }
     }
@@ -204,7 +223,16 @@ pub struct Loop(pub PathBuf);
 impl Loop {
     /// `None`, noted, where there are none.
     pub fn new(image: &Path) -> Option<Self> {
-        let (said, code) = exit("losetup", &["--find", "--show", text(image)]);
+        Self::with(&["--find", "--show", text(image)])
+    }
+
+    /// The same past the page cache, so that writes come to the file one by one and in their order.
+    pub fn direct(image: &Path) -> Option<Self> {
+        Self::with(&["--find", "--show", "--direct-io=on", text(image)])
+    }
+
+    fn with(args: &[&str]) -> Option<Self> {
+        let (said, code) = exit("losetup", args);
         if code != 0 {
             lunway_foreign::machine_lacks(&format!("loop devices: {}", said.trim()));
             return None;
@@ -216,6 +244,21 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = exit("losetup", &["-d", text(&self.0)]);
+    }
+}
+
+/// Ten seconds of them: a soak met one that was busy in a hundred.
+const UNMOUNT_ATTEMPTS: u32 = 100;
+
+/// Unmounts. Whoever looks at all mounts of a machine holds this one for a moment.
+pub fn unmount(folder: &Path) {
+    for attempt in 0.. {
+        let (said, code) = exit("umount", &[text(folder)]);
+        if code == 0 {
+            break;
+        }
+        assert!(attempt < UNMOUNT_ATTEMPTS && said.contains("busy"), "{said}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
 
