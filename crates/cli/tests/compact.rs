@@ -1,8 +1,6 @@
 //! `lunway disk compact` on a disk of ext4 in a GPT, filled and emptied by e2fsprogs, judged by e2fsck and by QEMU.
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
-#[path = "compact/compared.rs"]
-mod compared;
 #[path = "support/guest.rs"]
 mod guest;
 mod support;
