@@ -28,7 +28,7 @@ tells() { # RULE...
 # The commands for a rule as doctor has printed them, for each place.
 commands() { # RULE do|undo
     awk -v rule="$1" -v kind="$2" '$1 == "warn" || $1 == "bad" { of_rule = $2 == rule }
-        of_rule && $1 == kind { sub(/^ *(do|undo) +/, ""); print }' /tmp/doctor
+        of_rule && $1 == kind && !($2 == "none" && NF == 2) { sub(/^ *(do|undo) +/, ""); print }' /tmp/doctor
 }
 logged_in_again() { iscsiadm -m node --logout >/dev/null && iscsiadm -m node --login >/dev/null && within 20 disks_are 2; }
 update() { iscsiadm -m node -T "$IQN" -o update -n "$1" -v "$2"; } # SETTING VALUE
@@ -50,6 +50,12 @@ rule() { # RULE FAULT [AGAIN]
     eval "$fix"$'\n'"$again" >/tmp/fix 2>&1 || cat /tmp/fix
     told+=("$1") fixes+=$fix$'\n' undos=$undo$'\n'$undos
 }
+# A fix that is no command: it says what to do, and FIX does it. That it has turned the verdict the next fault shows.
+by_hand() { # RULE FAULT FIX
+    must "$1 is planted" eval "$2"
+    check "$1 is told, and nothing else" within 8 tells "$1"
+    must "$1 is fixed by hand" eval "$3"
+}
 # The last fix has turned its verdict too; all undos bring all faults back, and all fixes take them away.
 all_undone() { # [AGAIN]
     check "every fix has turned its verdict" within 8 tells
@@ -59,6 +65,28 @@ all_undone() { # [AGAIN]
     eval "$fixes${1:-true}" >/dev/null 2>&1
     told=() fixes='' undos=''
 }
+
+# A node of Kubernetes, before anything has loaded the kernel's initiator.
+mkdir -p /var/lib/kubelet/plugins/iscsi.csi.k8s.io /etc/modules-load.d
+stage="kubernetes-initiator kubernetes-mounts kubernetes-multipath"
+rule kubernetes-module true
+all_undone
+rm -r /var/lib/kubelet
+
+# Limits of a process, which root alone may raise.
+limit_of() { # RULE LIMIT
+    verdict_under() { # VERDICT LIMITS
+        bash -c "$2; exec /tmp/lunway doctor --all" >/tmp/doctor 2>&1
+        [[ $(awk -v rule="$rule" '$2 == rule { print $1 }' /tmp/doctor) == "$1" ]] || { cat /tmp/doctor && return 1; }
+    }
+    local rule=$1 fix
+    check "$1 is told" verdict_under warn "$2"
+    # "… in the unit, or: a command".
+    fix=$(commands "$1" do)
+    check "$1 is fixed by its command" verdict_under ok "$2; ${fix##*or: }"
+}
+limit_of host-open-files "ulimit -n 1024"
+limit_of host-locked-memory "ulimit -l 64"
 
 # The initiator alone: that two sessions have no map, and multipath no settings, are faults of this stage.
 initiator node.startup=automatic node.session.timeo.replacement_timeout=15 'node.conn[0].timeo.noop_out_interval=5' \
@@ -71,9 +99,9 @@ disk=$(basename "$(disks | awk '{ print $1 }')")
 echo "/dev/$disk /mnt ext4 _netdev 0 0" >/etc/fstab
 stage="fstab-name multipath-running multipath-policy multipath-all-lost"
 must "a sound initiator raises no alarm" tells
-conf node.session.auth.password short
-check "a short secret is told, and no command makes a new one" tells chap-length
-conf node.session.auth.password fourteen-bytes
+by_hand chap-length "conf node.session.auth.password short" "conf node.session.auth.password fourteen-bytes"
+by_hand chap-mutual "echo node.session.auth.password_in = fourteen-bytes >>/etc/iscsi/iscsid.conf" \
+    "conf node.session.auth.password_in another-fourteen"
 rule session-record "update node.session.timeo.replacement_timeout 20"
 all_undone
 update node.session.timeo.replacement_timeout 15
@@ -114,6 +142,7 @@ multipath_told
 # A path that was logged out comes back by the fix, which has no undo.
 rule map-paths "iscsiadm -m node -p $PORTAL_2 --logout; within 20 map_has 1"
 check "map-paths is fixed by its command" within 20 tells
+told=() fixes='' undos=''
 
 # A file system on the map, and swap.
 must "a file system is made" mkfs.ext4 -q "$map"
@@ -125,12 +154,33 @@ rule mount-sync "mount -o remount,barrier=0 /mnt"
 rule fstab-netdev "sed -i s/,_netdev// /etc/fstab"
 rule fstab-name "sed -i 's|^$map|/dev/$disk|' /etc/fstab"
 rule disk-scheduler "modprobe bfq; echo bfq >/sys/block/$disk/queue/scheduler"
-check "every fix has turned its verdict" within 8 tells
+all_undone
 umount /mnt
 : >/etc/fstab
 mkswap "$map" >/dev/null 2>&1
 rule swap-iscsi "swapon $map"
 check "swap-iscsi is fixed by its command" within 8 tells
+
+# A target of this guest's own, whose file lies in a folder with a quota.
+modprobe -a loop xfs
+truncate -s 400M /tmp/xfs.img
+must "an XFS with quotas is mounted" eval 'mkfs.xfs -q /tmp/xfs.img && mkdir -p /srv && mount -o loop,prjquota /tmp/xfs.img /srv && mkdir /srv/q'
+quota() { xfs_quota -x -c 'project -s -p /srv/q 7' -c "limit -p bhard=$1 7" /srv; } # SIZE
+quota 200m
+dd if=/dev/zero of=/srv/q/disk.img bs=1M count=58 status=none
+/tmp/lunway serve --listen 127.0.0.1:3261 --lun 0=/srv/q/disk.img --socket /tmp/own.sock >/dev/null 2>&1 &
+within 20 test -S /tmp/own.sock
+tells_of_quota() { # VERDICT
+    /tmp/lunway doctor --socket /tmp/own.sock --all >/tmp/doctor 2>&1
+    [[ $(awk '$2 == "store-quota" { print $1 }' /tmp/doctor) == "$1" ]] || { cat /tmp/doctor && return 1; }
+}
+check "a quota with room is ok" within 20 tells_of_quota ok
+quota 64m
+check "a quota that is nearly used up is told" within 8 tells_of_quota warn
+quota 200m
+check "store-quota is fixed by hand" within 8 tells_of_quota ok
+kill %1
+umount /srv
 
 # Both ends.
 ends() { # RULE...: what is told of both ends together
@@ -139,9 +189,16 @@ ends() { # RULE...: what is told of both ends together
     said=$(awk '$2 ~ /^ends-/ && ($1 == "warn" || $1 == "bad") { print $2 }' /host/answer | sort -u | xargs)
     [[ $said == "$*" ]] && grep -q 'ok *ends-login\|bad *ends-login' /host/answer || { cat /host/answer && return 1; }
 }
+# Runs what is printed for a rule to be done on this host.
+ends_fix() { # RULE
+    eval "$(awk -v rule="$1" '$1 == "warn" || $1 == "bad" { of_rule = $2 == rule }
+        of_rule && $1 == "do" { sub(/^ *do +on [^:]*: /, ""); print }' /host/answer)"
+}
 check "both ends have the same sessions" ends
 update 'node.conn[0].iscsi.HeaderDigest' CRC32C
 check "a digest that a record asks for and a session lacks is told" ends ends-digest
+must "the sessions get it by the fix" ends_fix ends-digest
+check "ends-digest is fixed by its command" within 20 ends
 update 'node.conn[0].iscsi.HeaderDigest' None
 # The host still takes itself for logged in where the target has forgotten it: another daemon in its place, over a path that
 # is silent for less than a ping waits. The map would notice sooner.
@@ -160,3 +217,5 @@ must "it is served anew" host serve
 check "a session that one end alone has is told" ends ends-login
 nft delete table inet cut
 pkill -CONT -x iscsid
+ends_fix ends-login >/dev/null 2>&1
+check "ends-login is fixed by its command" within 20 ends

@@ -78,6 +78,8 @@ fn paragraph(page: &mut String, rule: &Rule) {
     let _ = write!(page, "\nFix:\n\n```text\n{}\n```\n", steps(rule.fix));
     if !rule.undo.is_empty() {
         let _ = write!(page, "\nUndo:\n\n```text\n{}\n```\n", steps(rule.undo));
+    } else {
+        page.push_str("\nUndo: none.\n");
     }
 }
 

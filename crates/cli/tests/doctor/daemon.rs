@@ -1,6 +1,7 @@
 //! Rules about a daemon, broken and fixed by commands on one that serves; and what an ordinary user is told.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -16,7 +17,7 @@ const CLOSED: &str = "iqn.2026-11.com.example:closed";
 /// A rule, the command that breaks it, and, where its fix is for people, the commands that carry it out and back.
 type Broken = (&'static str, &'static str, Option<(&'static str, &'static str)>);
 
-const BROKEN: [Broken; 4] = [
+const BROKEN: [Broken; 6] = [
     (
         "target-open",
         "lunway acl remove iqn.2026-11.com.example:open host; lunway target set iqn.2026-11.com.example:open --open",
@@ -24,6 +25,30 @@ const BROKEN: [Broken; 4] = [
     ),
     ("target-closed", "lunway acl remove iqn.2026-11.com.example:closed host", None),
     ("portal-idle", "lunway portal add 192.0.2.1:3260", None),
+    (
+        "target-name",
+        "lunway target add iqn.2026-11.com.example:odd_name; \
+         lunway acl add iqn.2026-11.com.example:odd_name host --initiator iqn.2026-11.com.example:host",
+        // It has no LUN to move.
+        Some((
+            "lunway target add iqn.2026-11.com.example:moved; \
+             lunway acl add iqn.2026-11.com.example:moved host --initiator iqn.2026-11.com.example:host; \
+             lunway target remove iqn.2026-11.com.example:odd_name",
+            "lunway target remove iqn.2026-11.com.example:moved; lunway target add iqn.2026-11.com.example:odd_name; \
+             lunway acl add iqn.2026-11.com.example:odd_name host --initiator iqn.2026-11.com.example:host",
+        )),
+    ),
+    (
+        "lun-lost-file",
+        "rm disk.img",
+        // PORTAL is known to the test.
+        Some((
+            "lunway copy iscsi://PORTAL/iqn.2026-11.com.example:open/0?initiator=iqn.2026-11.com.example:host new.img; \
+             mv new.img disk.img; lunway lun remove iqn.2026-11.com.example:open 0 --force; \
+             lunway lun add iqn.2026-11.com.example:open 0 disk.img; cmp disk.img was.img",
+            "",
+        )),
+    ),
     (
         "target-secret",
         "printf short > secret; chmod 644 secret; lunway reload",
@@ -36,6 +61,8 @@ const BROKEN: [Broken; 4] = [
 struct Daemon {
     child: std::process::Child,
     folder: tempfile::TempDir,
+    /// Where it listens.
+    portal: String,
 }
 
 impl Drop for Daemon {
@@ -51,19 +78,26 @@ impl Daemon {
         let secret = folder.path().join("secret");
         fs::write(&secret, "fourteen-bytes").unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        for name in ["disk.img", "was.img"] {
+            fs::write(folder.path().join(name), vec![7; 1 << 20]).unwrap();
+        }
         let configuration = format!(
             "listen = [\"127.0.0.1:0\"]\n[api]\nsocket = \"socket\"\n\
              [[target]]\nname = \"{OPEN}\"\n[[target.acl]]\nname = \"host\"\ninitiators = [\"iqn.2026-11.com.example:host\"]\n\
+             [[target.lun]]\nid = 0\ndevice = \"disk.img\"\n\
              [[target]]\nname = \"{CLOSED}\"\n[[target.acl]]\nname = \"host\"\ninitiators = [\"iqn.2026-11.com.example:host\"]\n\
              [[target.chap]]\nuser = \"host\"\nsecret_file = \"secret\"\n"
         );
         let file = folder.path().join("lunway.toml");
         fs::write(&file, configuration).unwrap();
         let mut command = lunway(&["serve", "-c", file.to_str().unwrap()]);
-        let child = command.current_dir(&folder).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = command.current_dir(&folder).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let portal = said.trim().strip_prefix("listening on ").unwrap().to_owned();
         let socket = folder.path().join("socket");
         until(|| socket.exists());
-        Self { child, folder }
+        Self { child, folder, portal }
     }
 
     fn socket(&self) -> String {
@@ -107,18 +141,22 @@ fn commands_of_lunway_turn_the_verdicts_on_a_daemon_and_turn_them_back() {
     for (rule, plant, by_people) in BROKEN {
         let planted = daemon.run(plant);
         assert!(planted.status.success(), "{rule}: {planted:?}");
+        // The daemon looks at its files once in ten seconds.
+        until(|| !daemon.broken().is_empty());
         assert_eq!(daemon.broken(), [rule], "{plant}");
         let found = daemon.findings();
         let finding = found.iter().find(|one| one["id"] == rule && one["verdict"] != "ok").unwrap();
         // What only its administrator knows.
         let filled = |text: &str| text.replace("NAME", "host").replace("IQN", "iqn.2026-11.com.example:host");
         let (fix, undo) = match by_people {
-            Some((fix, undo)) => (fix.to_owned(), undo.to_owned()),
+            Some((fix, undo)) => (fix.replace("PORTAL", &daemon.portal), undo.to_owned()),
             None => {
                 // Of "this, or: that" the command of lunway's own.
-                let fix = finding["do"].as_str().unwrap();
-                let fix = fix.split_once("# or: ").map_or(fix, |(_, own)| own);
-                (filled(fix), filled(finding["undo"].as_str().unwrap()))
+                let own = |key: &str| {
+                    let text = finding[key].as_str().unwrap();
+                    filled(text.split_once("# or: ").map_or(text, |(_, own)| own))
+                };
+                (own("do"), own("undo"))
             }
         };
         let fixed = daemon.run(&fix);

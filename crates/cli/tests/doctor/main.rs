@@ -198,8 +198,25 @@ const PLANTED_CONNECTED: [(&str, &str); 3] = [
     ("subnet-overlap", "ip address add 10.9.0.130/25 dev st2"),
 ];
 
+/// Without an address in the storage's network, all goes to a router. What `ip` has set of it goes with its address.
+const ROUTED: [(&str, &str); 1] = [(
+    "route-router",
+    "for n in 1 2; do ip address flush dev st$n; ip address add 10.9.0.$n/32 dev st$n; done
+     ip route add default via 10.9.0.99 dev st2 onlink",
+)];
+
 #[test]
 fn at_ports_with_connections_each_fault_is_told_and_its_fix_and_undo_do_what_they_say() {
+    at_ports_with_connections(&PLANTED_CONNECTED, "10.77.0.2/24");
+}
+
+#[test]
+fn a_router_is_told_and_an_address_in_the_network_of_the_storage_takes_its_place() {
+    at_ports_with_connections(&ROUTED, "10.9.0.3/24");
+}
+
+/// Breaks rules, and runs their fixes and undos. `address` is one for fixes that take an address.
+fn at_ports_with_connections(planted_rules: &[(&str, &str)], address: &str) {
     let Some(namespace) = Namespace::new() else {
         return lunway_foreign::machine_lacks("network namespaces, or ip and nsenter");
     };
@@ -211,9 +228,9 @@ fn at_ports_with_connections_each_fault_is_told_and_its_fix_and_undo_do_what_the
     let broken = |findings: &[Value]| -> BTreeSet<String> {
         let alarms = findings.iter().filter(|finding| finding["verdict"] != "ok");
         let ids = alarms.map(|finding| finding["id"].as_str().unwrap().to_owned());
-        ids.filter(|id| PLANTED_CONNECTED.iter().any(|(rule, _)| rule == id)).collect()
+        ids.filter(|id| planted_rules.iter().any(|(rule, _)| rule == id)).collect()
     };
-    for (rule, plant) in PLANTED_CONNECTED {
+    for &(rule, plant) in planted_rules {
         let planted = namespace.run(plant);
         assert!(planted.status.success(), "{rule}: {planted:?}");
         let found = namespace.findings(state.path());
@@ -232,7 +249,7 @@ fn at_ports_with_connections_each_fault_is_told_and_its_fix_and_undo_do_what_the
             lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<BTreeSet<_>>()
         };
         let before = set();
-        let filled = |text: &str| text.replace("ADDRESS/LENGTH", "10.77.0.2/24");
+        let filled = |text: &str| text.replace("ADDRESS/LENGTH", address).replace("dev PORT", "dev st2");
         let (fix, undo) =
             (filled(finding["do"].as_str().unwrap()), filled(finding["undo"].as_str().unwrap()));
         let fixed = namespace.run(&fix);

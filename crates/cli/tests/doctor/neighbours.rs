@@ -51,6 +51,15 @@ fn taken_over_by(namespace: &Namespace, mac: &str) {
     });
 }
 
+/// Runs the command that a finding has for a look at its neighbour.
+fn shows_the_neighbour(namespace: &Namespace, found: &[Value], rule: &str) {
+    for finding in found.iter().filter(|one| one["id"] == rule && one["verdict"] != "ok") {
+        let shown = namespace.run(finding["do"].as_str().unwrap());
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.status.success() && text.contains("dev st1"), "{finding}: {shown:?}");
+    }
+}
+
 #[test]
 fn an_address_that_moves_to_and_fro_is_told_and_so_is_one_that_is_gone() {
     let Some(namespace) = Namespace::new() else {
@@ -84,6 +93,7 @@ fn an_address_that_moves_to_and_fro_is_told_and_so_is_one_that_is_gone() {
     assert_eq!(verdicts(&found, "neighbour-owner"), ["warn", "warn"], "{found:#?}");
     let text = found.iter().find(|one| one["id"] == "neighbour-owner").unwrap().to_string();
     assert!(text.contains(one) && text.contains(other) && text.contains("3 times"), "{text}");
+    shows_the_neighbour(&namespace, &found, "neighbour-owner");
     assert_eq!(verdicts(&found, "neighbour-answers"), ["ok", "ok"], "{found:#?}");
 
     let gone = "ip netns exec storage ip address flush dev st1x; ip neighbour flush dev st1
@@ -91,7 +101,9 @@ fn an_address_that_moves_to_and_fro_is_told_and_so_is_one_that_is_gone() {
 for family, address in (socket.AF_INET, '10.9.0.101'), (socket.AF_INET6, '2001:db8:9::101'):
     socket.socket(family, socket.SOCK_DGRAM).sendto(b'x', (address, 9))\"";
     assert!(namespace.run(gone).status.success());
-    assert_eq!(looked("neighbour-answers"), ["bad", "bad"]);
+    let found = look(&namespace, state);
+    assert_eq!(verdicts(&found, "neighbour-answers"), ["bad", "bad"]);
+    shows_the_neighbour(&namespace, &found, "neighbour-answers");
 
     fs::write(&path, "a text").unwrap();
     let output = finish(namespace.entered(&doctor::<&str>(&[], state)), PATIENCE);

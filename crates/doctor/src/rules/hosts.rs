@@ -51,7 +51,7 @@ pub(super) const RULES: &[Rule] = &[
         source: "SPC-4 §5.14; administrators' rule on writers",
         thumbs: &[],
         fix: "lunway acl add TARGET NAME --initiator IQN --read-only    # for all hosts but one, or use a cluster file system with reservations",
-        undo: "",
+        undo: "lunway acl remove TARGET NAME",
         check: writers,
     },
     Rule {

@@ -95,7 +95,8 @@ pub(super) const RULES: &[Rule] = &[
               the LUN refuses writes until its VHDX file is opened anew (no published figure)",
         source: "the daemon's own warning lost_file",
         thumbs: &[],
-        fix: "lunway copy lun:TARGET/LUN NEW.img    # before the daemon ends; then put the file back, remove the LUN and add it again",
+        fix: "lunway copy iscsi://PORTAL/TARGET/LUN NEW.img    # before the daemon ends; then put the file back, remove the LUN and add it \
+              again",
         undo: "",
         check: |facts| warned(facts, "lost_file", Verdict::Bad),
     },
@@ -138,7 +139,7 @@ pub(super) const RULES: &[Rule] = &[
         source: "published reports: 0xefff0003 after a change of network cards",
         thumbs: &[22],
         fix: "ip address add ADDRESS/LENGTH dev PORT    # or: lunway portal remove {portal}",
-        undo: "",
+        undo: "ip address del ADDRESS/LENGTH dev PORT    # or: lunway portal add {portal}",
         check: |facts| {
             target(facts, |target| {
                 let judge = |portal: &crate::facts::PortalState| {

@@ -11,6 +11,12 @@ use lunway_doctor::RULES;
 enum Run {
     /// By a daemon that serves, where its capitals are filled in: `crates/cli/tests/doctor/daemon.rs`.
     Daemon,
+    /// In the virtual machine, by the shell that starts doctor: `tests/kernel/doctor.test.sh`.
+    Process,
+    /// By systemctl on a folder with the unit: `crates/cli/tests/doctor/fixes.rs`.
+    Units,
+    /// It shows what to look at, and is run where its rule is broken: `crates/cli/tests/doctor/neighbours.rs`.
+    Shown,
     /// In a network namespace: `crates/cli/tests/doctor/main.rs`.
     Namespace,
     /// By a virtual card in a network namespace: `crates/cli/tests/doctor/cards.rs`.
@@ -20,14 +26,19 @@ enum Run {
     Parsed,
     /// In the virtual machine: `tests/kernel/doctor.test.sh`.
     Guest,
+    /// There as well, and by hand: it says what to do.
+    ByHand,
+    /// There as well, and both ends are judged together.
+    BothEnds,
     /// Nowhere: the fix …
     Not(&'static str),
 }
-use Run::{Daemon, Guest, Namespace, Not, Parsed, VirtualCard};
+use Run::{BothEnds, ByHand, Daemon, Guest, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard};
 
 const HAND: &str = "is manual work on a cable, a card or a disk";
-const NAMES: &str = "contains placeholders in capitals";
-const SYSTEMD: &str = "needs systemd, which this guest does not run";
+const DATA: &str = "moves, removes or restores data, or adds disks, as its administrator decides";
+const NAMES: &str = "needs a name, an address or a device that its administrator chooses";
+const ARRAY: &str = "changes an array of disks, and no machine of a test has one";
 const ELSEWHERE: &str = "is done on another machine";
 const WINDOWS: &str = "runs on Windows";
 const QUESTION: &str =
@@ -54,9 +65,9 @@ const FIXES: &[(&str, Run)] = &[
     ("arp-announce", Namespace),
     ("reverse-path", Namespace),
     ("route-source", Namespace),
-    ("route-router", Not(NAMES)),
-    ("neighbour-answers", Not(LOOK)),
-    ("neighbour-owner", Not(ELSEWHERE)),
+    ("route-router", Namespace),
+    ("neighbour-answers", Shown),
+    ("neighbour-owner", Shown),
     ("port-ipv6", Namespace),
     ("tcp-window", Namespace),
     (
@@ -79,10 +90,10 @@ const FIXES: &[(&str, Run)] = &[
     ("initiator-sessions", Guest),
     ("initiator-name", Guest),
     ("chap-files", Guest),
-    ("chap-length", Not(NAMES)),
-    ("chap-mutual", Not(NAMES)),
+    ("chap-length", ByHand),
+    ("chap-mutual", ByHand),
     ("chap-algorithm", Guest),
-    ("multipath-running", Not(SYSTEMD)),
+    ("multipath-running", Units),
     ("multipath-policy", Guest),
     ("multipath-fast-fail", Guest),
     ("multipath-device-loss", Guest),
@@ -98,48 +109,48 @@ const FIXES: &[(&str, Run)] = &[
     ("disk-affinity", Guest),
     ("disk-queue", Guest),
     ("disk-read-ahead", Guest),
-    ("disk-write-cache", Not(HAND)),
-    ("disk-alignment", Not(HAND)),
-    ("disk-smart", Not(HAND)),
-    ("array-sectors", Not(HAND)),
-    ("array-degraded", Not(NAMES)),
-    ("array-errors", Not(HAND)),
-    ("array-superblock", Not(HAND)),
-    ("array-busy", Not(HAND)),
-    ("pool-full", Not(NAMES)),
-    ("mount-full", Not(HAND)),
-    ("mount-inodes", Not(HAND)),
+    ("disk-write-cache", Not("sets the cache of a real disk, and no disk of a test takes it")),
+    ("disk-alignment", Not(DATA)),
+    ("disk-smart", Not(DATA)),
+    ("array-sectors", Not(ARRAY)),
+    ("array-degraded", Not(ARRAY)),
+    ("array-errors", Not(ARRAY)),
+    ("array-superblock", Not(ARRAY)),
+    ("array-busy", Not(ARRAY)),
+    ("pool-full", Not(ARRAY)),
+    ("mount-full", Not(DATA)),
+    ("mount-inodes", Not(DATA)),
     ("mount-sync", Guest),
     ("mount-time", Guest),
-    ("mount-read-only", Not("needs a file system that the kernel has made read-only after an error")),
-    ("mount-trim", Not(SYSTEMD)),
+    ("mount-read-only", Not("needs an error that the kernel shows in the mount options")),
+    ("mount-trim", Units),
     ("fstab-netdev", Guest),
     ("fstab-name", Guest),
     ("swap-iscsi", Guest),
-    ("host-clock", Not(SYSTEMD)),
+    ("host-clock", Not("needs a bus to a systemd that keeps the clock of the whole machine")),
     ("host-io-uring", Not("applies to the whole machine; the guest's kernel 6.1 has no such setting")),
-    ("host-open-files", Not(NAMES)),
-    ("host-locked-memory", Not(NAMES)),
-    ("host-stolen", Not(HAND)),
-    ("facts-whole", Not(HAND)),
-    ("host-quota", Not(NAMES)),
+    ("host-open-files", Process),
+    ("host-locked-memory", Process),
+    ("host-stolen", Not(ELSEWHERE)),
+    ("facts-whole", Not(LOOK)),
+    ("host-quota", Not("sets the quota of a unit or a container that its administrator chooses")),
     ("host-governor", Not("needs a processor whose clock can be set")),
-    ("kubernetes-module", Not("loads a module into the kernel of the whole machine")),
-    ("kubernetes-initiator", Not(SYSTEMD)),
+    ("kubernetes-module", Guest),
+    ("kubernetes-initiator", Units),
     ("kubernetes-mounts", Namespace),
-    ("kubernetes-multipath", Not(SYSTEMD)),
+    ("kubernetes-multipath", Units),
     ("target-open", Daemon),
     ("target-closed", Daemon),
     ("target-secret", Daemon),
-    ("target-name", Not(NAMES)),
-    ("lun-offline", Not(HAND)),
-    ("lun-lost-file", Not(HAND)),
-    ("lun-shrunk", Not(HAND)),
+    ("target-name", Daemon),
+    ("lun-offline", Not(DATA)),
+    ("lun-lost-file", Daemon),
+    ("lun-shrunk", Not(DATA)),
     ("portal-set", Not(NAMES)),
     ("portal-idle", Daemon),
     ("host-name-cloned", Not(ELSEWHERE)),
     ("host-lanes", Not(ELSEWHERE)),
-    ("writers", Not(NAMES)),
+    ("writers", Not("needs two hosts that write, and names that their administrator chooses")),
     ("digest-mixed", Not(ELSEWHERE)),
     ("session-keys", Not(ELSEWHERE)),
     ("session-alike", Not(ELSEWHERE)),
@@ -147,18 +158,18 @@ const FIXES: &[(&str, Run)] = &[
     ("login-refused", Not(LOOK)),
     ("lun-serial", Not("takes two LUNs of one serial number, which the daemon refuses")),
     ("lun-store-twice", Not("takes two LUNs over one file, which the daemon refuses to open")),
-    ("lun-sectors", Not(HAND)),
-    ("store-full", Not(HAND)),
-    ("store-quota", Not(HAND)),
-    ("store-thin", Not(HAND)),
-    ("store-forecast", Not(HAND)),
+    ("lun-sectors", Not("takes effect before a LUN is formatted")),
+    ("store-full", Not(DATA)),
+    ("store-quota", ByHand),
+    ("store-thin", Not(DATA)),
+    ("store-forecast", Not(DATA)),
     ("lun-unmap", Not(ELSEWHERE)),
     ("lun-failures", Not(LOOK)),
     ("lun-flush", Not(LOOK)),
-    ("ends-login", Not(ELSEWHERE)),
+    ("ends-login", BothEnds),
     ("ends-name", Not(ELSEWHERE)),
     ("ends-writers", Not(ELSEWHERE)),
-    ("ends-digest", Not(ELSEWHERE)),
+    ("ends-digest", BothEnds),
     ("ends-timers", Not(ELSEWHERE)),
     ("ends-lanes", Not(ELSEWHERE)),
     ("ends-size", Not(ELSEWHERE)),
@@ -224,13 +235,22 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
     let cards = text("crates/cli/tests/doctor/cards.rs");
     let (taken, parsed) = cards.split_once("const PARSED").unwrap();
     let guest = text("tests/kernel/doctor.test.sh");
+    let units = text("crates/cli/tests/doctor/fixes.rs");
+    let neighbours = text("crates/cli/tests/doctor/neighbours.rs");
     for (id, run) in FIXES {
         let there = match run {
             Daemon => daemon.contains(&format!("\"{id}\",")),
-            Namespace => namespace.contains(&format!("(\"{id}\", ")),
+            Process => guest.contains(&format!("\nlimit_of {id} ")),
+            Units => units.contains(&format!("(\"{id}\", ")),
+            Shown => neighbours.contains(&format!("&found, \"{id}\")")),
+            Namespace => namespace.contains(&format!("\"{id}\",")),
             VirtualCard => taken.contains(&format!("(\"{id}\", ")),
             Parsed => parsed.contains(&format!("(\"{id}\", ")),
             Guest => guest.contains(&format!("\nrule {id} ")),
+            ByHand => ["\nby_hand {id} ", "check \"{id} is fixed by hand\""]
+                .iter()
+                .any(|words| guest.contains(&words.replace("{id}", id))),
+            BothEnds => guest.contains(&format!("ends_fix {id}")),
             Not(why) => !why.is_empty(),
         };
         assert!(there, "{id} is not in the test that the table names");
@@ -241,23 +261,33 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
 fn the_page_of_fixes_is_what_the_table_says() {
     let mut page = "# Doctor: fixes that tests run\n\nFor each rule, a test breaks it, checks that [`lunway \
         doctor`](doctor.md) reports it and nothing else, runs the printed fix, checks the verdict, runs the \
-        undo, and checks that the fault is reported again. Written by `LUNWAY_WRITE_DOCS=1 cargo test -p \
-        lunway-doctor`.\n\n| rule | fix is run |\n|---|---|\n"
+        undo, and checks that the fault is reported again. A shell parses every fix and undo that is a command. Written by `LUNWAY_WRITE_DOCS=1 cargo test -p \
+        lunway-doctor`.\n\n| rule | fix is run | undo |\n|---|---|---|\n"
         .to_owned();
     for rule in RULES.into_iter().flatten() {
         let Some((_, run)) = FIXES.iter().find(|(id, _)| *id == rule.id) else { continue };
         let how = match run {
             Daemon => "by a daemon that serves".to_owned(),
+            Process => "in a virtual machine, by a shell with the limit".to_owned(),
+            Units => "by systemctl, on a folder with the unit".to_owned(),
+            Shown => "in a network namespace: it shows what to look at".to_owned(),
             Namespace => "in a network namespace".to_owned(),
             VirtualCard => "by a virtual card in a network namespace".to_owned(),
             Parsed => "not by a test: no card that tests have takes this setting. A test has ethtool parse the fix and the \
                 undo, and the kernel answer that the card does not support them"
                 .to_owned(),
             Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
+            ByHand => "in a virtual machine with open-iscsi, by hand: it is no command".to_owned(),
+            BothEnds => "in a virtual machine with open-iscsi, beside its target".to_owned(),
             Not(why) => format!("not by a test: it {why}"),
         };
         let file = lunway_doctor::book::file_name(rule.group);
-        let _ = writeln!(page, "| [{id}]({file}#{id}) | {how} |", id = rule.id);
+        let undo = match rule.undo.is_empty() {
+            true => "none",
+            false if matches!(run, Not(_) | Parsed | Shown | ByHand) => "not run",
+            false => "run",
+        };
+        let _ = writeln!(page, "| [{id}]({file}#{id}) | {how} | {undo} |", id = rule.id);
     }
     lunway_foreign::written::says("docs/src/doctor-fixes.md", &page, "-p lunway-doctor --test matrix");
 }

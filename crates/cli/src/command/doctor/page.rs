@@ -5,7 +5,7 @@ use lunway_report::{
     Block, Cell, Column, Conclusion, Document, Fact, Grid, Mark, Row, Section, Tile, VerdictTone, environment,
 };
 
-use super::verdicts::Verdicts;
+use super::verdicts::{Verdicts, undo};
 
 /// Returns the tone in which a verdict is marked.
 fn tone(verdict: Verdict) -> VerdictTone {
@@ -68,9 +68,7 @@ fn section(verdicts: &Verdicts, verdict: Verdict, heading: &str) -> Option<Secti
         let mut cells =
             vec![Cell::marked(finding.id, Mark::Verdict(tone(verdict))), finding.what.as_str().into()];
         if broken {
-            cells.extend(
-                [finding.why.as_str(), finding.remedy.as_str(), diagnosis.undo.as_str()].map(Cell::from),
-            );
+            cells.extend([finding.why.as_str(), finding.remedy.as_str(), undo(diagnosis)].map(Cell::from));
         }
         grid.rows.push(Row::new(cells));
     }

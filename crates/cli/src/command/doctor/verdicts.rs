@@ -115,11 +115,17 @@ fn line(diagnosis: &Diagnosis) -> String {
     format!("{:7}  {:20}  {}", diagnosis.verdict, finding.id, terminal::clean(&finding.what))
 }
 
+/// The undo of a broken rule as people read it: that there is none is said.
+pub(super) fn undo(diagnosis: &Diagnosis) -> &str {
+    let lacks = diagnosis.undo.is_empty() && !diagnosis.finding.remedy.is_empty();
+    if lacks { "none" } else { &diagnosis.undo }
+}
+
 /// A broken rule: what, why, what to do.
 fn block(diagnosis: &Diagnosis) -> String {
     let finding = &diagnosis.finding;
     let mut lines = vec![terminal::heading(&line(diagnosis))];
-    let parts = [("why", &finding.why), ("do", &finding.remedy), ("undo", &diagnosis.undo)];
+    let parts = [("why", finding.why.as_str()), ("do", finding.remedy.as_str()), ("undo", undo(diagnosis))];
     let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
     lines.extend(parts.map(|(name, text)| format!("         {name:4}  {}", terminal::clean(text))));
     lines.join("\n")
