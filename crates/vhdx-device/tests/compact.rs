@@ -123,7 +123,8 @@ async fn a_snapshot_and_the_end_of_the_device_come_in_between() {
     device.snapshot(&folder.path().join("leaf.avhdx"), Box::new(|| Ok(()))).await.unwrap();
     device.close(CLOSE_TIME).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert!(matches!(compacting.await.unwrap(), Err(BlockError::Gone { .. })));
+    // Where it looked between the two, it found a new file, in which nothing is to be moved.
+    assert!(matches!(compacting.await.unwrap(), Ok(()) | Err(BlockError::Gone { .. })));
     let base = VhdxDevice::open(&path, true).unwrap();
     for block in 32..64 {
         assert!(read(&base, block * MIB, MIB).await.iter().all(|byte| *byte == block as u8 + 1));
