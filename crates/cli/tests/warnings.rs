@@ -68,13 +68,16 @@ impl Daemon {
         Some(Self { child, log, socket, address })
     }
 
-    /// The lines of the log that hold this text.
+    /// The lines of the log that hold this text. One at least is waited for: they come through a pipe, and the API's
+    /// answers may be quicker.
     fn logged(&self, text: &str) -> Vec<Value> {
-        let log = self.log.lock().unwrap();
-        log.iter()
-            .filter(|line| line["message"].as_str().is_some_and(|line| line.contains(text)))
-            .cloned()
-            .collect()
+        let found = || -> Vec<Value> {
+            let log = self.log.lock().unwrap();
+            let holds = |line: &&Value| line["message"].as_str().is_some_and(|line| line.contains(text));
+            log.iter().filter(holds).cloned().collect()
+        };
+        until(|| !found().is_empty());
+        found()
     }
 
     fn get(&self, path: &str) -> Vec<u8> {

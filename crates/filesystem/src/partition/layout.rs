@@ -102,12 +102,22 @@ pub fn recognised(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadab
 /// file system, whose first KiB is free, ends there.
 const LOST_START: usize = 2048;
 
-/// Returns `true` if the MBR says that there is a GPT, or if it and all around it was overwritten with zeroes.
-pub(super) fn says_gpt(source: &dyn ByteSource) -> Result<bool, Unreadable> {
+/// Start of a disk that may have a GPT.
+pub(super) enum Start {
+    /// Its MBR says that there is one.
+    Protective,
+    /// The MBR and all around it is zero: overwritten, or never written.
+    Zero,
+    Other,
+}
+
+/// Reads what the start of a disk says of a GPT.
+pub(super) fn start(source: &dyn ByteSource) -> Result<Start, Unreadable> {
     if let Some(slots) = slots(source, 0)? {
-        return Ok(is_protective(&slots));
+        return Ok(if is_protective(&slots) { Start::Protective } else { Start::Other });
     }
-    Ok(source.has(0, LOST_START as u64) && source.array::<LOST_START>(0)?.iter().all(|byte| *byte == 0))
+    let is_zero = source.has(0, LOST_START as u64) && source.array::<LOST_START>(0)? == [0; LOST_START];
+    Ok(if is_zero { Start::Zero } else { Start::Other })
 }
 
 fn is_protective(slots: &[Slot; 4]) -> bool {

@@ -9,6 +9,7 @@ use crc_fast::CrcAlgorithm;
 
 use crate::source::{ByteSource, Unreadable};
 use gpt::Copy;
+use layout::Start;
 
 /// Length of the start of a disk that holds any table that is read here, bytes: protective MBR, GPT header and 16 KiB
 /// of entries fit many times, with sectors of 4096 bytes too.
@@ -135,9 +136,13 @@ impl Table {
     pub fn only_copy_is_whole(source: &dyn ByteSource, sector: u32) -> Result<bool, Unreadable> {
         let sector = u64::from(sector);
         let last = (source.len() / sector).saturating_sub(1);
-        Ok(layout::says_gpt(source)?
-            && Copy::read(source, 1, sector)?.is_none()
-            && Copy::read(source, last, sector)?.is_some())
+        let copy_is_whole = |number| Copy::read(source, number, sector).map(|copy| copy.is_some());
+        Ok(match layout::start(source)? {
+            Start::Protective => !copy_is_whole(1)? && copy_is_whole(last)?,
+            // Where the end cannot be read, either, nothing says that there is a table.
+            Start::Zero => !copy_is_whole(1)? && copy_is_whole(last).unwrap_or(false),
+            Start::Other => false,
+        })
     }
 
     /// The partitions, in the order of the table.
