@@ -22,7 +22,7 @@ disk=$(readlink -f "/dev/disk/by-path/ip-$PORTAL_1-iscsi-$IQN-lun-0")
 
 compact() { host lunway lun compact "$IQN" 0 --socket lunway.sock "$@"; }
 length() { stat -c %s /host/compact.vhdx; }
-# Blocks that nobody needs lie in front of those that fio writes: 40 MiB of holes once they are discarded.
+# Blocks that will not be needed lie in front of those that fio writes: 40 MiB of holes once they are discarded.
 dead=(-o $((64 << 20)) -l $((40 << 20)))
 begin_round() {
     must "the disk is emptied" blkdiscard -f "$disk"
@@ -49,7 +49,7 @@ for ((kill = 1; kill <= KILLS; kill++)); do
 done
 say "of $KILLS kills $cut came when the file had been cut"
 begin_round
-check "a compaction that nobody interrupts ends" shows "done" compact --rate 1G
+check "a compaction that is not interrupted ends" shows "done" compact --rate 1G
 check "the file is shorter by most of what was dead" [ $((full - $(length))) -gt $((32 << 20)) ]
 check "everything that was acknowledged is there" load_verified
 iscsiadm -m node --logout >/dev/null

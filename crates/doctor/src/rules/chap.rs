@@ -88,8 +88,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "CHAP offers SHA3-256 or SHA-256 before MD5 and SHA1",
         severity: Severity::Note,
         applies: SECRETS,
-        why: "a target takes the first algorithm of the list that it has: open-iscsi offers only MD5 unless it is told otherwise. Whoever \
-              has recorded a login tries secrets against it, seven times as many in a second with MD5: 164 thousand million on one \
+        why: "a target takes the first algorithm of the list that it has: open-iscsi offers only MD5 unless it is told otherwise. An attacker \
+              who has recorded a login tries secrets against it, seven times as many in a second with MD5: 164 thousand million on one \
               graphics card, and 22 thousand million with SHA-256",
         source: "iscsid.conf: the default of chap_algs is MD5; RFC 7143 §12.1.3; hashcat 6.2.6's benchmark on an RTX 4090",
         thumbs: &[],
