@@ -4,7 +4,7 @@ mod support;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::pack::{Packed, pack};
@@ -139,7 +139,10 @@ fn a_power_cut_while_a_file_is_packed_loses_nothing() {
     for (parent, seed) in [(None, 1), (None, 4), (Some(&base), 2), (Some(&base), 3)] {
         let (start, model) = holes(6, parent, seed);
         let recorder = Recorder::new(start);
-        pack_all(&recorder, &mut |_| ControlFlow::Continue(()));
+        match seed % 2 {
+            0 => pack_all(&recorder, &mut |_| ControlFlow::Continue(())),
+            _ => pack_all(&Sharing::new(recorder.clone()), &mut |_| ControlFlow::Continue(())),
+        };
         let mut rng = Random::new(seed);
         let mut crashes = 0;
         recorder.each_crash(|crash| {
@@ -156,6 +159,83 @@ fn a_power_cut_while_a_file_is_packed_loses_nothing() {
         });
         assert!(crashes > 60, "{crashes}");
     }
+}
+
+/// A storage that shares blocks as XFS does: a power cut before the next flush loses that like a write.
+#[derive(Clone)]
+struct Sharing {
+    recorder: Recorder,
+    calls: Arc<AtomicU64>,
+}
+
+impl Sharing {
+    fn new(recorder: Recorder) -> Self {
+        Self { recorder, calls: Arc::default() }
+    }
+}
+
+impl Storage for Sharing {
+    fn len(&self) -> std::io::Result<u64> {
+        Storage::len(&self.recorder)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.recorder.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.recorder.write_at(offset, data)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.recorder.flush()
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.recorder.set_len(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> std::io::Result<bool> {
+        self.recorder.punch(offset, len)
+    }
+
+    fn share(&self, from: u64, to: u64, len: u64) -> std::io::Result<bool> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = vec![0; len as usize];
+        self.recorder.read_at(from, &mut bytes)?;
+        self.recorder.write_at(to, &bytes).map(|()| true)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.recorder.zero(offset, len)
+    }
+}
+
+#[test]
+fn neighbours_move_together_and_stay_neighbours() {
+    const BLOCKS: u64 = 12;
+    let storage = Arc::new(memory(&options(DiskKind::Dynamic, 2 * BLOCKS * MIB, 1 << 20, 512), 1));
+    let chain = alone(open(storage.clone(), true, 2));
+    for block in 0..2 * BLOCKS {
+        chain.write_at(block * MIB, &[block as u8 + 1; 4096]).expect("a write");
+    }
+    chain.flush().expect("a flush");
+    chain.discard(0, BLOCKS * MIB, DiscardMode::Zero).expect("zeroes");
+    chain.close().expect("a close");
+    let model = contents(&alone(open(storage.clone(), false, 0)));
+    let sharing = Sharing::new(Recorder::new(Arc::into_inner(storage).expect("the only one")));
+    let mut steps = Vec::new();
+    pack_all(&sharing, &mut |packed| {
+        steps.push(packed);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(sharing.calls.load(Ordering::Relaxed), 1, "twelve blocks in one call");
+    assert_eq!(steps, [Packed { moved: BLOCKS * MIB, left: 0 }]);
+    let disk = open(sharing.clone(), false, 0);
+    let mut placed = disk.highest_blocks(0, usize::MAX).expect("a table");
+    placed.reverse();
+    assert!(placed.is_sorted_by_key(|placed| placed.block), "{placed:?}");
+    assert!(contents(&alone(disk)) == model);
 }
 
 /// Memory whose small writes take their time before they happen, as those of disks do.

@@ -350,7 +350,7 @@ impl<S: Storage> Disk<S> {
 
     /// Gives freed space away that no I/O can reach any more, as a hole where the storage makes one.
     fn reclaim(&self) {
-        let ready: Vec<Span> = {
+        let mut ready: Vec<Span> = {
             let mut state = self.state();
             let state = &mut *state;
             let pins = &mut state.pins;
@@ -360,6 +360,13 @@ impl<S: Storage> Disk<S> {
                 .map(|(span, _)| span)
                 .collect()
         };
+        // Neighbours become one hole: a call for each of the blocks that packing has moved would take as long as moving.
+        ready.sort_unstable_by_key(|span| span.offset);
+        ready.dedup_by(|next, span| {
+            let joined = span.end() == next.offset;
+            span.len += u64::from(joined) * next.len;
+            joined
+        });
         for span in ready {
             // Space that could not be given back is used again as it is.
             let zero = self.storage.punch(span.offset, span.len).unwrap_or(false);
