@@ -161,7 +161,8 @@ impl<S: Storage> Packing<'_, S> {
     /// Copies a run to its new place, after which its blocks are there.
     fn finish(&mut self, run: &mut Run, left: u64) -> Result<ControlFlow<()>, DiskError> {
         let len = run.len();
-        let Some((from, to)) = run.relocations.first().map(|first| (first.from.offset, first.to.offset)) else {
+        let Some((from, to)) = run.relocations.first().map(|first| (first.from.offset, first.to.offset))
+        else {
             return Ok(ControlFlow::Continue(()));
         };
         let copied = self.copy(from, to, len);
