@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_block::duration::parse_duration;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -52,7 +53,7 @@ impl Freezing {
         let begun = Instant::now();
         let cancel = interrupt::watch();
         let frozen = Frozen::begin(thaw.clone(), limit);
-        let done = carry_out(freeze, limit, Group::Ours).and_then(|()| {
+        let done = carry_out(freeze, limit).and_then(|()| {
             if cancel.is_cancelled() {
                 return Err(Failure::failed(anyhow!(
                     "interrupted while the guest was frozen; it was thawed"
@@ -101,7 +102,7 @@ type Thawed = Option<Result<(), Failure>>;
 pub(crate) fn thaw_owed() -> Thawed {
     let mut owed = OWED.lock().unwrap_or_else(PoisonError::into_inner);
     let Owed { command, limit } = owed.take()?;
-    Some(carry_out(&command, limit, Group::Own))
+    Some(carry_out(&command, limit))
 }
 
 /// A guest that is, or is being, frozen.
@@ -151,32 +152,24 @@ impl Drop for Frozen {
     }
 }
 
-/// The process group of a command: Ctrl-C goes to all processes of ours.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Group {
-    /// Ctrl-C ends it.
-    Ours,
-    /// Ctrl-C does not reach it.
-    Own,
-}
-
-/// Runs a command of the user's, for as long as `limit`.
-fn carry_out(command: &str, limit: Duration, group: Group) -> Result<(), Failure> {
+/// Runs a command of the user's, for as long as `limit`: then all of its processes are ended, as one that goes on would
+/// freeze the guest after it was thawed. They are a group of their own, which Ctrl-C does not reach.
+fn carry_out(command: &str, limit: Duration) -> Result<(), Failure> {
     let mut shell = Command::new("sh");
-    shell.args(["-c", command]).stdin(Stdio::null());
-    if group == Group::Own {
-        shell.process_group(0);
-    }
+    shell.args(["-c", command]).stdin(Stdio::null()).process_group(0);
     let mut child = shell.spawn().with_context(|| format!("cannot run `{command}`"))?;
     let status = wait_for(&mut child, limit).with_context(|| format!("cannot wait for `{command}`"))?;
     match status {
         Some(status) if status.success() => Ok(()),
         Some(status) => Err(Failure::failed(anyhow!("`{command}` failed ({status})"))),
         None => {
-            // What it has started may go on; it is no longer waited for.
-            let _ = child.kill();
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             let _ = child.wait();
-            Err(Failure::failed(anyhow!("`{command}` did not end within {} s", limit.as_secs())))
+            Err(Failure::failed(anyhow!(
+                "`{command}` did not end within {} s and was killed; what it has begun on other machines may go on: look \
+                 whether the guest is frozen",
+                limit.as_secs()
+            )))
         }
     }
 }

@@ -270,6 +270,19 @@ fn a_frozen_guest_is_thawed_whatever_comes_and_the_point_says_so() {
     let said = refused(backup(folder, 0, &hangs));
     assert!(said.contains("did not end within 1 s"), "{said}");
     assert!(fs::read_to_string(folder.join("said")).unwrap().ends_with("t\nt\n"));
+    // Nor does it freeze the guest after it was thawed.
+    let hangs = [
+        "one",
+        "--freeze",
+        "(sleep 2; echo f >> said) && true",
+        "--thaw",
+        "echo t >> said",
+        "--deadline",
+        "1s",
+    ];
+    refused(backup(folder, 0, &hangs));
+    thread::sleep(Duration::from_secs(3));
+    assert!(fs::read_to_string(folder.join("said")).unwrap().ends_with("t\nt\nt\n"));
 }
 
 fn hooks(folder: &Path) -> String {
