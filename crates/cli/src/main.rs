@@ -61,9 +61,24 @@ mod terminal;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 
 use crate::arguments::Arguments;
+use crate::failure::Failure;
+
+/// Stack of the thread that carries a command out, bytes: as much as the process's first one may have (`ulimit -s`).
+const STACK: usize = 8 << 20;
+
+/// Runs a command on a thread of its own. The kernel gives a process's signals to its first thread, which has to be
+/// awake for that: one that waits for a disk that hangs is not, and Ctrl-C would not be heard before the disk answers.
+fn on_a_thread(run: impl FnOnce() -> Result<(), Failure> + Send) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
+        let thread = thread.context("starting a thread")?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -73,7 +88,7 @@ fn main() -> ExitCode {
     let command = arguments.command;
     let log =
         logging::start(arguments.verbose, arguments.log_format, command.breaks_things(), command.serves());
-    let result = command.run();
+    let result = if command.serves() { command.run() } else { on_a_thread(|| command.run()) };
     drop(log);
     match result {
         Ok(()) => ExitCode::SUCCESS,

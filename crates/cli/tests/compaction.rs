@@ -96,6 +96,9 @@ fn a_served_file_becomes_shorter_and_its_initiators_notice_nothing() {
         assert!(said.contains(why), "{said}");
     }
     assert!(folder.path().join("thawed").exists(), "it is thawed in any case");
+    let missing = [IQN, "9", "--freeze", "echo frozen > frozen", "--thaw", "true"];
+    assert!(refused(lun(folder.path(), "compact", &missing)).contains("lun 9"));
+    assert!(!folder.path().join("frozen").exists(), "nothing is frozen for a LUN that is not there");
     make_holes(&mut initiator);
     let before = file_len(folder.path());
 
@@ -109,6 +112,9 @@ fn a_served_file_becomes_shorter_and_its_initiators_notice_nothing() {
     assert!(said.contains("done") && said.contains("shorter"), "{said}");
     let after = file_len(folder.path());
     assert!(after <= before - BLOCKS / 2 * MIB, "{before} {after}");
+    // What has ended cannot be stopped any more.
+    succeed(lun(folder.path(), "compact", &[IQN, "0", "--cancel"]));
+    assert_eq!(status(folder.path())["state"], "done");
     for block in 0..BLOCKS {
         let expected = if block < BLOCKS / 2 { 0 } else { block as u32 + 1 };
         assert_eq!(read(&mut initiator, block * MIB), expected, "block {block}");
@@ -218,6 +224,22 @@ fn a_compaction_that_the_hosts_disk_holds_up_says_so_and_is_left_at_once() {
     drop(initiator);
     drop(daemon);
     let disk = host.0.join("disk.vhdx");
+    assert!(succeed(lunway(&["disk", "check", disk.to_str().unwrap()])).contains("no errors"));
+
+    // The kernel gives a signal to the first thread: `disk compact` did not hear one while that waited for the disk.
+    let frozen = FrozenExt4::freeze(&host.0);
+    let compacting = support::Running::start(lunway(&["disk", "compact", disk.to_str().unwrap()]));
+    thread::sleep(Duration::from_secs(3));
+    for _ in 0..2 {
+        compacting.signal(rustix::process::Signal::INT);
+        thread::sleep(Duration::from_millis(1500));
+    }
+    drop(frozen);
+    let output = compacting.end(support::PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("stopping; waiting for") && said.contains("ended at once"), "{said}");
+    succeed(lunway(&["disk", "compact", disk.to_str().unwrap()]));
     assert!(succeed(lunway(&["disk", "check", disk.to_str().unwrap()])).contains("no errors"));
     host.unmount();
     device.detach();

@@ -129,9 +129,9 @@ impl Compactions {
         Some(CompactionSummary { state, dropped, moved, left, cut, error })
     }
 
-    /// Has the one that runs end soon.
+    /// Has the one that runs end soon. What has ended stays what it was.
     pub(super) fn cancel(&self) {
-        self.last().iter().for_each(|last| last.task.cancel());
+        self.last().iter().filter(|last| last.outcome.is_none()).for_each(|last| last.task.cancel());
     }
 
     /// Begins one. One that a policy has begun makes way.

@@ -49,7 +49,8 @@ pub(super) struct Compacting {
 impl Compacting {
     /// `path`: of the logical unit.
     pub(super) fn run(&self, path: &str) -> Result<(), Failure> {
-        let path = format!("{path}/compaction");
+        let unit = path;
+        let path = format!("{unit}/compaction");
         if self.status || self.cancel {
             let method = if self.cancel { Method::DELETE } else { Method::GET };
             return self.print(&self.daemon.ask(method, &path, None)?);
@@ -61,6 +62,10 @@ impl Compacting {
             }
             self.daemon.address.ask_within(left, Method::POST, &path, Some(&orders))
         };
+        // No guest is frozen for a daemon or a LUN that is not there.
+        if self.freezing.is_asked_for() {
+            self.daemon.ask(Method::GET, unit, None)?;
+        }
         let begun = self.freezing.around(compact, |_late| {
             let _ = self.daemon.ask(Method::DELETE, &path, None);
         })?;
