@@ -173,6 +173,14 @@ fn smaller_blocks_shrink_a_disk_of_large_ones_further_as_was_estimated() {
     );
     let info = json(&["disk", "info", &file, "--json"]);
     assert_eq!(info["block_bytes"], 1 << 20, "{info}");
+    // Where no block moves, the new table does, which the division puts behind them.
+    let still = guest.vhdx("still.vhdx", "32M");
+    let words = ["disk", "compact", &still, "--block-size", "1M", "--mode", "retrim", "--json"];
+    let estimate = json(&[&words[..], &["--estimate"]].concat());
+    let expected =
+        estimate["modes"].as_array().unwrap().iter().find(|mode| mode["name"] == "retrim").unwrap();
+    assert_eq!(json(&words)["bytes"], expected["bytes_after"], "{estimate}");
+    guest.assert_whole(&still);
     let whole = json(&["disk", "compact", &whole, "--json"]);
     let [small, large] = [&done, &whole].map(|done| done["bytes"].as_u64().unwrap());
     assert!(small < large / 2, "{small} {large}");
@@ -182,6 +190,34 @@ fn smaller_blocks_shrink_a_disk_of_large_ones_further_as_was_estimated() {
         let refused = finish(lunway(&["disk", "compact", &file, "--block-size", wrong]), PATIENCE);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     }
+    guest.assert_whole(&file);
+}
+
+#[test]
+fn a_file_with_another_name_is_left_as_it_is_without_force() {
+    let Some(guest) = Guest::new() else { return };
+    let (file, child) = (guest.text("disks/disk.vhdx"), guest.text("disks/child.avhdx"));
+    for folder in ["disks", "copies"] {
+        fs::create_dir(guest.text(folder)).unwrap();
+    }
+    fs::rename(guest.vhdx("disk.vhdx", "2M"), &file).unwrap();
+    let other = guest.text("copies/disk.vhdx");
+    fs::hard_link(&file, &other).unwrap();
+    succeed(lunway(&["disk", "create", &child, "--parent", &file]));
+    let before = fs::read(&file).unwrap();
+    // Beside this name, and above it, there is no child.
+    for words in [vec!["disk", "compact", &other], vec!["disk", "resize", &other, "1G"]] {
+        let refused = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && said.contains("hard link"), "{words:?}: {refused:?}");
+    }
+    assert!(fs::read(&file).unwrap() == before);
+    succeed(lunway(&["disk", "check", &child]));
+    let estimated = finish(lunway(&["disk", "compact", &file, "--estimate"]), PATIENCE);
+    let said = String::from_utf8_lossy(&estimated.stderr).into_owned();
+    assert!(estimated.status.success() && said.contains("is the parent of child.avhdx"), "{said}");
+    fs::remove_file(&child).unwrap();
+    succeed(lunway(&["disk", "compact", &other, "--force"]));
     guest.assert_whole(&file);
 }
 

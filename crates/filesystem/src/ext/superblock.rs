@@ -371,7 +371,8 @@ impl Superblock {
             return Err(Doubt::new("the kernel found errors in it").helped_by(FSCK));
         }
         if state & state::VALID == 0 || state & (state::ORPHANS | state::FAST_COMMIT_REPLAY) != 0 {
-            return Err(Doubt::new("it was not unmounted").helped_by(FSCK));
+            return Err(Doubt::new("it was not unmounted")
+                .helped_by("unmount it; if no system has it mounted, run e2fsck -f on it"));
         }
         // Every mounted volume with an orphan file has the flag. The next mount removes the deleted files in it, which
         // frees more than the map says now, and nothing less.

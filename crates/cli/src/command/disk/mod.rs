@@ -22,6 +22,7 @@ mod trim;
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -155,6 +156,12 @@ fn chain_to_change(file: File, path: &Path) -> anyhow::Result<Chain<File>> {
 fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
     let found = children(path).with_context(|| format!("cannot look for children of {}", path.display()))?;
     match found.as_slice() {
+        // Children lie beside the name by which they know their parent.
+        [] if path.metadata().is_ok_and(|found| found.nlink() > 1) => Err(anyhow!(
+            "{} has another name (a hard link), beside which children may lie that can no longer be opened once it is \
+             {what}; and what has that name changes as well: use --force if that is meant",
+            path.display()
+        )),
         [] => Ok(()),
         found => Err(anyhow!(
             "{} is the parent of {}, which can no longer be opened once it is {what}: merge them first, or use --force",

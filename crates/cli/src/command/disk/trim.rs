@@ -53,6 +53,9 @@ pub(super) struct Trim {
     json: bool,
 }
 
+/// Reason why nothing can be discarded on a device.
+const NOT_GIVEN_BACK: &str = "it gives no space back, as it has no UNMAP, or its file system has no holes";
+
 impl Trim {
     pub(super) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
@@ -78,9 +81,7 @@ impl Trim {
             return Err(Failure::failed(anyhow!("{spec} is read-only")));
         }
         if self.discard && !geometry.unmap.frees() {
-            return Err(Failure::failed(anyhow!(
-                "{spec} gives no space back: it has no UNMAP, or its file system has no holes"
-            )));
+            return Err(Failure::failed(anyhow!("{spec}: {NOT_GIVEN_BACK}")));
         }
         let source = DeviceSource::new(device, runtime);
         let mut disk = Disk::examine(&source, source.sector());
@@ -125,6 +126,9 @@ impl Trim {
         let size = HumanSize(bytes);
         Ok(match self.estimate {
             _ if bytes == 0 => format!("{spec}: nothing to discard"),
+            true if !geometry.unmap.frees() => {
+                format!("{spec}: {size} ({bytes} bytes) are free; {NOT_GIVEN_BACK}")
+            }
             true => format!("{spec}: {size} ({bytes} bytes) are free: --discard releases them"),
             false => format!("{spec}: {size} ({bytes} bytes) were discarded"),
         })

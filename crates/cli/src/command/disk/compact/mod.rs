@@ -15,12 +15,12 @@ use lunway_compact::{Estimate, Mode, Plan, Share, drop_dead, estimate};
 use lunway_filesystem::tree::Node;
 use lunway_vhdx::format::MIB;
 use lunway_vhdx::pack::pack;
-use lunway_vhdx::{Chain, Disk, DiskKind, VhdxOpenOptions, divide_blocks, pack_metadata};
+use lunway_vhdx::{Chain, Disk, DiskKind, VhdxOpenOptions, divide_blocks, open_unlocked, pack_metadata};
 use serde_json::{Value, json};
 
 use super::discard::partitions;
 use super::named::{Named, vhdx};
-use super::{chain_to_change, guids, open_chain, open_to_change};
+use super::{chain_to_change, guids, no_children, open_chain, open_to_change, others_use};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
@@ -150,6 +150,11 @@ impl Compact {
         self.compact(plan, block_size)
     }
 
+    /// What becomes of the file, if its children would not open any more.
+    fn change(&self) -> Option<&'static str> {
+        (!self.force && self.mode.mode() != Mode::Pretrimmed).then_some("compacted")
+    }
+
     /// The size of blocks that the file gets, where it has blocks of `now` bytes.
     fn block_size(&self, now: u32) -> Result<u32, Failure> {
         match self.block_size.map_or(Ok(now), u32::try_from) {
@@ -213,7 +218,14 @@ impl Compact {
         let rows: Vec<_> =
             std::iter::once([name, bytes, size, String::new(), String::new()]).chain(rows).collect();
         terminal::print(&terminal::table(["MODE", "BYTES", "SIZE", "SAVED", "HOLES INSIDE"], &rows, ""))?;
-        terminal::print(&volumes_table(&volumes, &share))
+        terminal::print(&volumes_table(&volumes, &share))?;
+        // What would stand in the way.
+        let file = open_unlocked(&self.file, false).with_context(cannot)?;
+        others_use(&file).iter().for_each(|use_of_it| terminal::say(use_of_it));
+        if let Some(Err(why)) = self.change().map(|change| no_children(&self.file, change)) {
+            terminal::say(&format!("{why:#}"));
+        }
+        Ok(())
     }
 
     fn compact(&self, mut plan: Plan, block_size: u32) -> Result<(), Failure> {
@@ -224,8 +236,7 @@ impl Compact {
             format!("{} is consistent and has all its data; the same command continues", path.display());
         let stopped = || Failure::failed(anyhow!("interrupted: {whole}"));
         // One lock from here to the end.
-        let change = (!self.force && mode != Mode::Pretrimmed).then_some("compacted");
-        let file = open_to_change(path, change)?;
+        let file = open_to_change(path, self.change())?;
         let again = || file.try_clone().with_context(cannot);
         let cancel = interrupt::watch();
         let shown = path.display().to_string();
@@ -250,9 +261,9 @@ impl Compact {
                 return Err(stopped());
             }
         }
-        let mut moved = 0;
+        // Where blocks stay as well: the table of smaller blocks lies behind them, and would keep the file long.
+        let mut moved = pack_metadata(&file, next().as_mut()).with_context(cannot)?;
         if mode.moves() {
-            moved += pack_metadata(&file, next().as_mut()).with_context(cannot)?;
             // Where blocks lie is nothing that a child sees.
             let known = Disk::open(again()?, &VhdxOpenOptions::read_only(), next()).with_context(cannot)?;
             let options =
