@@ -25,12 +25,13 @@ const REMEMBERED: usize = 1 << 16;
 /// counted: it is shared again in no time.
 const BETWEEN_FLUSHES: u64 = 1 << 30;
 
-/// Bytes of blocks that are moved in the order in which they lie, so that neighbours stay neighbours, bytes; after an
-/// interruption the file can be cut behind those that are left.
+/// Bytes of blocks that are moved in the order in which they lie, so that neighbours stay neighbours. An interruption
+/// leaves the file with an end behind those that are left.
 const BATCH: u64 = 1 << 30;
 
-/// Bytes of neighbours that move together. Sharing takes about the same time for any length (XFS on a loop device: 1 MiB
-/// 25 to 40 µs, 1 GiB 30 µs); copying a run takes a second on a slow disk, and the caller hears nothing meanwhile.
+/// Bytes of neighbours that move together. Sharing takes about the same time for any length (XFS on a loop device: 25 to
+/// 40 µs for 1 MiB, 30 µs for 1 GiB); copying a run takes a second on a slow disk, and the caller hears nothing
+/// meanwhile.
 const RUN: u64 = 128 << 20;
 
 /// Bytes copied at a time.
