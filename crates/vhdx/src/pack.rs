@@ -29,8 +29,8 @@ const BETWEEN_FLUSHES: u64 = 1 << 30;
 /// leaves the file with an end behind those that are left.
 const BATCH: u64 = 1 << 30;
 
-/// Bytes of neighbours that move together. Sharing takes about the same time for any length (XFS on a loop device: 25 to
-/// 40 µs for 1 MiB, 30 µs for 1 GiB); copying a run takes a second on a slow disk, and the caller hears nothing
+/// Bytes of neighbours that move together. Sharing takes about the same time for any length (XFS on a loop device: 25
+/// to 40 µs for 1 MiB, 30 µs for 1 GiB); copying a run takes a second on a slow disk, and the caller hears nothing
 /// meanwhile.
 const RUN: u64 = 128 << 20;
 
