@@ -21,8 +21,8 @@ use crate::storage::Storage;
 /// Maximum number of blocks remembered from one look at the table: 1 MiB of memory.
 const REMEMBERED: usize = 1 << 16;
 
-/// Bytes copied between two flushes: what an interruption loses, and has to be done again. What the storage shares is not
-/// counted: it is shared again in no time.
+/// Bytes copied between two flushes: what an interruption loses, and has to be done again. What the storage shares is
+/// not counted: it is shared again in no time.
 const BETWEEN_FLUSHES: u64 = 1 << 30;
 
 /// Bytes of blocks that are moved in the order in which they lie, so that neighbours stay neighbours. An interruption
