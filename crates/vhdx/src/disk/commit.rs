@@ -360,7 +360,7 @@ impl<S: Storage> Disk<S> {
                 .map(|(span, _)| span)
                 .collect()
         };
-        // Neighbours become one hole: a call for each of the blocks that packing has moved would take as long as moving.
+        // Neighbours become one hole: a call for each of the blocks that packing moves takes as long as moving it.
         ready.sort_unstable_by_key(|span| span.offset);
         ready.dedup_by(|next, span| {
             let joined = span.end() == next.offset;
