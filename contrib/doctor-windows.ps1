@@ -3,9 +3,10 @@
 #   powershell -ExecutionPolicy Bypass -File doctor-windows.ps1 > windows.json
 #   lunway doctor --from windows.json
 #
-# NOT RUN HERE: written from Microsoft's documentation, and never run on Windows by its authors. What it cannot read it
-# writes as {"unseen": "the reason"}, which doctor shows as unknown. It changes nothing. It runs on Windows PowerShell 5.1
-# and later; as an ordinary user some facts are unseen.
+# NOT RUN HERE: written from Microsoft's documentation, and never run on Windows by its authors; a grammar of PowerShell
+# (tree-sitter-powershell 0.26.4) parses it without an error. What it cannot read it writes as {"unseen": "the reason"},
+# which doctor shows as unknown. It changes nothing. It runs on Windows PowerShell 5.1 and later; as an ordinary user some
+# facts are unseen.
 #
 # Sources, all on learn.microsoft.com:
 #   MPIO timers               module MPIO, Get-MPIOSetting, Get-MSDSMGlobalDefaultLoadBalancePolicy, Get-MSDSMAutomaticClaimSettings
@@ -13,9 +14,13 @@
 #   LinkDownTime and others   "iSCSI initiator registry entries", class {4D36E97B-E325-11CE-BFC1-08002BE10318}
 #   TcpAckFrequency           support article 328890; TCPNoDelay: "Tcpip\Parameters\Interfaces"
 #   sessions                  module iSCSI, Get-IscsiSession, Get-IscsiConnection
-#   ports                     modules NetAdapter, DnsClient, NetTCPIP
+#   ports                     modules NetAdapter, DnsClient, NetTCPIP (Get-NetTCPConnection)
 
 $ErrorActionPreference = 'Stop'
+
+# Windows PowerShell 5.1 adds members to lists that came through a pipeline, and ConvertTo-Json writes an object for them.
+# Of this process alone; PowerShell 6 and later have no such type data.
+Remove-TypeData -TypeName System.Array -ErrorAction SilentlyContinue
 
 function Seen([scriptblock]$read) {
     try {
@@ -60,25 +65,38 @@ $initiator = Seen {
     }
 }
 
-$connections = @()
+# Addresses of a connection or session that was not bound to a source address: Windows tells one of them, or nothing.
+$unbound = @('', '0.0.0.0', '::')
+
+# TCP knows the address that a connection which was not bound leaves by.
+function LocalAddress($connection) {
+    $address = [string]$connection.InitiatorAddress
+    if ($address -notin $unbound) { return $address }
+    $tcp = Get-NetTCPConnection -State Established -RemoteAddress $connection.TargetAddress -RemotePort $connection.TargetPortNumber |
+        Select-Object -First 1
+    return [string]$tcp.LocalAddress
+}
+
+$connections = $null
 $sessions = Seen {
     $script:connections = @(Get-IscsiConnection)
     $list = foreach ($session in @(Get-IscsiSession)) {
         $connection = @($session | Get-IscsiConnection)[0]
         @{
+            identifier = [string]$session.SessionIdentifier
             target     = [string]$session.TargetNodeAddress
-            local      = [string]$connection.InitiatorAddress
+            local      = try { LocalAddress $connection } catch { [string]$connection.InitiatorAddress }
             portal     = [string]$connection.TargetAddress
             persistent = [bool]$session.IsPersistent
-            # The initiator portal of a session that was not bound is 0.0.0.0.
-            bound      = ([string]$session.InitiatorPortalAddress -ne '0.0.0.0')
+            bound      = ([string]$session.InitiatorPortalAddress -notin $unbound)
         }
     }
     , @($list)
 }
 
 $ports = Seen {
-    $addresses = @($script:connections | ForEach-Object { $_.InitiatorAddress } | Sort-Object -Unique)
+    if ($null -eq $script:connections) { throw 'its connections are not seen' }
+    $addresses = @($script:connections | ForEach-Object { LocalAddress $_ } | Sort-Object -Unique)
     $list = foreach ($address in $addresses) {
         $ip = Get-NetIPAddress -IPAddress $address
         $adapter = Get-NetAdapter -InterfaceIndex $ip.InterfaceIndex
@@ -120,4 +138,6 @@ $facts = @{
     }
 }
 
-ConvertTo-Json -InputObject $facts -Depth 8
+# cmd.exe writes the code page of the console to a file: other characters than those of ASCII are escaped.
+$json = ConvertTo-Json -InputObject $facts -Depth 8
+[regex]::Replace($json, '[^\x00-\x7f]', { param($match) '\u{0:x4}' -f [int]$match.Value[0] })

@@ -94,6 +94,9 @@ impl Facts {
         let text = text.trim_start_matches('\u{feff}');
         let none = |error: serde_json::Error| format!("it does not hold facts of lunway doctor: {error}");
         let mut document: serde_json::Value = serde_json::from_str(text).map_err(none)?;
+        if let Some(windows) = document.get_mut("windows") {
+            windows::with_plain_lists(windows);
+        }
         let left_out = within_limits("facts", &mut document);
         let mut facts: Self = serde_json::from_value(document).map_err(none)?;
         facts.left_out.extend(left_out);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::seen::Seen;
 
@@ -58,6 +59,8 @@ pub struct WindowsPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WindowsSession {
+    /// `SessionIdentifier`, by which it is registered and ended; empty: it was not told.
+    pub identifier: String,
     /// The target's name.
     pub target: String,
     /// The local address that it leaves from.
@@ -68,4 +71,21 @@ pub struct WindowsSession {
     pub persistent: bool,
     /// A source address was chosen for it, not "default".
     pub bound: bool,
+}
+
+/// Lists in the form that Windows PowerShell 5.1 gives to those that came through a pipeline, `{"value": […], "Count": 1}`,
+/// as lists. PowerShell 6 and later write lists.
+pub(super) fn with_plain_lists(value: &mut Value) {
+    if let Value::Object(members) = value
+        && members.len() == 2
+        && members.get("Count").is_some_and(Value::is_u64)
+        && let Some(Value::Array(items)) = members.get_mut("value")
+    {
+        *value = Value::Array(std::mem::take(items));
+    }
+    match value {
+        Value::Object(members) => members.values_mut().for_each(with_plain_lists),
+        Value::Array(items) => items.iter_mut().for_each(with_plain_lists),
+        _ => {}
+    }
 }

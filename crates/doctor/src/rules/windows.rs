@@ -24,11 +24,13 @@ pub(super) const RULES: &[Rule] = &[
         source: "Microsoft: MPIO timers, PathVerifyEnabled (default 0) and PathVerificationPeriod (default 30)",
         thumbs: &[15],
         fix: "Set-MPIOSetting -NewPathVerificationState Enabled -NewPathVerificationPeriod 30",
-        undo: "Set-MPIOSetting -NewPathVerificationState Disabled",
+        undo: "Set-MPIOSetting -NewPathVerificationState {state} -NewPathVerificationPeriod {period}",
         check: |facts| {
             mpio(facts, &["PathVerifyEnabled", "PathVerificationPeriod"], |values| {
                 let what = format!("path verification is {}, every {} s", values[0], values[1]);
                 Outcome::judged(values[0] == 1 && values[1] <= 30, Verdict::Warn, MPIO, what)
+                    .with("state", if values[0] == 1 { "Enabled" } else { "Disabled" })
+                    .with("period", values[1])
             })
         },
     },
@@ -150,11 +152,14 @@ pub(super) const RULES: &[Rule] = &[
               multipath survives: 15 s and 60 s by default",
         source: "Microsoft: LinkDownTime default 15, MaxRequestHoldTime default 60",
         thumbs: &[15],
-        fix: "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters'; \
-              Set-ItemProperty $key LinkDownTime 15; Set-ItemProperty $key MaxRequestHoldTime 60    # NNNN: the number whose DriverDesc \
-              is Microsoft iSCSI Initiator; and restart",
-        undo: "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters'; \
-               Set-ItemProperty $key LinkDownTime {link}; Set-ItemProperty $key MaxRequestHoldTime {hold}",
+        fix: "$key = (Get-ChildItem 'HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}' \
+              -ErrorAction SilentlyContinue | Where-Object { $_.GetValue('DriverDesc') -eq 'Microsoft iSCSI Initiator' }).PSPath + \
+              '\\Parameters'; Set-ItemProperty $key LinkDownTime {new_link} -Type DWord; Set-ItemProperty $key MaxRequestHoldTime {new_hold} \
+              -Type DWord    # and restart",
+        undo: "$key = (Get-ChildItem 'HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}' \
+               -ErrorAction SilentlyContinue | Where-Object { $_.GetValue('DriverDesc') -eq 'Microsoft iSCSI Initiator' }).PSPath + \
+               '\\Parameters'; Set-ItemProperty $key LinkDownTime {link} -Type DWord; Set-ItemProperty $key MaxRequestHoldTime {hold} \
+               -Type DWord    # and restart",
         check: |facts| {
             windows(facts, |windows| {
                 vec![known(&windows.initiator, "the initiator's parameters", |values| {
@@ -165,6 +170,8 @@ pub(super) const RULES: &[Rule] = &[
                     Outcome::judged(sound, Verdict::Warn, "iSCSI initiator", what)
                         .with("link", link)
                         .with("hold", hold)
+                        .with("new_link", link.min(15))
+                        .with("new_hold", hold.max(60))
                 })]
             })
         },
@@ -178,15 +185,33 @@ pub(super) const RULES: &[Rule] = &[
         why: "a delayed acknowledgement holds small I/O for 200 ms, so that a queue depth of one makes 5 I/Os a second at worst",
         source: "Microsoft: TcpAckFrequency; VMware and Dell guides for iSCSI",
         thumbs: &[14],
-        fix: "New-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\GUID TcpAckFrequency -Value 1; the \
-              same with TCPNoDelay    # and restart",
-        undo: "Remove-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\GUID \
-               TcpAckFrequency,TCPNoDelay",
+        fix: "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\' + (Get-NetAdapter -Name \
+              {port}).InterfaceGuid; Set-ItemProperty $key TcpAckFrequency 1 -Type DWord; Set-ItemProperty $key TCPNoDelay 1 -Type DWord    # \
+              and restart",
+        undo: "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\' + (Get-NetAdapter -Name \
+               {port}).InterfaceGuid; Remove-ItemProperty $key TcpAckFrequency; Remove-ItemProperty $key TCPNoDelay    # and restart",
         check: |facts| {
             ports(facts, |port| match (port.tcp_ack_frequency.known(), port.tcp_no_delay.known()) {
                 (Ok(frequency), Ok(no_delay)) => {
                     let what = format!("{}: TcpAckFrequency {frequency}, TCPNoDelay {no_delay}", port.name);
+                    let values =
+                        [("TcpAckFrequency", *frequency, ACK_FREQUENCY), ("TCPNoDelay", *no_delay, NO_DELAY)];
+                    // What is 1 already stays 1 when the fix is undone, and a default is a value that is not there.
+                    let wrong = || values.iter().filter(|(_, value, _)| *value != 1);
+                    let set = |(name, _, _): &(&str, u64, u64)| {
+                        format!("; Set-ItemProperty $key {name} 1 -Type DWord")
+                    };
+                    let back = |(name, value, default): &(&str, u64, u64)| match value == default {
+                        true => format!("; Remove-ItemProperty $key {name}"),
+                        false => format!("; Set-ItemProperty $key {name} {value} -Type DWord"),
+                    };
+                    let fix = wrong().map(set).collect::<String>();
+                    let undo = wrong().map(back).collect::<String>();
                     Outcome::judged(*frequency == 1 && *no_delay == 1, Verdict::Warn, &port.name, what)
+                        .fixed_by(
+                            format!("{INTERFACE}{fix}    # and restart"),
+                            format!("{INTERFACE}{undo}    # and restart"),
+                        )
                 }
                 (Err(why), _) | (_, Err(why)) => {
                     Outcome::unknown(&port.name, format!("{}: {why}", port.name))
@@ -201,10 +226,12 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         applies: ALL,
         why: "the port is switched off when it is idle, and every session over it is lost (no published figure)",
-        source: "Microsoft: Disable-NetAdapterPowerManagement; Dell's iSCSI guide",
+        source: "Microsoft: Set-NetAdapterPowerManagement, and article 2740020; Dell's iSCSI guide",
         thumbs: &[14],
-        fix: "Disable-NetAdapterPowerManagement -Name {port}",
-        undo: "Enable-NetAdapterPowerManagement -Name {port}",
+        fix: "$power = Get-NetAdapterPowerManagement -Name {port}; $power.AllowComputerToTurnOffDevice = 'Disabled'; $power | \
+              Set-NetAdapterPowerManagement",
+        undo: "$power = Get-NetAdapterPowerManagement -Name {port}; $power.AllowComputerToTurnOffDevice = 'Enabled'; $power | \
+               Set-NetAdapterPowerManagement",
         check: |facts| {
             ports(facts, |port| {
                 known_of(port, &port.power_saving, |on| {
@@ -310,11 +337,23 @@ pub(super) const RULES: &[Rule] = &[
         source: "published tests of multipath topologies, test A; Microsoft: Connect-IscsiTarget -InitiatorPortalAddress -IsPersistent",
         thumbs: &[5],
         fix: "Connect-IscsiTarget -NodeAddress {target} -InitiatorPortalAddress ADDRESS -TargetPortalAddress {portal} -IsPersistent $true \
-              -IsMultipathEnabled $true",
-        undo: "Disconnect-IscsiTarget -NodeAddress {target}",
+              -IsMultipathEnabled $true; Unregister-IscsiSession -SessionIdentifier {session}; Disconnect-IscsiTarget -NodeAddress {target} \
+              -SessionIdentifier {session} -Confirm:$false    # ADDRESS: of a storage port that has no other session to the target",
+        undo: "Connect-IscsiTarget -NodeAddress {target} -TargetPortalAddress {portal} -IsPersistent {persistent} -IsMultipathEnabled $true    \
+               # then Unregister-IscsiSession and Disconnect-IscsiTarget with the SessionIdentifier of the session from ADDRESS",
         check: sessions,
     },
 ];
+
+/// `TcpAckFrequency` where it is not set (Microsoft, article 328890).
+const ACK_FREQUENCY: u64 = 2;
+
+/// `TCPNoDelay` where it is not set (`Tcpip\Parameters\Interfaces`).
+const NO_DELAY: u64 = 0;
+
+/// The key of a port's settings of TCP.
+const INTERFACE: &str = "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\' + (Get-NetAdapter \
+                         -Name {port}).InterfaceGuid";
 
 const UNBIND: &str = "Disable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6";
 const BIND: &str = "Enable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6";
@@ -358,6 +397,15 @@ fn mpio(facts: &Facts, names: &[&str], judge: impl FnOnce(&[u64]) -> Outcome) ->
 fn ports(facts: &Facts, judge: impl Fn(&WindowsPort) -> Outcome) -> Vec<Outcome> {
     windows(facts, |windows| match windows.ports.known() {
         Err(why) => vec![Outcome::unknown("storage ports", format!("storage ports: {why}"))],
+        // The ports are those that the sessions leave by.
+        Ok(ports) if ports.is_empty() => match windows.sessions.known() {
+            Err(why) => vec![Outcome::unknown("storage ports", format!("storage ports: {why}"))],
+            Ok(sessions) if sessions.is_empty() => Vec::new(),
+            Ok(_) => {
+                let what = "storage ports: none is known that a session leaves by";
+                vec![Outcome::unknown("storage ports", what)]
+            }
+        },
         Ok(ports) => ports.iter().map(|port| judge(port).with("port", &port.name)).collect(),
     })
 }
@@ -367,10 +415,12 @@ fn sessions(facts: &Facts) -> Vec<Outcome> {
         Err(why) => vec![Outcome::unknown("sessions", format!("sessions: {why}"))],
         Ok(sessions) => {
             let judge = |session: &crate::facts::WindowsSession| {
+                // The address of a connection that was not bound, where Windows tells no other.
+                let bound = session.bound && !matches!(session.local.as_str(), "0.0.0.0" | "::");
                 let alike = sessions.iter().filter(|other| other.target == session.target);
-                let shared = alike.filter(|other| other.local == session.local).count() > 1;
+                let shared = bound && alike.filter(|other| other.local == session.local).count() > 1;
                 let wrong = [
-                    (!session.bound, "leaves by whatever address Windows chooses"),
+                    (!bound, "leaves by whatever address Windows chooses"),
                     (shared, "shares its local address with another one"),
                     (!session.persistent, "does not come back after a restart"),
                 ];
@@ -380,9 +430,20 @@ fn sessions(facts: &Facts) -> Vec<Outcome> {
                     false => wrong.join(", and "),
                 };
                 let what = format!("the session from {} to {} {what}", session.local, session.portal);
-                Outcome::judged(wrong.is_empty(), Verdict::Warn, &session.target, what)
+                let identifier =
+                    Some(session.identifier.as_str()).filter(|identifier| !identifier.is_empty());
+                let outcome = Outcome::judged(wrong.is_empty(), Verdict::Warn, &session.target, what)
                     .with("target", &session.target)
                     .with("portal", &session.portal)
+                    .with("session", identifier.unwrap_or("ID"))
+                    .with_text("persistent", format!("${}", session.persistent));
+                match bound && !shared {
+                    true => outcome.fixed_by(
+                        "Register-IscsiSession -SessionIdentifier {session} -IsMultipathEnabled $true",
+                        "Unregister-IscsiSession -SessionIdentifier {session}",
+                    ),
+                    false => outcome,
+                }
             };
             sessions.iter().map(judge).collect()
         }

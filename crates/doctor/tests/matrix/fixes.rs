@@ -30,17 +30,20 @@ enum Run {
     ByHand,
     /// There as well, and both ends are judged together.
     BothEnds,
+    /// By no Windows, but a model of what Microsoft's reference says of the cmdlets: `crates/doctor/tests/matrix/windows.rs`.
+    Model,
     /// Nowhere: the fix …
     Not(&'static str),
 }
-use Run::{BothEnds, ByHand, Daemon, Guest, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard};
+use Run::{
+    BothEnds, ByHand, Daemon, Guest, Model, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard,
+};
 
 const HAND: &str = "is manual work on a cable, a card or a disk";
 const DATA: &str = "moves, removes or restores data, or adds disks, as its administrator decides";
 const NAMES: &str = "needs a name, an address or a device that its administrator chooses";
 const ARRAY: &str = "changes an array of disks, and no machine of a test has one";
 const ELSEWHERE: &str = "is done on another machine";
-const WINDOWS: &str = "runs on Windows";
 const QUESTION: &str =
     "is a question: the answer turns it, in `a_rule_is_muted_and_a_question_answered_once_is_remembered`";
 const LOOK: &str = "says what to check, because the finding can have several causes";
@@ -197,19 +200,19 @@ const FIXES: &[(&str, Run)] = &[
     ("lane-delayed", Not(LOOK)),
     ("lane-pull", Not(LOOK)),
     ("lane-return", Not(LOOK)),
-    ("windows-verify", Not(WINDOWS)),
-    ("windows-remove", Not(WINDOWS)),
-    ("windows-retry", Not(WINDOWS)),
-    ("windows-claim", Not(WINDOWS)),
-    ("windows-policy", Not(WINDOWS)),
-    ("windows-disk-timeout", Not(WINDOWS)),
-    ("windows-initiator", Not(WINDOWS)),
-    ("windows-ack", Not(WINDOWS)),
-    ("windows-power", Not(WINDOWS)),
-    ("windows-dns", Not(WINDOWS)),
-    ("windows-bindings", Not(WINDOWS)),
-    ("windows-mtu", Not(WINDOWS)),
-    ("windows-sessions", Not(WINDOWS)),
+    ("windows-verify", Model),
+    ("windows-remove", Model),
+    ("windows-retry", Model),
+    ("windows-claim", Model),
+    ("windows-policy", Model),
+    ("windows-disk-timeout", Model),
+    ("windows-initiator", Model),
+    ("windows-ack", Model),
+    ("windows-power", Model),
+    ("windows-dns", Model),
+    ("windows-bindings", Model),
+    ("windows-mtu", Model),
+    ("windows-sessions", Model),
     ("asked-ups", Not(QUESTION)),
     ("asked-vendor", Not(QUESTION)),
     ("asked-module", Not(QUESTION)),
@@ -237,6 +240,7 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
     let guest = text("tests/kernel/doctor.test.sh");
     let units = text("crates/cli/tests/doctor/fixes.rs");
     let neighbours = text("crates/cli/tests/doctor/neighbours.rs");
+    let windows = text("crates/doctor/tests/matrix/windows.rs");
     for (id, run) in FIXES {
         let there = match run {
             Daemon => daemon.contains(&format!("\"{id}\",")),
@@ -251,6 +255,7 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
                 .iter()
                 .any(|words| guest.contains(&words.replace("{id}", id))),
             BothEnds => guest.contains(&format!("ends_fix {id}")),
+            Model => windows.contains(&format!("(\"{id}\", ")),
             Not(why) => !why.is_empty(),
         };
         assert!(there, "{id} is not in the test that the table names");
@@ -279,11 +284,13 @@ fn the_page_of_fixes_is_what_the_table_says() {
             Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
             ByHand => "in a virtual machine with open-iscsi, by hand: it is no command".to_owned(),
             BothEnds => "in a virtual machine with open-iscsi, beside its target".to_owned(),
+            Model => "not on Windows: a model changes the facts as Microsoft's reference says of the cmdlets".to_owned(),
             Not(why) => format!("not by a test: it {why}"),
         };
         let file = lunway_doctor::book::file_name(rule.group);
         let undo = match rule.undo.is_empty() {
             true => "none",
+            false if matches!(run, Model) => "by the same model",
             false if matches!(run, Not(_) | Parsed | Shown | ByHand) => "not run",
             false => "run",
         };

@@ -342,6 +342,7 @@ fn windows_port(name: &str) -> WindowsPort {
 
 fn windows_session(number: u8) -> WindowsSession {
     WindowsSession {
+        identifier: format!("fffffa800d008430-400001370000000{number}"),
         target: IQN.into(),
         local: format!("10.0.1.{number}"),
         portal: format!("10.0.1.{}", 100 + number),

@@ -9,6 +9,7 @@ mod hostile;
 mod lunway_ends;
 mod plants;
 mod set_ups;
+mod windows;
 
 use std::collections::BTreeSet;
 

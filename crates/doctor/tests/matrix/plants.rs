@@ -8,7 +8,7 @@ use crate::healthy::{IQN, known, served_session};
 /// What breaks a rule.
 type Plant = fn(&mut Facts);
 
-fn value<T>(seen: &mut Seen<T>) -> &mut T {
+pub(crate) fn value<T>(seen: &mut Seen<T>) -> &mut T {
     match seen {
         Seen::Value(value) => value,
         Seen::Unseen { unseen } => panic!("{unseen}"),
