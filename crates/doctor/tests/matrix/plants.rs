@@ -427,6 +427,20 @@ fn an_algorithm_of_chap_is_weak_where_md5_or_sha1_comes_first() {
 }
 
 #[test]
+fn a_quota_of_a_folder_is_bad_from_95_percent_and_none_is_no_fault() {
+    use lunway_doctor::Verdict::{Bad, Ok, Unknown, Warn};
+    let judged = |quota: Seen<FolderQuota>| {
+        let mut facts = crate::healthy::healthy();
+        value(&mut target(&mut facts).stores)[0].quota = quota;
+        let found = lunway_doctor::rule("store-quota").unwrap().diagnoses(&facts);
+        found.into_iter().map(|one| one.verdict).max().unwrap()
+    };
+    let of = |limit: u64, used: u64| judged(known(FolderQuota { limit, used }));
+    assert_eq!([of(0, 0), of(0, 5), of(100, 79), of(100, 80), of(100, 94)], [Ok, Ok, Ok, Warn, Warn]);
+    assert_eq!([of(100, 95), of(100, 100), judged(Seen::unseen("no permission"))], [Bad, Bad, Unknown]);
+}
+
+#[test]
 fn a_store_has_a_forecast_in_hours_only_after_two_looks() {
     use lunway_doctor::Verdict::{Bad, Ok, Unknown, Warn};
     let judged = |earlier: Option<Look>| {
