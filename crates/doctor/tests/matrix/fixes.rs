@@ -30,7 +30,8 @@ enum Run {
     ByHand,
     /// There as well, and both ends are judged together.
     BothEnds,
-    /// By no Windows, but a model of what Microsoft's reference says of the cmdlets: `crates/doctor/tests/matrix/windows.rs`.
+    /// By no Windows, but a model of what Microsoft's reference says of the cmdlets:
+    /// `crates/doctor/tests/matrix/windows.rs`.
     Model,
     /// Nowhere: the fix …
     Not(&'static str),
