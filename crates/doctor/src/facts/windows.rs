@@ -73,8 +73,8 @@ pub struct WindowsSession {
     pub bound: bool,
 }
 
-/// Lists in the form that Windows PowerShell 5.1 gives to those that came through a pipeline, `{"value": […], "Count": 1}`,
-/// as lists. PowerShell 6 and later write lists.
+/// Lists in the form that Windows PowerShell 5.1 gives to those that came through a pipeline, as lists: `{"value": […],
+/// "Count": 1}`. PowerShell 6 and later write lists.
 pub(super) fn with_plain_lists(value: &mut Value) {
     if let Value::Object(members) = value
         && members.len() == 2
