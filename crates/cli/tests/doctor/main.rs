@@ -10,6 +10,7 @@ mod support;
 mod cards;
 mod cost;
 mod daemon;
+mod ended;
 mod ends;
 mod fixes;
 mod neighbours;

@@ -133,12 +133,31 @@ pub struct Mount {
     pub kind: String,
     /// Options in effect.
     pub options: Vec<String>,
+    /// Its superblock is read-only and its mount is not: the kernel has made it so, and nobody has asked for it.
+    pub made_read_only: Seen<bool>,
+    /// Error that its root answers with; empty: none.
+    pub root_error: Seen<String>,
+    /// Faults that it has met.
+    pub faults: Seen<MountFaults>,
     /// Lies on a disk that is reached over iSCSI.
     pub iscsi: bool,
     /// Percentage of its bytes in use.
     pub used_percent: Seen<f64>,
     /// Percentage of its inodes in use.
     pub inodes_percent: Seen<f64>,
+}
+
+/// Faults that a file system's kernel has counted: damage of its structure (ext4), or failed reads, writes, flushes and
+/// checksums of its disks (btrfs).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MountFaults {
+    /// Faults since a check or an administrator has set the count to zero.
+    pub count: u64,
+    /// Function of the kernel that met the last one; empty where it is not told.
+    pub function: String,
+    /// The last one was met after this machine has started, and a fault ends all writes (`errors=remount-ro`).
+    pub ended_writes: bool,
 }
 
 /// A line of `/etc/fstab`.

@@ -104,21 +104,26 @@ impl Over {
         Self { names: upper.iter().filter_map(name).collect(), targets, unseen: None }
     }
 
-    /// The targets that a device's disks are reached by, by its path; none where all its disks are local.
-    pub(super) fn targets(&self, machine: &Machine, path: &str) -> Result<BTreeSet<String>, String> {
-        if let Some(why) = &self.unseen {
-            return Err(why.clone());
-        }
-        let unknown = || format!("which disks {path} lies on is not told");
-        let name = path.strip_prefix("/dev/").ok_or_else(unknown)?;
-        let name = match name.strip_prefix("mapper/").and_then(|name| self.names.get(name)) {
+    /// The kernel's name of a device by its path; `None`: it is no path of a device.
+    pub(super) fn name(&self, machine: &Machine, path: &str) -> Option<String> {
+        let name = path.strip_prefix("/dev/")?;
+        Some(match name.strip_prefix("mapper/").and_then(|name| self.names.get(name)) {
             Some(device) => device.clone(),
             // A link as in /dev/disk/by-uuid.
             None => match machine.link(path).and_then(|to| Some(to.file_name()?.to_str()?.to_owned())) {
                 Some(device) => device,
                 None => name.to_owned(),
             },
-        };
+        })
+    }
+
+    /// The targets that a device's disks are reached by, by its path; none where all its disks are local.
+    pub(super) fn targets(&self, machine: &Machine, path: &str) -> Result<BTreeSet<String>, String> {
+        if let Some(why) = &self.unseen {
+            return Err(why.clone());
+        }
+        let unknown = || format!("which disks {path} lies on is not told");
+        let name = self.name(machine, path).ok_or_else(unknown)?;
         self.targets.get(&name).cloned().ok_or_else(unknown)
     }
 }

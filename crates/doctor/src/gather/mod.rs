@@ -3,6 +3,7 @@
 mod arrays;
 mod disks;
 mod ethtool;
+mod faults;
 mod flows;
 mod host;
 mod initiator;

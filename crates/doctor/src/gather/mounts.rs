@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::disks::Over;
+use super::faults;
 use super::source::Machine;
 use crate::facts::{FstabEntry, Mount, Swap};
 use crate::seen::Seen;
@@ -17,6 +18,7 @@ const CHAIN_MAX: usize = 8;
 /// File systems on block devices, each once.
 pub(super) fn mounts(machine: &Machine, over: &Over) -> Result<Vec<Mount>, String> {
     let text = machine.text("/proc/self/mounts")?;
+    let made_read_only = faults::made_read_only(machine);
     let mut mounts: Vec<Mount> = Vec::new();
     let mut left_out = 0;
     for line in text.lines() {
@@ -38,6 +40,13 @@ pub(super) fn mounts(machine: &Machine, over: &Over) -> Result<Vec<Mount>, Strin
         }
         let (used, inodes) = space(machine, &point);
         mounts.push(Mount {
+            made_read_only: made_read_only
+                .as_ref()
+                .map(|points| points.contains(&point))
+                .map_err(String::clone)
+                .into(),
+            root_error: faults::of_root(machine, &point).into(),
+            faults: faults::counted(machine, &kind, over.name(machine, &device).as_deref()).into(),
             iscsi: over.targets(machine, &device).is_ok_and(|targets| !targets.is_empty()),
             options: options.split(',').map(str::to_owned).collect(),
             used_percent: used,
@@ -159,7 +168,7 @@ fn targets_below(
 }
 
 /// Octal escapes of spaces, tabs, line ends and backslashes (getmntent(3)).
-fn unescaped(text: &str) -> String {
+pub(super) fn unescaped(text: &str) -> String {
     let mut plain = text.to_owned();
     for (escape, character) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
         plain = plain.replace(escape, character);

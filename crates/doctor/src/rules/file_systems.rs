@@ -110,15 +110,30 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "mount-read-only",
         group: Group::FileSystems,
-        title: "A file system that /etc/fstab mounts read-write is writable",
+        title: "File systems that are not to be read-only take writes",
         severity: Severity::Warning,
-        applies: "file systems in /etc/fstab",
-        why: "the kernel made it read-only after an error: it lost its disk, or is damaged (no published figure)",
-        source: "ext4(5), errors=remount-ro",
+        applies: "file systems on disks, without those that were mounted read-only",
+        why: "after an error the kernel ends all writes: the file system has lost its disk, or is damaged. Its options \
+              may go on saying rw: ext4 shows the end by emergency_ro since Linux 6.15, and XFS by no option (no \
+              published figure)",
+        source: "ext4(5), errors=remount-ro; fs/ext4/super.c, fs/xfs/xfs_fsops.c and fs/btrfs/transaction.c of Linux 6.18",
         thumbs: &[],
         fix: "umount {point} && fsck -p {device}; mount {point}    # after its disk was checked",
         undo: "",
         check: read_only,
+    },
+    Rule {
+        id: "mount-errors",
+        group: Group::FileSystems,
+        title: "File systems have met no error",
+        severity: Severity::Warning,
+        applies: "file systems of ext4 and btrfs that take writes",
+        why: "an error that was met once and never checked is damage that grows with every write (no published figure)",
+        source: "Linux admin guide, ext4: errors_count; btrfs(5), device stats",
+        thumbs: &[],
+        fix: "umount {point} && fsck -p {device}; mount {point}    # after its disk was checked",
+        undo: "",
+        check: met_errors,
     },
     Rule {
         id: "mount-trim",
@@ -247,18 +262,86 @@ fn full(mount: &Mount, used: &Seen<f64>, of: &str) -> Outcome {
     }
 }
 
+/// Options with which ext4 shows that it takes no more writes, since Linux 6.15 (`_ext4_show_options`).
+const ENDED: [&str; 2] = ["emergency_ro", "shutdown"];
+
+/// Returns by what a file system shows that the kernel has ended its writes; `None`: by nothing.
+fn ended(mount: &Mount) -> Result<Option<String>, &str> {
+    if let Some(option) = mount.options.iter().find(|option| ENDED.contains(&option.as_str())) {
+        return Ok(Some(format!("its options have {option}")));
+    }
+    if mount.faults.get().is_some_and(|faults| faults.ended_writes) {
+        let says = "it is mounted with errors=remount-ro and has met an error since this machine has started";
+        return Ok(Some(says.to_owned()));
+    }
+    let error = mount.root_error.known()?;
+    if !error.is_empty() {
+        return Ok(Some(format!("its root answers: {error}")));
+    }
+    Ok(mount.made_read_only.known()?.then(|| "it was mounted for writing, and is read-only".to_owned()))
+}
+
 fn read_only(facts: &Facts) -> Vec<Outcome> {
-    let Some(Seen::Value(entries)) = facts.storage.as_ref().map(|storage| &storage.fstab) else {
-        return Vec::new();
-    };
+    let fstab = facts.storage.as_ref().map(|storage| &storage.fstab);
     mounts(facts, |mount| {
-        let entry = entries.iter().find(|entry| entry.point == mount.point)?;
-        if entry.options.iter().any(|option| option == "ro") {
+        let entry = fstab.and_then(Seen::get).into_iter().flatten().find(|entry| entry.point == mount.point);
+        let has_ro = |options: &[String]| options.iter().any(|option| option == "ro");
+        let point = &mount.point;
+        let outcome = match (ended(mount), entry) {
+            (Ok(Some(how)), _) => Outcome::bad(point, format!("{point} takes no more writes: {how}")),
+            _ if has_ro(&mount.options) => match entry {
+                Some(entry) if !has_ro(&entry.options) => {
+                    Outcome::bad(point, format!("{point} is read-only, and /etc/fstab has it for writing"))
+                }
+                // Somebody has mounted it so.
+                _ => return None,
+            },
+            (Ok(None), _) => Outcome::ok(point, format!("{point} takes writes")),
+            (Err(why), _) => Outcome::unknown(point, format!("whether {point} takes writes: {why}")),
+        };
+        let check = match mount.kind.as_str() {
+            "xfs" => {
+                "umount {point} && {again}    # it replays its log; where it does not: xfs_repair {device}"
+            }
+            "btrfs" => "umount {point} && {again}    # then: btrfs scrub start -B {point}",
+            _ => "umount {point} && fsck -p {device}; {again}    # after its disk was checked",
+        };
+        let again = if entry.is_some() { "mount {point}" } else { "mount -t {kind} {device} {point}" };
+        Some(outcome.with("kind", &mount.kind).fixed_by(check.replace("{again}", again), ""))
+    })
+}
+
+fn met_errors(facts: &Facts) -> Vec<Outcome> {
+    let fstab = facts.storage.as_ref().map(|storage| &storage.fstab);
+    mounts(facts, |mount| {
+        let counts = matches!(mount.kind.as_str(), "ext4" | "btrfs");
+        if !counts || ended(mount).is_ok_and(|how| how.is_some()) {
             return None;
         }
-        let writable = !mount.options.iter().any(|option| option == "ro");
-        let is = if writable { "writable" } else { "read-only" };
-        Some(Outcome::judged(writable, Verdict::Bad, &mount.point, format!("{} is {is}", mount.point)))
+        let point = &mount.point;
+        let faults = match mount.faults.known() {
+            Err(why) => {
+                return Some(Outcome::unknown(point, format!("errors that {point} has met: {why}")));
+            }
+            Ok(faults) => faults,
+        };
+        let by = match faults.function.as_str() {
+            "" => String::new(),
+            function => format!(", the last one in {function}"),
+        };
+        let what = match faults.count {
+            0 => format!("{point} has met no error"),
+            count => format!("{point} has met {count} errors{by}"),
+        };
+        let outcome =
+            Outcome::judged(faults.count == 0, Verdict::Warn, point, what).with("kind", &mount.kind);
+        let is_listed = fstab.and_then(Seen::get).into_iter().flatten().any(|entry| entry.point == *point);
+        Some(match (mount.kind.as_str(), is_listed) {
+            ("btrfs", _) => outcome.fixed_by("btrfs scrub start -B {point} && btrfs device stats -z {point}", ""),
+            (_, true) => outcome,
+            (_, false) => outcome
+                .fixed_by("umount {point} && fsck -p {device}; mount -t {kind} {device} {point}    # after its disk was checked", ""),
+        })
     })
 }
 

@@ -24,6 +24,8 @@ enum Run {
     /// By no card that tests have. ethtool takes the command, and its kernel says that the card cannot do it: the same
     /// file.
     Parsed,
+    /// On a file system on a loop device, which has no way back to its fault: `crates/cli/tests/doctor/ended.rs`.
+    LoopDevice,
     /// In the virtual machine: `tests/kernel/doctor.test.sh`.
     Guest,
     /// There as well, and by hand: it says what to do.
@@ -37,7 +39,7 @@ enum Run {
     Not(&'static str),
 }
 use Run::{
-    BothEnds, ByHand, Daemon, Guest, Model, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard,
+    BothEnds, ByHand, Daemon, Guest, LoopDevice, Model, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard,
 };
 
 const HAND: &str = "is manual work on a cable, a card or a disk";
@@ -126,7 +128,8 @@ const FIXES: &[(&str, Run)] = &[
     ("mount-inodes", Not(DATA)),
     ("mount-sync", Guest),
     ("mount-time", Guest),
-    ("mount-read-only", Not("needs an error that the kernel shows in the mount options")),
+    ("mount-read-only", LoopDevice),
+    ("mount-errors", LoopDevice),
     ("mount-trim", Units),
     ("fstab-netdev", Guest),
     ("fstab-name", Guest),
@@ -242,12 +245,14 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
     let units = text("crates/cli/tests/doctor/fixes.rs");
     let neighbours = text("crates/cli/tests/doctor/neighbours.rs");
     let windows = text("crates/doctor/tests/matrix/windows.rs");
+    let ended = text("crates/cli/tests/doctor/ended.rs");
     for (id, run) in FIXES {
         let there = match run {
             Daemon => daemon.contains(&format!("\"{id}\",")),
             Process => guest.contains(&format!("\nlimit_of {id} ")),
             Units => units.contains(&format!("(\"{id}\", ")),
             Shown => neighbours.contains(&format!("&found, \"{id}\")")),
+            LoopDevice => ended.contains(&format!("(\"{id} ")),
             Namespace => namespace.contains(&format!("\"{id}\",")),
             VirtualCard => taken.contains(&format!("(\"{id}\", ")),
             Parsed => parsed.contains(&format!("(\"{id}\", ")),
@@ -282,6 +287,7 @@ fn the_page_of_fixes_is_what_the_table_says() {
             Parsed => "not by a test: no card that tests have takes this setting. A test has ethtool parse the fix and the \
                 undo, and the kernel answer that the card does not support them"
                 .to_owned(),
+            LoopDevice => "on a file system on a loop device".to_owned(),
             Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
             ByHand => "in a virtual machine with open-iscsi, by hand: it is no command".to_owned(),
             BothEnds => "in a virtual machine with open-iscsi, beside its target".to_owned(),

@@ -130,8 +130,11 @@ fn mount(device: &str, point: &str, iscsi: bool) -> Mount {
     Mount {
         device: device.into(),
         point: point.into(),
-        kind: "xfs".into(),
+        kind: "ext4".into(),
         options: vec!["rw".into(), "relatime".into()],
+        made_read_only: known(false),
+        root_error: known(String::new()),
+        faults: known(MountFaults::default()),
         iscsi,
         used_percent: known(40.0),
         inodes_percent: known(3.0),

@@ -222,7 +222,8 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("mount-inodes", |facts| mount(facts, 0).inodes_percent = known(99.0)),
     ("mount-sync", |facts| mount(facts, 0).options.push("nobarrier".into())),
     ("mount-time", |facts| mount(facts, 0).options = vec!["rw".into(), "strictatime".into()]),
-    ("mount-read-only", |facts| mount(facts, 1).options = vec!["ro".into()]),
+    ("mount-read-only", |facts| mount(facts, 1).options.push("emergency_ro".into())),
+    ("mount-errors", |facts| value(&mut mount(facts, 1).faults).count = 1),
     ("mount-trim", |facts| host(facts).trim_timer = known(false)),
     ("fstab-netdev", |facts| fstab(facts).options = vec!["defaults".into()]),
     ("fstab-name", |facts| fstab(facts).device = "/dev/sdb1".into()),
@@ -378,6 +379,36 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("asked-pull", |facts| answer_no(facts, "asked-pull")),
     ("asked-blocks", |facts| answer_no(facts, "asked-blocks")),
 ];
+
+#[test]
+fn a_file_system_whose_writes_have_ended_shows_it_in_one_of_many_ways() {
+    let says = |change: fn(&mut Mount)| {
+        let mut facts = crate::healthy::healthy();
+        change(mount(&mut facts, 1));
+        crate::broken(&facts)
+    };
+    let ways: [fn(&mut Mount); 6] = [
+        |mount| mount.options.push("emergency_ro".into()),
+        |mount| mount.options.push("shutdown".into()),
+        |mount| mount.made_read_only = known(true),
+        |mount| mount.root_error = known("Input/output error (os error 5)".into()),
+        |mount| {
+            // ext4 of Linux 6.1.
+            let met = MountFaults { count: 1, function: "ext4_find_entry".into(), ended_writes: true };
+            mount.faults = known(met);
+        },
+        // That of older kernels, in /etc/fstab.
+        |mount| mount.options = vec!["ro".into(), "relatime".into()],
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        assert_eq!(says(way), ["mount-read-only"].into(), "way {number}");
+    }
+    // By hand: it is in no fstab.
+    let read_only: fn(&mut Mount) = |mount| {
+        (mount.options, mount.point) = (vec!["ro".into(), "relatime".into()], "/by/hand".into());
+    };
+    assert_eq!(says(read_only), [].into());
+}
 
 #[test]
 fn two_virtual_functions_of_one_card_share_it_and_two_ports_of_a_card_do_not() {
