@@ -21,7 +21,7 @@ pub use initiator::{
 };
 pub use lanes::{Lane, LaneProbe, LanePull, Lanes, PlanFinding, Units};
 pub use limits::within_limits;
-pub use network::{Coalescing, Counters, Flow, Neighbour, Peer, Port, Ring, Role, Route};
+pub use network::{Coalescing, Counters, Flow, Interrupts, Neighbour, Peer, Port, Ring, Role, Route};
 pub use storage::{Array, ArrayKind, Disk, FstabEntry, Mount, MountFaults, Partition, Storage, Swap};
 pub use target::{
     Device, Failures, FolderQuota, Look, LunStore, Operations, PortalState, Registration, ServedLun,

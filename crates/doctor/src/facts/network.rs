@@ -1,5 +1,6 @@
 //! Network ports and the connections over them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -51,6 +52,8 @@ pub struct Port {
     /// Of the offloads that storage gains from, by ethtool's names: those that the port can do and that are switched
     /// off.
     pub offloads_off: Seen<Vec<String>>,
+    /// Interrupts of its receive and transmit queues.
+    pub interrupts: Seen<Interrupts>,
     /// Counters since the port came up.
     pub counters: Seen<Counters>,
     /// `arp_ignore`, the larger of the port's and `all`'s (ip-sysctl).
@@ -68,6 +71,22 @@ pub struct Ring {
     pub now: u32,
     /// The most that the card can have.
     pub max: u32,
+}
+
+/// Interrupts of a card's queues, and the processors that take them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interrupts {
+    /// Processors of the machine that are on-line.
+    pub processors: u32,
+    /// Receive queues in use.
+    pub queues: u32,
+    /// Their numbers in `/proc/irq`, one for each queue or pair of queues.
+    pub numbers: Vec<u32>,
+    /// Processors that they are delivered to now.
+    pub now: BTreeSet<u32>,
+    /// How many each processor has taken since they were requested, by its number; 0 is left out.
+    pub taken: BTreeMap<String, u64>,
 }
 
 /// Coalescing of receive interrupts.

@@ -7,6 +7,7 @@ mod faults;
 mod flows;
 mod host;
 mod initiator;
+mod interrupts;
 mod kubernetes;
 mod mounts;
 mod multipath;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::ethtool::{Card, Ethtool};
 use super::flows;
+use super::interrupts;
 use super::source::Machine;
 use crate::facts::{Counters, Neighbour, Peer, Port, Role, Route};
 use crate::seen::Seen;
@@ -113,6 +114,7 @@ fn links(machine: &Machine) -> Result<Vec<Port>, String> {
             machine.exists(&format!("/sys/class/net/{}/device", port.name)) && port.kind.is_empty();
         if port.physical {
             port.socket = socket(machine, &port.name).unwrap_or_default();
+            port.interrupts = interrupts::of_card(machine, &port.name).into();
         }
         let of_port = addresses.iter().filter(|address| address["ifname"] == port.name.as_str());
         let all = of_port.flat_map(|address| address["addr_info"].as_array().into_iter().flatten());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lunway_block::Severity;
 
 use super::{Group, Rule, listed};
-use crate::facts::{Facts, Port, Ring};
+use crate::facts::{Facts, Interrupts, Port, Ring};
 use crate::seen::Seen;
 use crate::verdict::{Outcome, Verdict};
 
@@ -19,6 +19,10 @@ const LOSS_MAX: f64 = 1e-4;
 const COALESCE_MAX_US: u32 = 50;
 /// The speed that cannot do without negotiation, Mb/s.
 const GIGABIT: u32 = 1000;
+/// Interrupts below which it says nothing where they went: a card that is set up and idle takes some hundreds.
+const INTERRUPTS_MIN: u64 = 10_000;
+/// Percentage of a card's interrupts above which one processor takes them all: the rest is from before it did.
+const INTERRUPTS_ALL: u64 = 90;
 /// Packets below which a share says nothing.
 const PACKETS_MIN: u64 = 10_000;
 
@@ -296,6 +300,22 @@ pub(super) const RULES: &[Rule] = &[
         undo: "",
         check: shared_card,
     },
+    Rule {
+        id: "port-interrupts",
+        group: Group::Network,
+        title: "The queues of a card are not all served by one processor",
+        severity: Severity::Note,
+        applies: APPLIES_CARDS,
+        why: "packets are taken in by the processor that is interrupted: with one for all queues a card carries what that one \
+              can, while the others idle (no published figure)",
+        source: "administrators' rule on lanes: lanes share nothing; Linux admin guide, IRQ-affinity; \
+                 Documentation/networking/scaling",
+        thumbs: &[14],
+        fix: "for irq in {numbers}; do n=$((n + 1)); echo $((n % {processors})) >/proc/irq/$irq/smp_affinity_list; done    # until the \
+              next boot; for good: systemctl enable --now irqbalance",
+        undo: "for irq in {numbers}; do echo {processor} >/proc/irq/$irq/smp_affinity_list; done",
+        check: interrupts,
+    },
 ];
 
 /// Returns a rule's outcomes where the ports are not known.
@@ -460,4 +480,49 @@ fn shared_card(facts: &Facts) -> Vec<Outcome> {
         Outcome::judged(sharing.is_empty(), Verdict::Warn, &port.name, what).with("port", &port.name)
     };
     ports.iter().map(judge).collect()
+}
+
+/// Judges each card by where the interrupts of its queues go now, and have gone until now.
+fn interrupts(facts: &Facts) -> Vec<Outcome> {
+    each_card(facts, |port| Some(known(port, &port.interrupts, |found| one_processor(port, found))))
+}
+
+fn one_processor(port: &Port, found: &Interrupts) -> Outcome {
+    let name = &port.name;
+    if found.processors < 2 || found.queues < 2 {
+        let one = if found.processors < 2 { "the machine has one processor" } else { "it has one queue" };
+        return Outcome::ok(name, format!("{name}: {one}"));
+    }
+    if found.numbers.len() < 2 {
+        return Outcome::unknown(
+            name,
+            format!("{name}: its driver does not tell the interrupts of its queues"),
+        );
+    }
+    let (Some(&processor), 1) = (found.now.first(), found.now.len()) else {
+        let count = found.now.len();
+        return Outcome::ok(name, format!("{name}: its queues interrupt {count} processors"));
+    };
+    let all = found.taken.values().fold(0u64, |sum, count| sum.saturating_add(*count));
+    let own = found.taken.get(&processor.to_string()).copied().unwrap_or_default();
+    if all < INTERRUPTS_MIN {
+        let what = format!(
+            "{name}: all queues interrupt processor {processor}, {all} times until now: too few to judge"
+        );
+        return Outcome::unknown(name, what);
+    }
+    if u128::from(own) * 100 < u128::from(all) * u128::from(INTERRUPTS_ALL) {
+        let what =
+            format!("{name}: all queues interrupt processor {processor} now, and interrupted others before");
+        return Outcome::unknown(name, what);
+    }
+    let what = format!(
+        "{name}: processor {processor} takes the interrupts of all {} queues, and {} others take none",
+        found.queues,
+        found.processors - 1
+    );
+    Outcome::warn(name, what)
+        .with_words("numbers", found.numbers.iter().map(u32::to_string))
+        .with("processors", found.processors)
+        .with("processor", processor)
 }

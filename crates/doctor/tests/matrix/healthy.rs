@@ -31,6 +31,13 @@ fn port(number: u8) -> Port {
         rx_ring: known(Ring { now: 4096, max: 4096 }),
         tx_ring: known(Ring { now: 4096, max: 4096 }),
         offloads_off: known(vec![]),
+        interrupts: known(Interrupts {
+            processors: 4,
+            queues: 4,
+            numbers: (0..4).map(|queue| 40 + 8 * u32::from(number) + queue).collect(),
+            now: (0..4).collect(),
+            taken: (0..4).map(|processor: u32| (processor.to_string(), 1_000_000)).collect(),
+        }),
         counters: known(Counters { rx_packets: 1_000_000, ..Counters::default() }),
         arp_ignore: known(1),
         arp_announce: known(2),

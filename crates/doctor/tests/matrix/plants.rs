@@ -1,7 +1,7 @@
 //! A fault for each rule.
 
 use lunway_doctor::facts::*;
-use lunway_doctor::{Facts, Seen};
+use lunway_doctor::{Facts, Seen, Verdict};
 
 use crate::healthy::{IQN, known, served_session};
 
@@ -121,6 +121,15 @@ fn answer_no(facts: &mut Facts, id: &str) {
     facts.answers.as_mut().unwrap().insert(id.to_owned(), false);
 }
 
+fn taken(interrupts: &[(&str, u64)]) -> std::collections::BTreeMap<String, u64> {
+    interrupts.iter().map(|(processor, count)| ((*processor).to_owned(), *count)).collect()
+}
+
+/// Processor 2 has all the interrupts of a card.
+fn one_processor(interrupts: &mut Interrupts) {
+    (interrupts.now, interrupts.taken) = ([2].into(), taken(&[("0", 1000), ("2", 4_000_000)]));
+}
+
 pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("port-carrier", |facts| port(facts).carrier = false),
     ("port-mtu", |facts| port(facts).mtu = 1500),
@@ -136,6 +145,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("port-offload", |facts| port(facts).offloads_off = known(vec!["tso".into()])),
     ("port-errors", |facts| value(&mut port(facts).counters).rx_errors = 101),
     ("port-team", |facts| port(facts).kind = "bond".into()),
+    ("port-interrupts", |facts| one_processor(value(&mut port(facts).interrupts))),
     ("port-shared-card", |facts| {
         for port in value(facts.ports.as_mut().unwrap()) {
             port.below = Some("eth9".into());
@@ -408,6 +418,29 @@ fn a_file_system_whose_writes_have_ended_shows_it_in_one_of_many_ways() {
         (mount.options, mount.point) = (vec!["ro".into(), "relatime".into()], "/by/hand".into());
     };
     assert_eq!(says(read_only), [].into());
+}
+
+#[test]
+fn interrupts_at_one_processor_alarm_only_where_there_are_others_queues_and_enough_of_them() {
+    let verdict = |change: fn(&mut Interrupts)| {
+        let mut facts = crate::healthy::healthy();
+        let interrupts = value(&mut port(&mut facts).interrupts);
+        one_processor(interrupts);
+        change(interrupts);
+        let found = lunway_doctor::rule("port-interrupts").unwrap().diagnoses(&facts);
+        found.into_iter().find(|one| one.finding.place == "eth2").unwrap().verdict
+    };
+    assert_eq!(verdict(|_| {}), Verdict::Warn);
+    assert_eq!(verdict(|interrupts| interrupts.processors = 1), Verdict::Ok);
+    assert_eq!(verdict(|interrupts| interrupts.queues = 1), Verdict::Ok);
+    // One flow is in one queue, and its processor takes all, while those of the other queues go elsewhere.
+    assert_eq!(verdict(|interrupts| interrupts.now = [2, 3].into()), Verdict::Ok);
+    assert_eq!(verdict(|interrupts| interrupts.numbers.truncate(1)), Verdict::Unknown);
+    assert_eq!(verdict(|interrupts| interrupts.taken = taken(&[("2", 9_999)])), Verdict::Unknown);
+    assert_eq!(
+        verdict(|interrupts| interrupts.taken = taken(&[("1", 600_000), ("2", 400_000)])),
+        Verdict::Unknown
+    );
 }
 
 #[test]
