@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::support::{PATIENCE, finish, lunway, succeed};
 
 /// Programs with which a fix or an undo begins that is a command.
-const PROGRAMS: [&str; 24] = [
+const PROGRAMS: [&str; 25] = [
+    "blkid",
     "btrfs",
     "chmod",
     "cpupower",

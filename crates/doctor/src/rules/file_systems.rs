@@ -180,7 +180,7 @@ pub(super) const RULES: &[Rule] = &[
               published figure)",
         source: "administrators' rule on mounts; systemd.mount(5)",
         thumbs: &[],
-        fix: "sed -i -E \"s|^{device}(\\s)|UUID=$(blkid -s UUID -o value {device})\\1|\" /etc/fstab",
+        fix: "blkid -s UUID -o value {device} && sed -i -E \"s|^{device}(\\s)|UUID=$(blkid -s UUID -o value {device})\\1|\" /etc/fstab",
         undo: "sed -i -E \"s|^UUID=$(blkid -s UUID -o value {device})(\\s)|{device}\\1|\" /etc/fstab",
         check: |facts| {
             fstab(facts, |entry| {
