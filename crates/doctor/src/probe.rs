@@ -20,6 +20,8 @@ const ANSWER_TIME: Duration = Duration::from_millis(250);
 const ATTEMPTS: u16 = 2;
 /// Bytes of the headers of IPv4 and ICMP.
 const HEADERS: usize = 28;
+/// Bytes of the least packet that is sent.
+const LEAST: u32 = HEADERS as u32 + 8;
 /// Header of ICMP alone.
 const ICMP_HEADER: usize = 8;
 /// MTUs that networks have: jumbo frames, FDDI, Ethernet, PPPoE, tunnels, IPv6's least.
@@ -32,22 +34,43 @@ const ECHO: u8 = 8;
 /// Sends ICMP echo requests, which the kernel marks "don't fragment" (RFC 1191). Blocks for at most
 /// some seconds, when nothing larger than the least comes back.
 pub fn path_mtu(near: IpAddr, far: IpAddr, port_mtu: u32) -> Seen<u32> {
-    let (IpAddr::V4(_), IpAddr::V4(_)) = (near, far) else {
-        return Seen::unseen("only lanes of IPv4 are probed");
-    };
-    let mut echo = match Echo::open(near, far) {
+    let mut echo = match opened(near, far) {
         Ok(echo) => echo,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Seen::unseen("sending echo requests takes root, or a group in net.ipv4.ping_group_range");
-        }
-        Err(error) => return Seen::unseen(format!("echo requests cannot be sent: {error}")),
+        Err(why) => return Seen::unseen(why),
     };
-    if !echo.comes_back(HEADERS as u32 + 8) {
-        return Seen::unseen("the other end does not answer echo requests");
-    }
     let smaller = USUAL.into_iter().filter(|mtu| *mtu < port_mtu);
     let found = std::iter::once(port_mtu).chain(smaller).find(|mtu| echo.comes_back(*mtu));
     found.ok_or_else(|| "packets of 1280 bytes do not come back".to_owned()).into()
+}
+
+/// Whether a packet gets to `far` and back that lives for one hop: the first router drops it (RFC 791, time to live),
+/// whatever the table of routes says of it.
+pub fn direct(near: IpAddr, far: IpAddr) -> Seen<bool> {
+    let mut echo = match opened(near, far) {
+        Ok(echo) => echo,
+        Err(why) => return Seen::unseen(why),
+    };
+    match echo.socket.set_ttl_v4(1) {
+        Ok(()) => Seen::Value(echo.comes_back(LEAST)),
+        Err(error) => Seen::unseen(format!("the time to live of packets cannot be set: {error}")),
+    }
+}
+
+/// Echo requests whose least comes back.
+fn opened(near: IpAddr, far: IpAddr) -> Result<Echo, String> {
+    let (IpAddr::V4(_), IpAddr::V4(_)) = (near, far) else {
+        return Err("only lanes of IPv4 are probed".to_owned());
+    };
+    let mut echo = Echo::open(near, far).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "sending echo requests takes root, or a group in net.ipv4.ping_group_range".to_owned()
+        }
+        _ => format!("echo requests cannot be sent: {error}"),
+    })?;
+    match echo.comes_back(LEAST) {
+        true => Ok(echo),
+        false => Err("the other end does not answer echo requests".to_owned()),
+    }
 }
 
 /// Echo requests between two addresses.
@@ -184,6 +207,7 @@ mod tests {
     #[test]
     fn the_loopback_carries_its_mtu() {
         let here: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_ne!(direct(here, here), Seen::Value(false));
         match path_mtu(here, here, 9000) {
             Seen::Value(mtu) => assert_eq!(mtu, 9000),
             Seen::Unseen { unseen } => {

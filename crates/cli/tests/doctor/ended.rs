@@ -1,8 +1,8 @@
-//! File systems on loop devices that the kernel has ended writes to, or that have met an error: each is told, and its fix
-//! turns the verdict.
+//! File systems on loop devices that the kernel has ended writes to, or that have met an error: each is told, and its
+//! fix turns the verdict.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, finish};
 use crate::{doctor, findings};
 
 /// A mount namespace with a file system on a loop device over a file on a disk that can run full.
-struct Disk {
+pub(crate) struct Disk {
     folder: TempDir,
     namespace: Child,
     device: String,
@@ -20,7 +20,7 @@ struct Disk {
 
 impl Disk {
     /// `None`: only root may make one, and a machine with loop devices.
-    fn new(kind: &str, options: &str) -> Option<Self> {
+    pub(crate) fn new(kind: &str, options: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("mnt")).unwrap();
         fs::create_dir_all(folder.path().join("below")).unwrap();
@@ -41,8 +41,19 @@ impl Disk {
         (!disk.device.is_empty() && disk.run(&script).status.success()).then_some(disk)
     }
 
-    fn point(&self) -> PathBuf {
+    pub(crate) fn point(&self) -> PathBuf {
         self.folder.path().join("mnt")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command of lunway in the namespace.
+    pub(crate) fn entered(&self, own: &Command) -> Command {
+        let mut command = self.enter();
+        command.arg(own.get_program()).args(own.get_args()).env("XDG_STATE_HOME", self.folder.path());
+        command
     }
 
     fn enter(&self) -> Command {
@@ -51,7 +62,7 @@ impl Disk {
         command
     }
 
-    fn run(&self, script: &str) -> Output {
+    pub(crate) fn run(&self, script: &str) -> Output {
         let mut command = self.enter();
         command.args(["sh", "-ec", script]).env("device", &self.device).env("mnt", self.point());
         command.env("below", self.folder.path().join("below"));
@@ -61,10 +72,7 @@ impl Disk {
     /// What doctor finds at the file system by the two rules about its faults.
     fn found(&self) -> Vec<Value> {
         let own = doctor(&["--all"], self.folder.path());
-        let mut command = self.enter();
-        command.arg(own.get_program()).args(own.get_args());
-        command.env("XDG_STATE_HOME", self.folder.path());
-        let found = findings(&finish(command, PATIENCE));
+        let found = findings(&finish(self.entered(&own), PATIENCE));
         let point = self.point();
         let here = |one: &Value| one["where"].as_str().is_some_and(|place| point == PathBuf::from(place));
         let of_rule = |one: &Value| one["id"] == "mount-read-only" || one["id"] == "mount-errors";

@@ -13,8 +13,10 @@ mod daemon;
 mod ended;
 mod ends;
 mod fixes;
+mod hops;
 mod neighbours;
 mod odd;
+mod owner_quota;
 mod owners;
 mod seven;
 

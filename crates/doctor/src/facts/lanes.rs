@@ -79,6 +79,8 @@ pub struct LaneProbe {
     pub port_mtu: u32,
     /// The largest packet that came back unbroken, bytes.
     pub path_mtu: Seen<u32>,
+    /// A packet that the first router drops comes back.
+    pub direct: Seen<bool>,
     /// Time of a read of one sector, the median, microseconds.
     pub round_trip_us: f64,
     /// The slowest of them, microseconds.

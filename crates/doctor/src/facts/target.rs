@@ -265,6 +265,23 @@ pub struct LunStore {
     pub write_cache: Seen<String>,
     /// Quota of the folder that the file lies in.
     pub quota: Seen<FolderQuota>,
+    /// Quotas of the user and of the group that the file belongs to, where they have one.
+    pub owner_quotas: Seen<Vec<OwnerQuota>>,
+}
+
+/// Quota of a user or a group on one file system (quotactl(2)), bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnerQuota {
+    /// `user` or `group`.
+    pub kind: String,
+    /// Its number.
+    pub id: u32,
+    /// Most that all its files may take: of the hard limit and the soft one, which is as hard after some days, the
+    /// smaller.
+    pub limit: u64,
+    /// Space that they take.
+    pub used: u64,
 }
 
 /// Quota of a folder (a project of XFS or ext4), bytes.

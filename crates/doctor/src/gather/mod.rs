@@ -12,6 +12,7 @@ mod kubernetes;
 mod mounts;
 mod multipath;
 mod network;
+mod owner_quota;
 mod quota;
 mod source;
 mod stores;

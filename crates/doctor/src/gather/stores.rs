@@ -5,6 +5,7 @@ use std::path::Path;
 
 use lunway_block::spec::DeviceSpec;
 
+use super::owner_quota;
 use super::source::Machine;
 use crate::facts::{FolderQuota, LunStore, Target};
 use crate::seen::Seen;
@@ -50,14 +51,17 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
                 .into(),
             write_cache: read(machine, queue.as_deref(), "write_cache").into(),
             quota: quota.map_or_else(Seen::unseen, Seen::Value),
+            owner_quotas: match block {
+                true => Seen::Value(Vec::new()),
+                false => owner_quota::of_file(machine, &metadata).into(),
+            },
         })
     })
     .collect()
 }
 
 /// Quota of the folder of a file. statvfs(3) of a folder with a quota for its project tells the size and the use of the
-/// quota; of the file system itself, whose topmost folder is in no project, it tells those of the disk. The quotas of
-/// users and groups are not seen so.
+/// quota; of the file system itself, whose topmost folder is in no project, it tells those of the disk.
 fn folder_quota(path: &Path) -> Result<FolderQuota, String> {
     let path = path.canonicalize().map_err(|error| error.to_string())?;
     let folder = path.parent().unwrap_or(&path);

@@ -232,6 +232,33 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        id: "lane-hops",
+        group: Group::Lanes,
+        title: "Packets of a lane pass no router, whatever the table of routes says",
+        severity: Severity::Warning,
+        applies: PROBED,
+        why: "a router that answers for the portal's address (proxy ARP) is in no table of this machine, adds delay to every I/O, \
+              and is one more single point of failure (no published figure)",
+        source: "rule of thumb 7; RFC 791, time to live: the first router drops a packet that has 1",
+        thumbs: &[7],
+        fix: "connect the lane's port to the portal's network, or find what is between them: traceroute -n {far}",
+        undo: "",
+        check: |facts| {
+            probed(facts, |lane, probe| {
+                let outcome = match probe.direct.known() {
+                    Err(why) => Outcome::unknown(&lane.name, format!("routers of {}: {why}", lane.name)),
+                    Ok(direct) => {
+                        let passes = if *direct { "pass no router" } else { "pass a router" };
+                        let what = format!("packets of {} {passes}", lane.name);
+                        Outcome::judged(*direct, Verdict::Warn, &lane.name, what)
+                    }
+                };
+                let far = lane.portal.map_or("PORTAL".to_owned(), |portal| portal.ip().to_string());
+                Some(outcome.with("far", far))
+            })
+        },
+    },
+    Rule {
         id: "lane-loss",
         group: Group::Lanes,
         title: "Under 0.01 % of a lane's segments are lost or out of order",

@@ -7,7 +7,7 @@ use lunway_block::Severity;
 use super::disks::{FULL_BAD, FULL_WARN};
 use super::target::{place, target};
 use super::{Group, Rule, listed};
-use crate::facts::{Device, Facts, FolderQuota, LunStore, Target};
+use crate::facts::{Device, Facts, FolderQuota, LunStore, OwnerQuota, Target};
 use crate::looks::APART_MIN_S;
 use crate::verdict::{Outcome, Verdict};
 
@@ -39,11 +39,26 @@ pub(super) const RULES: &[Rule] = &[
         applies: "LUNs in files of this machine",
         why: "a write that the quota refuses fails as on a full disk, while the file system has room: initiators' file systems turn \
               read-only; the rule is 80 %",
-        source: "rule of thumb 19; quotas of projects, as statvfs(3) tells those of XFS and ext4; quotas of users and groups are not seen",
+        source: "rule of thumb 19; quotas of projects, as statvfs(3) tells those of XFS and ext4",
         thumbs: &[19],
         fix: "raise the quota of the folder of {path}, or move the file out of it    # XFS: xfs_quota -x -c 'limit -p bhard=SIZE PROJECT' POINT",
         undo: "",
         check: quota,
+    },
+    Rule {
+        id: "store-owner-quota",
+        group: Group::Target,
+        title: "Quotas of the user and the group that a LUN's file belongs to are under 80 % used",
+        severity: Severity::Warning,
+        applies: "LUNs in files of this machine",
+        why: "a write that the quota refuses fails as on a full disk, while the file system has room; root's own files have no \
+              limit, those that root has given to a user have; the rule is 80 %",
+        source: "rule of thumb 19; quotactl(2)",
+        thumbs: &[19],
+        fix: "raise the quota of {kind} {id}, or give {path} to another    # XFS: xfs_quota -x -c 'limit -u bhard=SIZE USER' POINT, -g for \
+              a group; ext4: setquota -u USER 0 KIB 0 0 POINT",
+        undo: "",
+        check: owner_quota,
     },
     Rule {
         id: "store-thin",
@@ -116,6 +131,36 @@ fn quota(facts: &Facts) -> Vec<Outcome> {
                 }
             };
             outcome.with("path", &store.path)
+        };
+        stores.iter().map(judge).collect()
+    })
+}
+
+fn owner_quota(facts: &Facts) -> Vec<Outcome> {
+    target(facts, |target| {
+        let Ok(stores) = target.stores.known() else { return Vec::new() };
+        let judge = |store: &LunStore| {
+            let here = place(&store.target, store.lun);
+            let quotas = match store.owner_quotas.known() {
+                Err(why) => {
+                    return Outcome::unknown(here, format!("quotas of the owners of {}: {why}", store.path));
+                }
+                Ok(quotas) => quotas,
+            };
+            let share = |quota: &OwnerQuota| 100.0 * quota.used as f64 / quota.limit as f64;
+            let fullest = quotas.iter().filter(|quota| quota.limit > 0);
+            let Some(fullest) = fullest.max_by(|a, b| share(a).total_cmp(&share(b))) else {
+                return Outcome::ok(here, format!("the owners of {} have no quota", store.path));
+            };
+            let OwnerQuota { kind, id, .. } = fullest;
+            let share = share(fullest);
+            let verdict = if share >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
+            let what = format!(
+                "of the quota of {kind} {id}, which {} belongs to, {share:.0} % are used",
+                store.path
+            );
+            let outcome = Outcome::judged(share < FULL_WARN, verdict, here, what);
+            outcome.with("path", &store.path).with("kind", kind).with("id", id)
         };
         stores.iter().map(judge).collect()
     })

@@ -26,6 +26,8 @@ enum Run {
     Parsed,
     /// On a file system on a loop device, which has no way back to its fault: `crates/cli/tests/doctor/ended.rs`.
     LoopDevice,
+    /// On such a file system, by hand: it says what to do. `crates/cli/tests/doctor/owner_quota.rs`.
+    LoopByHand,
     /// In the virtual machine: `tests/kernel/doctor.test.sh`.
     Guest,
     /// There as well, and by hand: it says what to do.
@@ -39,7 +41,7 @@ enum Run {
     Not(&'static str),
 }
 use Run::{
-    BothEnds, ByHand, Daemon, Guest, LoopDevice, Model, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard,
+    BothEnds, ByHand, Daemon, Guest, LoopByHand, LoopDevice, Model, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard,
 };
 
 const HAND: &str = "is manual work on a cable, a card or a disk";
@@ -172,6 +174,7 @@ const FIXES: &[(&str, Run)] = &[
     ("lun-sectors", Not("takes effect before a LUN is formatted")),
     ("store-full", Not(DATA)),
     ("store-quota", ByHand),
+    ("store-owner-quota", LoopByHand),
     ("store-thin", Not(DATA)),
     ("store-forecast", Not(DATA)),
     ("lun-unmap", Not(ELSEWHERE)),
@@ -199,6 +202,12 @@ const FIXES: &[(&str, Run)] = &[
     ("lane-carrier", Not(PLAN)),
     ("lane-answers", Not(LOOK)),
     ("lane-mtu", Not(LOOK)),
+    (
+        "lane-hops",
+        Not(
+            "is done at a cable, or on the machine between; a test has one: `crates/cli/tests/doctor/hops.rs`",
+        ),
+    ),
     ("lane-loss", Not(LOOK)),
     ("lane-mss", Not(LOOK)),
     ("lane-drops", Not(HAND)),
@@ -249,6 +258,7 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
     let units = text("crates/cli/tests/doctor/fixes.rs");
     let neighbours = text("crates/cli/tests/doctor/neighbours.rs");
     let windows = text("crates/doctor/tests/matrix/windows.rs");
+    let quotas = text("crates/cli/tests/doctor/owner_quota.rs");
     let ended = text("crates/cli/tests/doctor/ended.rs");
     for (id, run) in FIXES {
         let there = match run {
@@ -257,6 +267,7 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
             Units => units.contains(&format!("(\"{id}\", ")),
             Shown => neighbours.contains(&format!("&found, \"{id}\")")),
             LoopDevice => ended.contains(&format!("(\"{id} ")),
+            LoopByHand => quotas.contains(&format!("\"{id}\"")),
             Namespace => namespace.contains(&format!("\"{id}\",")),
             VirtualCard => taken.contains(&format!("(\"{id}\", ")),
             Parsed => parsed.contains(&format!("(\"{id}\", ")),
@@ -292,6 +303,7 @@ fn the_page_of_fixes_is_what_the_table_says() {
                 undo, and the kernel answer that the card does not support them"
                 .to_owned(),
             LoopDevice => "on a file system on a loop device".to_owned(),
+            LoopByHand => "on a file system on a loop device, by hand: it is no command".to_owned(),
             Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
             ByHand => "in a virtual machine with open-iscsi, by hand: it is no command".to_owned(),
             BothEnds => "in a virtual machine with open-iscsi, beside its target".to_owned(),
@@ -303,6 +315,7 @@ fn the_page_of_fixes_is_what_the_table_says() {
             true => "none",
             false if matches!(run, Model) => "by the same model",
             false if matches!(run, Not(_) | Parsed | Shown | ByHand) => "not run",
+            false if matches!(run, Not(_) | Parsed | Shown | ByHand | LoopByHand) => "not run",
             false => "run",
         };
         let _ = writeln!(page, "| [{id}]({file}#{id}) | {how} | {undo} |", id = rule.id);

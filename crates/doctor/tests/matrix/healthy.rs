@@ -196,6 +196,12 @@ fn target() -> Target {
         physical_sector: known(4096),
         write_cache: known("write back".into()),
         quota: known(FolderQuota { limit: 100 << 30, used: 10 << 30 }),
+        owner_quotas: known(vec![OwnerQuota {
+            kind: "user".into(),
+            id: 7,
+            limit: 100 << 30,
+            used: 10 << 30,
+        }]),
     };
     Target {
         left_out: vec![],
@@ -318,6 +324,7 @@ fn lane(number: u8) -> Lane {
         probe: known(LaneProbe {
             port_mtu: 9000,
             path_mtu: known(9000),
+            direct: known(true),
             round_trip_us: 300.0,
             round_trip_max_us: 500.0,
             round_trip_p10_us: known(250.0),

@@ -305,6 +305,11 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("store-quota", |facts| {
         value(&mut target(facts).stores)[0].quota = known(FolderQuota { limit: 100 << 30, used: 85 << 30 });
     }),
+    ("store-owner-quota", |facts| {
+        // Of the two owners the group has less left.
+        let group = OwnerQuota { kind: "group".into(), id: 8, limit: 10 << 30, used: 9 << 30 };
+        value(&mut value(&mut target(facts).stores)[0].owner_quotas).push(group);
+    }),
     ("store-thin", |facts| target(facts).devices[0].size = 1 << 40),
     ("store-forecast", |facts| {
         // 40 GiB in a day, and 60 are left: 36 h.
@@ -354,6 +359,7 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
         facts.lanes.as_mut().unwrap().lanes[1].probe = Seen::unseen("no answer within 2 s");
     }),
     ("lane-mtu", |facts| probe(facts).path_mtu = known(1500)),
+    ("lane-hops", |facts| probe(facts).direct = known(false)),
     ("lane-loss", |facts| probe(facts).lost = 100),
     ("lane-mss", |facts| probe(facts).mss = known(1448)),
     ("lane-drops", |facts| probe(facts).port_lost = known(1)),

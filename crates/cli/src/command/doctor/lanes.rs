@@ -10,7 +10,7 @@ use futures_util::future::{join_all, select_ok};
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
 use lunway_doctor::facts::{Lane, LaneProbe, Lanes, PlanFinding, Units};
-use lunway_doctor::probe::{NO_ANSWER, path_mtu, port_lost, segments};
+use lunway_doctor::probe::{NO_ANSWER, direct, path_mtu, port_lost, segments};
 use lunway_doctor::{Machine, Seen, owners};
 use lunway_initiator::{IscsiUrl, luns};
 use lunway_iscsi_paths::{IscsiMultipath, LaneName, MultipathUrl, PortalName};
@@ -135,7 +135,7 @@ async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
     let mtus = join_all(plan.lanes.iter().map(mtu)).await;
     let owners = join_all(plan.lanes.iter().map(owners_of)).await;
     let mut probes = Vec::new();
-    for ((((lane, times), (port_mtu, path_mtu)), before), [port_owners, portal_owners]) in
+    for ((((lane, times), (port_mtu, path_mtu, direct)), before), [port_owners, portal_owners]) in
         plan.lanes.iter().zip(times).zip(mtus).zip(ports_before).zip(owners)
     {
         let counted =
@@ -151,6 +151,7 @@ async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
         let probe = times.map(|times| LaneProbe {
             port_mtu,
             path_mtu,
+            direct,
             round_trip_us: times[times.len() / 2],
             round_trip_max_us: times[times.len() - 1],
             round_trip_p10_us: Seen::Value(times[times.len() / 10]),
@@ -278,15 +279,18 @@ async fn load(disk: &Arc<IscsiMultipath>) {
     let _ = timeout(LOAD_TIME, reads).await;
 }
 
-/// The MTU of a lane's port, and what of it gets to the other end and back.
-async fn mtu(lane: &PlannedLane) -> (u32, Seen<u32>) {
+/// The MTU of a lane's port, what of it gets to the other end and back, and whether a packet does that no router passes
+/// on.
+async fn mtu(lane: &PlannedLane) -> (u32, Seen<u32>, Seen<bool>) {
+    let unseen = |why: &str| (0, Seen::unseen(why), Seen::unseen(why));
     let (Some(near), Some(interface)) = (lane.near, lane.interface.clone()) else {
-        return (0, Seen::unseen("its port is not known"));
+        return unseen("its port is not known");
     };
     let Some(port) = Machine::mtu(&interface) else {
-        return (0, Seen::unseen("its port's MTU is not known"));
+        return unseen("its port's MTU is not known");
     };
     let far = lane.portal.ip();
-    let asked = tokio::task::spawn_blocking(move || path_mtu(near, far, port)).await;
-    (port, asked.unwrap_or_else(|_| Seen::unseen("the probe ended")))
+    let asked =
+        tokio::task::spawn_blocking(move || (port, path_mtu(near, far, port), direct(near, far))).await;
+    asked.unwrap_or_else(|_| unseen("the probe ended"))
 }
