@@ -74,7 +74,7 @@ impl Disk {
         let own = doctor(&["--all"], self.folder.path());
         let found = findings(&finish(self.entered(&own), PATIENCE));
         let point = self.point();
-        let here = |one: &Value| one["where"].as_str().is_some_and(|place| point == PathBuf::from(place));
+        let here = |one: &Value| one["where"].as_str().is_some_and(|place| point == Path::new(place));
         let of_rule = |one: &Value| one["id"] == "mount-read-only" || one["id"] == "mount-errors";
         found.into_iter().filter(|one| here(one) && of_rule(one)).collect()
     }

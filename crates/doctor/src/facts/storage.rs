@@ -133,7 +133,7 @@ pub struct Mount {
     pub kind: String,
     /// Options in effect.
     pub options: Vec<String>,
-    /// Its superblock is read-only and its mount is not: the kernel has made it so, and nobody has asked for it.
+    /// Its superblock is read-only and its mount is not: the kernel has made it so after an error, mount(8) sets both.
     pub made_read_only: Seen<bool>,
     /// Error that its root answers with; empty: none.
     pub root_error: Seen<String>,

@@ -41,7 +41,8 @@ enum Run {
     Not(&'static str),
 }
 use Run::{
-    BothEnds, ByHand, Daemon, Guest, LoopByHand, LoopDevice, Model, Namespace, Not, Parsed, Process, Shown, Units, VirtualCard,
+    BothEnds, ByHand, Daemon, Guest, LoopByHand, LoopDevice, Model, Namespace, Not, Parsed, Process, Shown,
+    Units, VirtualCard,
 };
 
 const HAND: &str = "is manual work on a cable, a card or a disk";
