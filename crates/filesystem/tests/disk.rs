@@ -95,6 +95,71 @@ fn a_file_system_in_a_partition_of_another_type_is_ambivalent() {
     }
 }
 
+/// Bytes at offsets.
+type Marks = &'static [(u64, &'static [u8])];
+
+/// Marks as their makers write them, with the reason that is given for each: the whole of it is kept like used space.
+#[test]
+fn what_is_recognised_and_left_alone_is_kept_and_says_why() {
+    const ENCRYPTED: &str = "it is encrypted: which of its blocks are free is known only to who has the key";
+    const SHARED: &str = "its data belong to an array or a pool with other disks";
+    const UNREAD: &str = "its free map is not read here";
+    const LEN: u64 = 8 * MIB;
+    // ZFS: uberblocks (magic number, little-endian) in the ring of the first label, from 128 KiB on.
+    const UBERBLOCK: &[u8] = &[0x0C, 0xB1, 0xBA, 0, 0, 0, 0, 0];
+    // md 1.2: magic number, version 1, 4 KiB into the device; 1.0 has the same 8 KiB before its end.
+    const MD: &[u8] = &[0xFC, 0x4E, 0x2B, 0xA9, 1, 0, 0, 0];
+    let cases: [(&str, &str, Marks); 10] = [
+        ("LUKS", ENCRYPTED, &[(0, b"LUKS\xBA\xBE\0\x01aes")]),
+        ("LUKS", ENCRYPTED, &[(0, b"LUKS\xBA\xBE\0\x02\0\0\0\0\0\0\x40\0")]),
+        ("BitLocker", ENCRYPTED, &[(0, b"\xEB\x58\x90-FVE-FS-\0\x02\x08"), (510, b"\x55\xAA")]),
+        ("ZFS", SHARED, &[(136 << 10, UBERBLOCK), (137 << 10, UBERBLOCK), (138 << 10, UBERBLOCK)]),
+        ("APFS", UNREAD, &[(24, b"\x01\0\0\x80\0\0\0\0NXSB\0\x10\0\0")]),
+        ("ReFS", UNREAD, &[(0, b"\0\0\0ReFS\0\0\0\0\0\0\0\0\0FSRS")]),
+        ("md", SHARED, &[(4096, MD)]),
+        ("md", SHARED, &[(LEN - (8 << 10), MD)]),
+        ("VMFS", SHARED, &[(1 << 20, b"\x0D\xD0\x01\xC0\x03\0\0\0")]),
+        ("VMFS", SHARED, &[(1 << 20, b"\x0D\xD0\x01\xC0\x05\0\0\0")]),
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = sparse(folder.path(), "disk", LEN);
+    let assert_kept = |kind: &str, why: &str| {
+        let disk = tree(&image);
+        let root = disk.root();
+        assert_eq!((root.kind, reason(root)), (Some(kind), why));
+        assert_eq!((root.used, root.free, root.unknown), (0, 0, LEN), "{kind}");
+        disk.for_each_free(&Image::open(&image), &mut |range| panic!("{kind}: {range:?}")).expect("a map");
+    };
+    for (kind, why, marks) in cases {
+        // Whatever lies around the mark.
+        std::fs::write(&image, vec![0; LEN as usize]).expect("a disk");
+        let file = File::options().write(true).open(&image).expect("a disk");
+        for (at, bytes) in marks {
+            file.write_all_at(bytes, *at).expect("a write");
+        }
+        assert_kept(kind, why);
+    }
+    if have(&["cryptsetup"]) {
+        for version in ["luks1", "luks2"] {
+            std::fs::write(&image, vec![0; LEN as usize]).expect("a disk");
+            let key = sparse(folder.path(), "key", 32);
+            let quick = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+            let made = ["-q", "luksFormat", "--type", version, "--key-file", text(&key), text(&image)];
+            let small: &[&str] = if version == "luks2" { &["--luks2-keyslots-size", "256k"] } else { &[] };
+            run("cryptsetup", &[&quick[..], small, &made[..]].concat());
+            assert_kept("LUKS", ENCRYPTED);
+        }
+    }
+    // Storage Spaces have no mark that would be documented: the type of the partition is one (Microsoft's GPT types).
+    if have(&TOOLS) {
+        let disk = partitioned(folder.path(), "gpt", "E75CAF8F-F680-4CEE-AFA3-B001E56EFC2D");
+        let disk = tree(&disk);
+        let spaces = &disk.root().children[0];
+        assert_eq!((spaces.used, spaces.free, spaces.unknown), (0, 0, 16 * MIB));
+        assert!(reason(spaces).contains("storage spaces of Windows"), "{}", reason(spaces));
+    }
+}
+
 #[test]
 fn a_suspended_system_keeps_the_whole_disk() {
     if !have(&TOOLS) {

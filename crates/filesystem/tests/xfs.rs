@@ -1,4 +1,4 @@
-//! XFS as mkfs.xfs and the kernel make it, beside `xfs_db` and `xfs_repair`.
+//! XFS as mkfs.xfs and the kernel make it, beside `xfs_db`, `xfs_repair` and `partclone`.
 
 mod support;
 
@@ -102,7 +102,7 @@ fn used(at: &Path, seed: u64) {
 
 #[test]
 fn free_blocks_are_those_of_xfs_db_in_every_variant_of_mkfs() {
-    if !have(&["mkfs.xfs", "xfs_db", "xfs_repair", "mount"]) {
+    if !have(&["mkfs.xfs", "xfs_db", "xfs_repair", "mount", "partclone.xfs"]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -126,6 +126,9 @@ fn free_blocks_are_those_of_xfs_db_in_every_variant_of_mkfs() {
             assert!(ours.iter().all(|range| theirs.covers(range)), "{options}, filled: {filled}");
             let lists = free_lists(&image);
             assert_eq!(theirs.total() - lists, volume.free_bytes(), "{options}, filled: {filled}");
+            // partclone does not copy the blocks of the free lists: nothing is in them. To us they are used, as they
+            // are to the kernel, which counts them apart.
+            assert_eq!(Ranges::union(partclone::free("xfs", &image)), theirs, "{options}, filled: {filled}");
             poison(&image, &ours);
             run("xfs_repair", &["-n", text(&image)]);
             if let Some(before) = before {
