@@ -260,6 +260,36 @@ fn a_file_is_compacted_when_the_daemon_ends() {
     assert!(after <= before - BLOCKS / 2 * MIB, "{before} {after}");
 }
 
+/// The minute is in no configuration: this test takes as long.
+#[test]
+fn a_file_is_compacted_when_its_initiators_have_been_idle_for_a_minute() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let folder = folder_of_vhdx("compact = [\"on-idle\"]\n");
+    let daemon = Daemon::start(folder.path());
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    make_holes(&mut initiator);
+    let before = file_len(folder.path());
+    // The policy looks from the daemon's start on: without these reads a minute would be over 30 s after the last.
+    let begun = Instant::now();
+    let mut idle = begun;
+    while begun.elapsed() < MINUTE / 2 {
+        idle = Instant::now();
+        read(&mut initiator, (BLOCKS - 1) * MIB);
+        thread::sleep(Duration::from_secs(2));
+    }
+    while file_len(folder.path()) > before - BLOCKS / 2 * MIB {
+        let shorter = file_len(folder.path()) < before;
+        assert!(!shorter || idle.elapsed() >= MINUTE, "after {:?}", idle.elapsed());
+        assert!(idle.elapsed() < 4 * MINUTE, "{}", status(folder.path()));
+        thread::sleep(Duration::from_millis(200));
+    }
+    support::until(|| status(folder.path())["state"] == "done");
+    for block in 0..BLOCKS {
+        let expected = if block < BLOCKS / 2 { 0 } else { block as u32 + 1 };
+        assert_eq!(read(&mut initiator, block * MIB), expected, "block {block}");
+    }
+}
+
 #[test]
 fn kills_of_the_daemon_while_it_compacts_lose_nothing_that_was_flushed() {
     let kills: u32 = env::var("LUNWAY_COMPACTION_KILLS").map_or(5, |count| count.parse().unwrap());

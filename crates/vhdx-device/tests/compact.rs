@@ -132,6 +132,40 @@ async fn a_snapshot_and_the_end_of_the_device_come_in_between() {
 }
 
 #[tokio::test]
+async fn a_compaction_for_idle_times_stops_when_the_device_is_used_and_goes_on_when_it_is_not() {
+    const IDLE: Duration = Duration::from_secs(2);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, device) = holes(folder.path()).await;
+    let before = len(&path);
+    // It would move half of all in the time for which the device is used.
+    let task = Arc::new(Compaction::new(4 * MIB).when_idle(IDLE));
+    let begun = Instant::now();
+    let compacting = tokio::spawn(device.compact(Arc::clone(&task)).into_future());
+    while task.progress().moved < MIB {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(begun.elapsed() >= IDLE, "it waits first: {:?}", begun.elapsed());
+    read(&device, 40 * MIB, 4096).await;
+    let (moved, using) = (task.progress().moved, Instant::now());
+    let (mut last, mut pause) = (using, Duration::ZERO);
+    while using.elapsed() < 2 * IDLE {
+        read(&device, 40 * MIB, 4096).await;
+        pause = pause.max(last.elapsed());
+        last = Instant::now();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let meanwhile = task.progress().moved - moved;
+    assert!(meanwhile <= MIB || pause >= IDLE, "{meanwhile} bytes; the longest pause was {pause:?}");
+    assert_eq!(task.progress().phase, CompactionPhase::Moving, "it has not given up");
+    compacting.await.unwrap().unwrap();
+    assert!(len(&path) <= before - 31 * MIB, "{before} {}", len(&path));
+    for block in 32..64 {
+        assert!(read(&device, block * MIB, MIB).await.iter().all(|byte| *byte == block as u8 + 1), "{block}");
+    }
+    device.close(CLOSE_TIME).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_compaction_ends_when_it_is_cancelled_and_the_next_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let (path, device) = holes(folder.path()).await;
