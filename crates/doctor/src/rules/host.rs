@@ -135,7 +135,8 @@ pub(super) const RULES: &[Rule] = &[
         why: "a group that has used up its quota stands still for the rest of the period of 100 ms, and every I/O waits as long",
         source: "Linux scheduler, CFS bandwidth control: period 100 ms; throttled in 1 % of the periods, one I/O in a hundred waits",
         thumbs: &[],
-        fix: "systemctl set-property UNIT CPUQuota=    # for a container: a larger limit of its processors, or none",
+        fix: "systemctl set-property UNIT CPUQuota=    # for a container: a larger limit of its processors, or none. The kernel counts since \
+              the group began: with a larger limit restart it, which begins the count anew",
         undo: "",
         check: |facts| {
             host(facts, |host| {
@@ -143,7 +144,7 @@ pub(super) const RULES: &[Rule] = &[
                     let what = match quota.processors == 0.0 {
                         true => "no control group limits the processors".to_owned(),
                         false => format!(
-                            "a control group leaves {:.2} processors, and wanted more in {:.1} % of its periods",
+                            "a control group leaves {:.2} processors, and wanted more in {:.1} % of its periods since it began",
                             quota.processors, quota.throttled_percent
                         ),
                     };
