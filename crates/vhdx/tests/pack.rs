@@ -231,7 +231,7 @@ fn neighbours_move_together_and_stay_neighbours() {
     });
     assert_eq!(sharing.calls.load(Ordering::Relaxed), 1, "twelve blocks in one call");
     assert_eq!(steps, [Packed { moved: BLOCKS * MIB, left: 0 }]);
-    let disk = open(sharing.clone(), false, 0);
+    let disk = open(sharing, false, 0);
     let mut placed = disk.highest_blocks(0, usize::MAX).expect("a table");
     placed.reverse();
     assert!(placed.is_sorted_by_key(|placed| placed.block), "{placed:?}");
