@@ -18,6 +18,20 @@ use crate::interrupt;
 /// Interval at which a command is polled for its end.
 const COMMAND_POLL: Duration = Duration::from_millis(20);
 
+/// Least deadline: shorter ones end commands that had no time to start.
+const LEAST_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Time that a thaw has at least, whatever the deadline: a guest that stays frozen is worse than one that is frozen for
+/// longer. Half of the time after which Linux gives up a machine that does not answer (`tcp_syn_retries`).
+const THAW_TIME: Duration = Duration::from_secs(60);
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(time) if time < LEAST_DEADLINE => Err("at least 1s: a command needs time to start".to_owned()),
+        other => other.map_err(|error| error.to_string()),
+    }
+}
+
 /// Method of freezing the file systems of the guest, so that what is on the disk is whole.
 #[derive(Debug, Args)]
 pub(crate) struct Freezing {
@@ -28,7 +42,7 @@ pub(crate) struct Freezing {
     #[arg(long, value_name = "COMMAND", requires = "freeze")]
     thaw: Option<String>,
     /// Maximum time for which they are frozen
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration, requires = "freeze")]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = deadline, requires = "freeze")]
     deadline: Duration,
 }
 
@@ -52,7 +66,7 @@ impl Freezing {
         let limit = self.deadline;
         let begun = Instant::now();
         let cancel = interrupt::watch();
-        let frozen = Frozen::begin(thaw.clone(), limit);
+        let frozen = Frozen::begin(thaw.clone(), limit.max(THAW_TIME));
         let done = carry_out(freeze, limit).and_then(|()| {
             if cancel.is_cancelled() {
                 return Err(Failure::failed(anyhow!(

@@ -283,6 +283,12 @@ fn a_frozen_guest_is_thawed_whatever_comes_and_the_point_says_so() {
     refused(backup(folder, 0, &hangs));
     thread::sleep(Duration::from_secs(3));
     assert!(fs::read_to_string(folder.join("said")).unwrap().ends_with("t\nt\nt\n"));
+    // A thaw has its own time.
+    let slow = ["one", "--freeze", "echo f >> said", "--thaw", "sleep 2; echo t >> said", "--deadline", "1s"];
+    let _ = finish(backup(folder, 0, &slow), PATIENCE);
+    assert!(fs::read_to_string(folder.join("said")).unwrap().ends_with("f\nt\n"));
+    let hasty = ["one", "--freeze", "true", "--thaw", "true", "--deadline", "20ms"];
+    assert_eq!(finish(backup(folder, 0, &hasty), PATIENCE).status.code(), Some(2));
 }
 
 fn hooks(folder: &Path) -> String {
