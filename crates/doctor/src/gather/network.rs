@@ -103,8 +103,9 @@ fn unseen_card(machine: &Machine, name: &str, why: &str) -> Card {
 /// Links with their addresses, as `ip` prints them: it is in every distribution, and asks the namespace of the thread.
 fn links(machine: &Machine) -> Result<Vec<Port>, String> {
     let parse = |text: String| -> Result<Vec<Value>, String> {
-        serde_json::from_str(&text)
-            .map_err(|_| "ip printed no JSON: it is older than iproute2 4.14".to_owned())
+        serde_json::from_str(&text).map_err(|_| {
+            "ip printed no whole JSON: its time was over, or it is older than iproute2 4.14".to_owned()
+        })
     };
     let links = parse(machine.printed("ip", &["-json", "-details", "-statistics", "link", "show"])?)?;
     let addresses = parse(machine.printed("ip", &["-json", "address", "show"])?)?;

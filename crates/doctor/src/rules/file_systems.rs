@@ -53,7 +53,10 @@ pub(super) const RULES: &[Rule] = &[
         undo: "mount -o remount,{option} {point}    # or: umount {point}; mount it with {option}",
         check: |facts| {
             mounts(facts, |mount| {
-                let option = mount.options.iter().find(|option| UNSAFE.contains(&option.as_str()));
+                // Nothing is written: so one looks at a snapshot, or at what another machine writes (`ro,norecovery`).
+                let is_read = mount.options.iter().any(|option| option == "ro");
+                let option =
+                    mount.options.iter().find(|option| !is_read && UNSAFE.contains(&option.as_str()));
                 let what = match option {
                     None => format!("{} keeps the order of its writes", mount.point),
                     Some(option) => format!("{} is mounted with {option}", mount.point),
@@ -67,20 +70,28 @@ pub(super) const RULES: &[Rule] = &[
                     ),
                     // The mode of a journal is chosen when it is mounted: a remount refuses to change it.
                     "data=writeback" => (
-                        "umount {point}; mount -t {kind} -o data=ordered {device} {point}    # and take {option} out of /etc/fstab; a \
+                        "umount {point}; mount -t {kind} -o {mended} {device} {point}    # and take {option} out of /etc/fstab; a \
                          default in the superblock goes with: tune2fs -o ^journal_data_writeback {device}",
-                        "umount {point}; mount -t {kind} -o {option} {device} {point}",
+                        "umount {point}; mount -t {kind} -o {before} {device} {point}",
                     ),
                     "nointegrity" => (
-                        "umount {point}; mount -t {kind} -o integrity {device} {point}    # and take {option} out of /etc/fstab",
-                        "umount {point}; mount -t {kind} -o {option} {device} {point}",
+                        "umount {point}; mount -t {kind} -o {mended} {device} {point}    # and take {option} out of /etc/fstab",
+                        "umount {point}; mount -t {kind} -o {before} {device} {point}",
                     ),
                     _ => (
                         "umount {point}; mount -t {kind} {device} {point}    # and take {option} out of /etc/fstab",
-                        "umount {point}; mount -t {kind} -o ro,{option} {device} {point}",
+                        "umount {point}; mount -t {kind} -o {option} {device} {point}",
                     ),
                 };
-                Some(outcome.with("option", option).with("kind", &mount.kind).fixed_by(fix, undo))
+                let instead = if option == "nointegrity" { "integrity" } else { "data=ordered" };
+                // `seclabel` is the kernel's to tell, and no option of mount(8).
+                let told = mount.options.iter().map(String::as_str).filter(|told| *told != "seclabel");
+                let before: Vec<&str> = told.collect();
+                let mended: Vec<&str> =
+                    before.iter().map(|&told| if told == option { instead } else { told }).collect();
+                let outcome = outcome.with("option", option).with("kind", &mount.kind);
+                let outcome = outcome.with("before", before.join(",")).with("mended", mended.join(","));
+                Some(outcome.fixed_by(fix, undo))
             })
         },
     },

@@ -111,7 +111,16 @@ fn cloned(facts: &Facts) -> Vec<Outcome> {
                     "one host with several cards, or a clone of it: compare the initiator names of the hosts";
                 return Outcome::unknown(name, format!("{name} comes from {all} to one portal: {what}"));
             }
-            Outcome::ok(name, format!("{name} is one host"))
+            Outcome::ok(
+                name,
+                match addresses.len() {
+                    0 | 1 => format!("{name} is one host"),
+                    _ => format!(
+                        "{name} has a lane to each portal, as one host has (from {all}); a clone by another portal is \
+                         told from it by the facts of both hosts alone: --from"
+                    ),
+                },
+            )
         };
         names.into_iter().map(judge).collect()
     })
@@ -147,8 +156,8 @@ fn missing_lanes(facts: &Facts) -> Vec<Outcome> {
             let missing: Vec<&str> = all.difference(&used).copied().collect();
             let what = format!("{initiator} uses {} of {} portals of {name}", used.len(), all.len());
             let outcome = Outcome::judged(missing.is_empty(), Verdict::Warn, initiator, what);
-            let missing = listed(missing.into_iter().map(str::to_owned));
-            Some(outcome.with("initiator", initiator).with("portal", missing))
+            let missing = missing.into_iter().map(str::to_owned);
+            Some(outcome.with("initiator", initiator).with_words("portal", missing))
         };
         by_host(target).into_iter().filter_map(judge).collect()
     })

@@ -254,6 +254,19 @@ mod tests {
         }
     }
 
+    /// A port of a VLAN has a dot in its name, which sysctl(8) takes for a separator unless slashes are there.
+    #[test]
+    fn settings_of_a_port_are_named_by_slashes() {
+        for rule in RULES.into_iter().flatten() {
+            assert!(
+                !rule.fix.contains("conf.{") && !rule.undo.contains("conf.{"),
+                "{}: {}",
+                rule.id,
+                rule.fix
+            );
+        }
+    }
+
     #[test]
     fn quotes_of_every_fix_and_undo_are_closed() {
         for rule in RULES.into_iter().flatten() {

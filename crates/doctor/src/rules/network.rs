@@ -58,8 +58,8 @@ pub(super) const RULES: &[Rule] = &[
               the rate, and both are lost with one cable (no published figure)",
         source: "Linux ip-sysctl, arp_ignore; rule of thumb 3: most vendors want a subnet for each port",
         thumbs: &[3],
-        fix: "sysctl -w net.ipv4.conf.{port}.arp_ignore=1",
-        undo: "sysctl -w net.ipv4.conf.{port}.arp_ignore={old}",
+        fix: "sysctl -w net/ipv4/conf/{port}/arp_ignore=1",
+        undo: "sysctl -w net/ipv4/conf/{port}/arp_ignore={old}",
         check: |facts| arp(facts, |port| &port.arp_ignore, "arp_ignore", 1),
     },
     Rule {
@@ -72,8 +72,8 @@ pub(super) const RULES: &[Rule] = &[
               figure)",
         source: "Linux ip-sysctl, arp_announce",
         thumbs: &[3],
-        fix: "sysctl -w net.ipv4.conf.{port}.arp_announce=2",
-        undo: "sysctl -w net.ipv4.conf.{port}.arp_announce={old}",
+        fix: "sysctl -w net/ipv4/conf/{port}/arp_announce=2",
+        undo: "sysctl -w net/ipv4/conf/{port}/arp_announce={old}",
         check: |facts| arp(facts, |port| &port.arp_announce, "arp_announce", 2),
     },
     Rule {
@@ -86,8 +86,8 @@ pub(super) const RULES: &[Rule] = &[
               never comes up (no published figure)",
         source: "RFC 3704 §2.2; Linux ip-sysctl, rp_filter",
         thumbs: &[3],
-        fix: "sysctl -w net.ipv4.conf.{port}.rp_filter=2",
-        undo: "sysctl -w net.ipv4.conf.{port}.rp_filter={old}",
+        fix: "sysctl -w net/ipv4/conf/{port}/rp_filter=2",
+        undo: "sysctl -w net/ipv4/conf/{port}/rp_filter={old}",
         check: reverse_path,
     },
     Rule {
@@ -136,8 +136,8 @@ pub(super) const RULES: &[Rule] = &[
               may return it first",
         source: "rule of thumb 13: nothing but IPv4 bound on storage ports",
         thumbs: &[13],
-        fix: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=1",
-        undo: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=0; for address in {addresses}; do ip address replace $address dev {port}; done",
+        fix: "sysctl -w net/ipv6/conf/{port}/disable_ipv6=1",
+        undo: "sysctl -w net/ipv6/conf/{port}/disable_ipv6=0; for address in {addresses}; do ip address replace $address dev {port}; done",
         check: ipv6,
     },
     Rule {

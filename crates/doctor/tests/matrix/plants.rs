@@ -510,6 +510,24 @@ fn a_quota_of_a_folder_is_bad_from_95_percent_and_none_is_no_fault() {
     assert_eq!([of(100, 95), of(100, 100), judged(Seen::unseen("no permission"))], [Bad, Bad, Unknown]);
 }
 
+/// Its fix made a look at a snapshot, or at what another machine writes, a mount that writes.
+#[test]
+fn a_mount_that_is_only_read_may_be_without_its_log_and_a_fix_keeps_the_other_options() {
+    let found = |options: &[&str]| {
+        let mut facts = crate::healthy::healthy();
+        mount(&mut facts, 0).options = options.iter().map(|&option| option.to_owned()).collect();
+        let found = lunway_doctor::rule("mount-sync").unwrap().diagnoses(&facts).into_iter();
+        found.max_by_key(|one| one.verdict).unwrap()
+    };
+    for options in [&["ro", "nouuid", "norecovery"][..], &["ro", "nobarrier"]] {
+        assert_eq!(found(options).verdict, Verdict::Ok, "{options:?}");
+    }
+    let journal = found(&["rw", "noatime", "data=writeback"]);
+    assert_eq!(journal.verdict, Verdict::Bad);
+    let fix = journal.finding.remedy;
+    assert!(fix.contains("-o 'rw,noatime,data=ordered' "), "{fix}");
+}
+
 #[test]
 fn a_store_has_a_forecast_in_hours_only_after_two_looks() {
     use lunway_doctor::Verdict::{Bad, Ok, Unknown, Warn};

@@ -36,6 +36,8 @@ const READS: usize = 101;
 /// Microseconds that an answer takes which waited for a delayed acknowledgement: 40 ms of Linux, 200 ms of Windows, and
 /// what a busy machine adds.
 const DELAYED_US: [std::ops::Range<f64>; 2] = [38_000.0..60_000.0, 195_000.0..230_000.0];
+/// Microseconds from which a small read is slow: a disk's seek, which is a quarter of a delayed acknowledgement.
+const SLOW_US: f64 = 10_000.0;
 /// Bytes that are read over each lane: 11,000 segments of 1448 bytes, or 1,800 of 8948.
 const LOAD: u64 = 16 << 20;
 /// Bytes of one of these reads: a burst of 180 segments, which a switch's buffers have to take.
@@ -236,9 +238,12 @@ async fn small_reads(lanes: &[Result<Arc<IscsiMultipath>, String>]) -> Vec<Resul
     all
 }
 
-/// Reads that took as long as a delayed acknowledgement.
+/// Reads that took as long as a delayed acknowledgement, where most of the slow ones did: beside programs that keep the
+/// processors busy, reads take any time.
 fn held_back(times: &[f64]) -> u32 {
-    times.iter().filter(|time| DELAYED_US.iter().any(|delayed| delayed.contains(time))).count() as u32
+    let delayed = times.iter().filter(|time| DELAYED_US.iter().any(|delayed| delayed.contains(time))).count();
+    let slow = times.iter().filter(|time| **time >= SLOW_US).count();
+    if delayed * 4 >= slow * 3 { delayed as u32 } else { 0 }
 }
 
 /// Owners of the local address of a lane, and of its portal's, by their answers to ARP.
@@ -293,4 +298,20 @@ async fn mtu(lane: &PlannedLane) -> (u32, Seen<u32>, Seen<bool>) {
     let asked =
         tokio::task::spawn_blocking(move || (port, path_mtu(near, far, port), direct(near, far))).await;
     asked.unwrap_or_else(|_| unseen("the probe ended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_that_take_any_time_are_no_delayed_acknowledgements() {
+        let quick = || std::iter::repeat_n(700.0, 90);
+        let delayed: Vec<f64> = quick().chain([40_500.0; 9]).chain([12_000.0; 2]).collect();
+        assert_eq!(held_back(&delayed), 9);
+        let busy: Vec<f64> =
+            quick().chain([12_000.0, 18_000.0, 25_000.0, 41_000.0, 44_000.0, 52_000.0, 70_000.0]).collect();
+        assert_eq!(held_back(&busy), 0);
+        assert_eq!(held_back(&[700.0]), 0);
+    }
 }
