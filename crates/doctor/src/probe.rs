@@ -4,6 +4,7 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -73,6 +74,10 @@ fn opened(near: IpAddr, far: IpAddr) -> Result<Echo, String> {
     }
 }
 
+/// The next sequence number of this process, whose requests have one identifier on raw sockets: an answer that is late
+/// would pass for that to a later request of another [`Echo`].
+static NEXT_SEQUENCE: AtomicU16 = AtomicU16::new(0);
+
 /// Echo requests between two addresses.
 struct Echo {
     socket: Socket,
@@ -100,7 +105,7 @@ impl Echo {
     }
 
     fn exchange(&mut self, bytes: usize) -> io::Result<bool> {
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence = NEXT_SEQUENCE.fetch_add(1, Ordering::Relaxed);
         let mut packet = vec![0x5a; bytes.saturating_sub(HEADERS - ICMP_HEADER).max(ICMP_HEADER)];
         // Of an identifier the kernel makes its own, for datagrams.
         let identifier = (std::process::id() as u16).to_be_bytes();

@@ -22,6 +22,21 @@ fn a_port_that_is_not_there_is_refused_with_those_that_are() {
     assert!(said.contains("--port nope: there is no such port, the machine has"), "{said}");
 }
 
+/// It ended with a sentence, and said nothing of the machine, just when that is asked for.
+#[test]
+fn a_disk_that_nobody_leads_to_is_bad_and_the_machine_is_looked_at_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    // A port that nobody listens on any more.
+    let portal = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let disk = format!("iscsi://{portal}/iqn.2026-11.com.example:gone/0");
+    let output = finish(doctor(&[&disk, "--all"], folder.path()), PATIENCE);
+    let found = findings(&output);
+    assert_eq!(verdicts(&found, "lane-lun"), ["bad"], "{found:?}");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(verdicts(&found, "lane-single").is_empty(), "no lane keeps a rule: {found:?}");
+    assert!(!verdicts(&found, "mount-full").is_empty(), "{found:?}");
+}
+
 #[test]
 fn a_socket_that_never_answers_costs_five_seconds() {
     let folder = tempfile::tempdir().unwrap();

@@ -462,7 +462,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 fn planned(facts: &Facts, id: &str) -> Vec<Outcome> {
-    let Some(lanes) = &facts.lanes else { return Vec::new() };
+    let Some(lanes) = facts.lanes.as_ref().filter(|lanes| !lanes.lanes.is_empty()) else { return Vec::new() };
     let of_rule = lanes.findings.iter().filter(|finding| finding.id == id);
     let found: Vec<Outcome> = of_rule.map(|finding| Outcome::warn(&finding.place, &finding.what)).collect();
     if found.is_empty() { vec![Outcome::ok(&lanes.disk, sound(lanes))] } else { found }
@@ -471,6 +471,9 @@ fn planned(facts: &Facts, id: &str) -> Vec<Outcome> {
 fn unit(facts: &Facts) -> Vec<Outcome> {
     let Some(lanes) = &facts.lanes else { return Vec::new() };
     vec![match lanes.units.known() {
+        Err(why) if lanes.lanes.is_empty() => {
+            Outcome::bad(&lanes.disk, format!("no lane leads to the disk: {why}"))
+        }
         Err(why) => Outcome::unknown(&lanes.disk, format!("the logical units of the target: {why}")),
         Ok(units) if units.has_named() => Outcome::ok(&lanes.disk, format!("LUN {} is there", units.named)),
         Ok(units) => {

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
 use futures_util::future::{join_all, select_ok};
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
@@ -52,9 +51,14 @@ pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lan
     let url = paths::address(&spec)?;
     device::run(async {
         let options = OpenOptions::default().iscsi;
-        let plan = IscsiMultipath::plan_for(&url, &options)
-            .await
-            .map_err(|error| Failure::failed(anyhow!("cannot plan lanes to {spec}: {error}")))?;
+        let plan = match IscsiMultipath::plan_for(&url, &options).await {
+            Ok(plan) => plan,
+            // What this machine has to do with it is asked all the more.
+            Err(error) => {
+                let units = Seen::unseen(error.to_string());
+                return Ok((Lanes { disk: url.to_string(), units, ..Lanes::default() }, Vec::new()));
+            }
+        };
         let units = units(&url, &plan).await;
         // Without the logical unit every lane would answer with the same error.
         let is_there = units.get().is_none_or(Units::has_named);
