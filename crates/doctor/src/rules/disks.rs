@@ -11,9 +11,9 @@ use crate::verdict::{Outcome, Verdict};
 const ISCSI: &str = "disks that are reached over iSCSI";
 
 /// Percentage from which a pool or a file system is too full.
-pub(super) const FULL_WARN: f64 = 80.0;
+const FULL_WARN: f64 = 80.0;
 /// Percentage from which the next hours decide: chosen as half of ext4's and XFS's usual reserve.
-pub(super) const FULL_BAD: f64 = 95.0;
+const FULL_BAD: f64 = 95.0;
 /// Requests of a disk: open-iscsi's queue depth.
 const REQUESTS_MIN: u32 = 32;
 /// KiB that are read ahead: Linux's default.
@@ -360,18 +360,23 @@ pub(super) const RULES: &[Rule] = &[
             arrays(facts, &[Zfs, Lvm], |array| {
                 let (data, metadata) = (array.used_percent?, array.metadata_percent.unwrap_or(0.0));
                 let used = data.max(metadata);
-                let verdict = if used >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
                 let what = match metadata > data {
                     true => format!("{} has {metadata:.0} % of its metadata in use", array.name),
                     false => format!("{} is {data:.0} % full", array.name),
                 };
-                Some(Outcome::judged(used < FULL_WARN, verdict, &array.name, what))
+                Some(filled(used, &array.name, what))
             })
         },
     },
 ];
 
 /// Judges each disk.
+/// Judges what has this percentage of its space in use.
+pub(super) fn filled(percent: f64, place: impl Into<String>, what: impl Into<String>) -> Outcome {
+    let full = if percent >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
+    Outcome::judged(percent < FULL_WARN, full, place, what)
+}
+
 fn disks(facts: &Facts, judge: impl Fn(&Disk) -> Option<Outcome>) -> Vec<Outcome> {
     let Some(storage) = &facts.storage else { return Vec::new() };
     match storage.disks.known() {

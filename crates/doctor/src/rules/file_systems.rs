@@ -2,7 +2,7 @@
 
 use lunway_block::Severity;
 
-use super::disks::{FULL_BAD, FULL_WARN};
+use super::disks::filled;
 use super::{Group, Rule};
 use crate::facts::{Facts, FstabEntry, Mount};
 use crate::seen::Seen;
@@ -266,9 +266,8 @@ fn full(mount: &Mount, used: &Seen<f64>, of: &str) -> Outcome {
     match used.known() {
         Err(why) => Outcome::unknown(&mount.point, format!("{of} of {} in use: {why}", mount.point)),
         Ok(used) => {
-            let verdict = if *used >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
             let what = format!("{} has {used:.0} % of its {of} in use", mount.point);
-            Outcome::judged(*used < FULL_WARN, verdict, &mount.point, what)
+            filled(*used, &mount.point, what)
         }
     }
 }

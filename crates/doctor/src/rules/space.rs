@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lunway_block::Severity;
 
-use super::disks::{FULL_BAD, FULL_WARN};
+use super::disks::filled;
 use super::target::{place, target};
 use super::{Group, Rule, listed};
 use crate::facts::{Device, Facts, FolderQuota, LunStore, OwnerQuota, Target};
@@ -101,9 +101,8 @@ fn store_full(facts: &Facts) -> Vec<Outcome> {
             }
             let used = 100.0 * space.used as f64 / all as f64;
             let here = place(&device.target, device.lun);
-            let verdict = if used >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
             let what = format!("the store of {here} is {used:.0} % full");
-            let outcome = Outcome::judged(used < FULL_WARN, verdict, here, what);
+            let outcome = filled(used, here, what);
             Some(outcome.with("target", &device.target).with("lun", device.lun))
         };
         target.devices.iter().filter_map(judge).collect()
@@ -125,9 +124,8 @@ fn quota(facts: &Facts) -> Vec<Outcome> {
                 }
                 Ok(FolderQuota { limit, used }) => {
                     let share = 100.0 * *used as f64 / *limit as f64;
-                    let verdict = if share >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
                     let what = format!("of the quota of the folder of {} {share:.0} % are used", store.path);
-                    Outcome::judged(share < FULL_WARN, verdict, here, what)
+                    filled(share, here, what)
                 }
             };
             outcome.with("path", &store.path)
@@ -154,12 +152,11 @@ fn owner_quota(facts: &Facts) -> Vec<Outcome> {
             };
             let OwnerQuota { kind, id, .. } = fullest;
             let share = share(fullest);
-            let verdict = if share >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
             let what = format!(
                 "of the quota of {kind} {id}, which {} belongs to, {share:.0} % are used",
                 store.path
             );
-            let outcome = Outcome::judged(share < FULL_WARN, verdict, here, what);
+            let outcome = filled(share, here, what);
             outcome.with("path", &store.path).with("kind", kind).with("id", id)
         };
         stores.iter().map(judge).collect()
