@@ -4,22 +4,16 @@ use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 
-use super::mounts::unescaped;
+use super::mount_info;
 use super::source::Machine;
 use crate::facts::MountFaults;
 
-/// Points whose superblock is read-only while their mount is not (proc(5), mountinfo): mount(8) sets both, the kernel
-/// after an error the superblock alone.
+/// Points whose superblock is read-only while their mount is not: mount(8) sets both, the kernel after an error the
+/// superblock alone.
 pub(super) fn made_read_only(machine: &Machine) -> Result<BTreeSet<String>, String> {
-    let is_read_only = |options: &str| options.split(',').any(|option| option == "ro");
-    let point = |line: &str| {
-        let (own, of_superblock) = line.split_once(" - ")?;
-        let mut fields = own.split(' ').skip(4);
-        let (point, options) = (fields.next()?, fields.next()?);
-        let superblock = of_superblock.split(' ').nth(2)?;
-        (is_read_only(superblock) && !is_read_only(options)).then(|| unescaped(point))
-    };
-    Ok(machine.text("/proc/self/mountinfo")?.lines().filter_map(point).collect())
+    let table = mount_info::table(machine)?;
+    let made = mount_info::listed(&table).filter(mount_info::MountInfo::is_made_read_only);
+    Ok(made.map(|mount| mount.point).collect())
 }
 
 /// Error that the root of a mount answers with; empty: none. An XFS that has shut down shows it by nothing else: its

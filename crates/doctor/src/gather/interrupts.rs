@@ -11,17 +11,25 @@ const PROCESSORS_MAX: usize = 8192;
 /// Words in the names of interrupts that belong to a card and to none of its queues: of virtio, mlx5, ena, ixgbe, gve.
 const CONTROL: [&str; 8] = ["config", "control", "async", "admin", "mgmnt", "mgmt", "misc", "event"];
 
-/// Reads which interrupts are those of a port's queues, how many each processor has taken, and where they go now (Linux
-/// admin guide, IRQ-affinity).
-pub(super) fn of_card(machine: &Machine, port: &str) -> Result<Interrupts, String> {
+/// Reads the counts of all interrupts, for [`of_card`]: a table of megabytes on machines with many processors.
+pub(super) fn table(machine: &Machine) -> Result<String, String> {
+    machine.text("/proc/interrupts")
+}
+
+/// Reads which interrupts are those of a port's queues, how many each processor has taken by the [`table`], and where
+/// they go now (Linux admin guide, IRQ-affinity).
+pub(super) fn of_card(
+    machine: &Machine,
+    shown: &Result<String, String>,
+    port: &str,
+) -> Result<Interrupts, String> {
     let folder = format!("/sys/class/net/{port}");
     // A virtio card's belong to the PCI function above it.
     let folders = [format!("{folder}/device/msi_irqs"), format!("{folder}/device/../msi_irqs")];
     let own = folders.iter().map(|folder| machine.names(folder)).find(|names| !names.is_empty());
     let own = own.ok_or_else(|| format!("{port} has no message-signalled interrupts"))?;
     let own: BTreeSet<u32> = own.iter().filter_map(|name| name.parse().ok()).collect();
-    let text = machine.text("/proc/interrupts")?;
-    let mut lines = text.lines();
+    let mut lines = shown.as_ref().map_err(String::clone)?.lines();
     let header = lines.next().unwrap_or_default().split_whitespace();
     let processors: Vec<u32> = header.filter_map(|name| name.strip_prefix("CPU")?.parse().ok()).collect();
     let queues = machine.names(&format!("{folder}/queues"));
@@ -96,7 +104,7 @@ LOC:   28619801   27161086   Local timer interrupts
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let root = folder.path();
         let machine = Machine::copy(root);
-        let found = || of_card(&machine, "eth0");
+        let found = || of_card(&machine, &table(&machine), "eth0");
         assert_eq!(found(), Err("eth0 has no message-signalled interrupts".to_owned()));
         for number in 37..41 {
             put(root, &format!("sys/devices/pci/msi_irqs/{number}"), "msix\n");

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::mount_info;
 use super::source::Machine;
 use crate::facts::Kubernetes;
 
@@ -36,17 +37,10 @@ pub(super) fn kubernetes(machine: &Machine) -> Option<Kubernetes> {
 /// Returns `true` if mounts below a folder are seen in other mount namespaces (mount_namespaces(7)), by the mount that
 /// it is on.
 fn shared(machine: &Machine, folder: &str) -> Result<bool, String> {
-    let text = machine.text("/proc/self/mountinfo")?;
-    // `36 35 98:0 / /var rw,noatime shared:1 - ext4 …` (proc(5)): the fifth is the point, optional ones end with `-`.
-    let mount = |line: &str| {
-        let mut words = line.split_whitespace().skip(4);
-        let point = words.next()?.to_owned();
-        let shared = words.skip(1).take_while(|word| *word != "-").any(|word| word.starts_with("shared:"));
-        Path::new(folder).starts_with(&point).then_some((point.len(), shared))
-    };
-    // Of several on one point the last one covers the others.
-    let deepest = text.lines().filter_map(mount).max_by_key(|(len, _)| *len);
-    deepest.map(|(_, shared)| shared).ok_or_else(|| format!("no mount has {folder}"))
+    let table = mount_info::table(machine)?;
+    let above = mount_info::listed(&table).filter(|mount| Path::new(folder).starts_with(&mount.point));
+    let deepest = above.max_by_key(|mount| mount.point.len());
+    deepest.map(|mount| mount.shared).ok_or_else(|| format!("no mount has {folder}"))
 }
 
 /// Returns `true` if multipathd of the machine itself runs: by its socket's entry among the abstract ones, which every

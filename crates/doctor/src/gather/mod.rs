@@ -9,6 +9,7 @@ mod host;
 mod initiator;
 mod interrupts;
 mod kubernetes;
+mod mount_info;
 mod mounts;
 mod multipath;
 mod network;

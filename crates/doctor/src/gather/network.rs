@@ -1,5 +1,6 @@
 //! Ports, connections and kernel settings of the network.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -110,12 +111,13 @@ fn links(machine: &Machine) -> Result<Vec<Port>, String> {
     let links = parse(machine.printed("ip", &["-json", "-details", "-statistics", "link", "show"])?)?;
     let addresses = parse(machine.printed("ip", &["-json", "address", "show"])?)?;
     let mut ports: Vec<Port> = links.iter().filter_map(link).collect();
+    let shown = LazyCell::new(|| interrupts::table(machine));
     for port in &mut ports {
         port.physical =
             machine.exists(&format!("/sys/class/net/{}/device", port.name)) && port.kind.is_empty();
         if port.physical {
             port.socket = socket(machine, &port.name).unwrap_or_default();
-            port.interrupts = interrupts::of_card(machine, &port.name).into();
+            port.interrupts = interrupts::of_card(machine, &shown, &port.name).into();
         }
         let of_port = addresses.iter().filter(|address| address["ifname"] == port.name.as_str());
         let all = of_port.flat_map(|address| address["addr_info"].as_array().into_iter().flatten());

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::errno::Errno;
 use nix::sys::quota::{Dqblk, QuotaType, quotactl_get};
 
-use super::mounts::unescaped;
+use super::mount_info;
 use super::source::Machine;
 use crate::facts::OwnerQuota;
 
@@ -14,11 +14,16 @@ use crate::facts::OwnerQuota;
 const UNIT: u64 = 1024;
 
 /// Reads the quotas of a file's owners that have a limit; none where its file system is on no block device, or keeps no
-/// quotas.
-pub(super) fn of_file(machine: &Machine, metadata: &Metadata) -> Result<Vec<OwnerQuota>, String> {
+/// quotas. `mounts` is the [`mount_info::table`].
+pub(super) fn of_file(
+    machine: &Machine,
+    mounts: &Result<String, String>,
+    metadata: &Metadata,
+) -> Result<Vec<OwnerQuota>, String> {
     let number = metadata.dev();
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let Some(device) = device(&machine.text("/proc/self/mountinfo")?, &number) else { return Ok(Vec::new()) };
+    let mounts = mounts.as_ref().map_err(String::clone)?;
+    let Some(device) = device(mounts, &number) else { return Ok(Vec::new()) };
     let owners =
         [("user", QuotaType::USRQUOTA, metadata.uid()), ("group", QuotaType::GRPQUOTA, metadata.gid())];
     let mut found = Vec::new();
@@ -28,7 +33,7 @@ pub(super) fn of_file(machine: &Machine, metadata: &Metadata) -> Result<Vec<Owne
         let answer =
             machine.answered("a quota", move || quotactl_get(which, asked.as_str(), id.cast_signed()))?;
         match answer {
-            Ok(quota) => found.extend(limited(kind, id, &quota)),
+            Ok(quota) => found.extend(limited(kind, id, limits(&quota), quota.occupied_space())),
             // No quotas of this kind, none for this owner, or a file system without any.
             Err(
                 Errno::ESRCH
@@ -47,28 +52,27 @@ pub(super) fn of_file(machine: &Machine, metadata: &Metadata) -> Result<Vec<Owne
     Ok(found)
 }
 
-/// A quota, if it has a limit.
-fn limited(kind: &str, id: u32, quota: &Dqblk) -> Option<OwnerQuota> {
-    let limits = [quota.blocks_hard_limit(), quota.blocks_soft_limit()];
+/// The limits of a quota, the hard one and the soft one, in its [`UNIT`]; `None`: the kernel did not tell it.
+fn limits(quota: &Dqblk) -> [Option<u64>; 2] {
+    [quota.blocks_hard_limit(), quota.blocks_soft_limit()]
+}
+
+/// A quota with these limits, if one of them is more than 0.
+fn limited(kind: &str, id: u32, limits: [Option<u64>; 2], used: Option<u64>) -> Option<OwnerQuota> {
     let limit = limits.into_iter().flatten().filter(|limit| *limit > 0).min()?;
     Some(OwnerQuota {
         kind: kind.to_owned(),
         id,
         limit: limit.saturating_mul(UNIT),
-        used: quota.occupied_space().unwrap_or_default(),
+        used: used.unwrap_or_default(),
     })
 }
 
-/// The block device of a file system of this number, as it is mounted (proc(5), mountinfo). btrfs, which keeps no such
-/// quotas, has a number of its own for each subvolume.
+/// The block device of a file system of this number, as it is mounted. btrfs, which keeps no such quotas, has a number
+/// of its own for each subvolume.
 fn device(mounts: &str, number: &str) -> Option<String> {
-    let source = |line: &str| {
-        let (own, of_superblock) = line.split_once(" - ")?;
-        let is_it = own.split(' ').nth(2)? == number;
-        let source = unescaped(of_superblock.split(' ').nth(1)?);
-        (is_it && source.starts_with("/dev/")).then_some(source)
-    };
-    mounts.lines().find_map(source)
+    let mut of_number = mount_info::listed(mounts).filter(|mount| mount.number == number);
+    of_number.find(|mount| mount.source.starts_with("/dev/")).map(|mount| mount.source)
 }
 
 #[cfg(test)]
@@ -77,11 +81,10 @@ mod tests {
 
     #[test]
     fn the_smaller_of_two_limits_counts_and_a_quota_without_one_is_none() {
+        // nix has no way to make a `Dqblk` whose limits are valid.
         let quota = |hard: u64, soft: u64| {
-            let mut quota = Dqblk::default();
-            quota.set_blocks_hard_limit(hard);
-            quota.set_blocks_soft_limit(soft);
-            limited("user", 7, &quota).map(|quota| (quota.kind, quota.id, quota.limit))
+            let found = limited("user", 7, [Some(hard), Some(soft)], None);
+            found.map(|quota| (quota.kind, quota.id, quota.limit))
         };
         assert_eq!(quota(0, 0), None);
         assert_eq!(quota(64, 0), Some(("user".to_owned(), 7, 64 << 10)));
@@ -103,7 +106,8 @@ mod tests {
     fn a_file_of_this_machine_has_quotas_or_a_reason() {
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let metadata = std::fs::metadata(folder.path()).unwrap_or_else(|error| panic!("{error}"));
-        match of_file(&Machine::this(), &metadata) {
+        let machine = Machine::this();
+        match of_file(&machine, &mount_info::table(&machine), &metadata) {
             Ok(quotas) => assert!(quotas.len() <= 2, "{quotas:?}"),
             Err(why) => assert!(why.contains("quota"), "{why}"),
         }

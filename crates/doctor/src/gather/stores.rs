@@ -1,12 +1,13 @@
 //! Files and disks behind the logical units of a target on this machine.
 
+use std::cell::LazyCell;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use lunway_block::spec::DeviceSpec;
 
-use super::owner_quota;
 use super::source::Machine;
+use super::{mount_info, owner_quota};
 use crate::facts::{FolderQuota, LunStore, Target};
 use crate::seen::Seen;
 
@@ -14,6 +15,7 @@ use crate::seen::Seen;
 /// SAN's disk) and files that this user cannot see are left out.
 pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
     let machine = &machine.for_a_run();
+    let mounts = LazyCell::new(|| mount_info::table(machine));
     let luns = target.targets.iter().flat_map(|served| served.luns.iter().map(|lun| (&served.name, lun)));
     luns.filter_map(|(name, lun)| {
         let spec = DeviceSpec::parse(&lun.device).ok()?;
@@ -53,7 +55,7 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
             quota: quota.map_or_else(Seen::unseen, Seen::Value),
             owner_quotas: match block {
                 true => Seen::Value(Vec::new()),
-                false => owner_quota::of_file(machine, &metadata).into(),
+                false => owner_quota::of_file(machine, &mounts, &metadata).into(),
             },
         })
     })
