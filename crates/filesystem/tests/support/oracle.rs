@@ -63,29 +63,84 @@ pub(crate) fn number(line: &str, word: &str) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("a number behind {word} in {line}"))
 }
 
-/// What is free by `btrfs inspect-internal dump-tree`: neither in an extent's place, nor in that of a superblock.
-pub(crate) fn dump_tree(image: &Path) -> Vec<Range<u64>> {
-    let dump = |tree: &str| run("btrfs", &["inspect-internal", "dump-tree", "-t", tree, text(image)]);
-    let superblock = run("btrfs", &["inspect-internal", "dump-super", text(image)]);
-    let field =
-        |name: &str| number(superblock.lines().find(|line| line.starts_with(name)).expect(name), name);
-    let (node, size) = (field("nodesize"), field("dev_item.total_bytes"));
+/// A chunk of btrfs: logical addresses that lie in one or several places of the disk.
+pub(crate) struct Chunk {
+    logical: Range<u64>,
+    stripes: Vec<u64>,
+}
 
-    let mut chunks: Vec<(u64, u64, Vec<u64>)> = Vec::new();
-    for line in dump("chunk").lines() {
+impl Chunk {
+    /// The places of a logical address.
+    fn places(&self, at: u64) -> impl Iterator<Item = u64> + '_ {
+        let within = self.logical.contains(&at).then(|| at - self.logical.start);
+        self.stripes.iter().filter_map(move |stripe| Some(stripe + within?))
+    }
+
+    /// The other places of what lies at a place: none for a chunk that is written once, or does not lie there.
+    pub(crate) fn copies(&self, place: u64) -> impl Iterator<Item = u64> + '_ {
+        let len = self.logical.end - self.logical.start;
+        let mine = self.stripes.iter().find(|stripe| (**stripe..**stripe + len).contains(&place));
+        let others = self.stripes.iter().filter(move |stripe| Some(*stripe) != mine);
+        others.filter_map(move |stripe| Some(stripe + place - mine?))
+    }
+}
+
+/// The places of nodes that are no leaves, and of the old form of the free-space cache, whose files are in no subvolume.
+pub(crate) fn inner_nodes_and_caches(image: &Path) -> Vec<Range<u64>> {
+    let (chunks, node) = (chunks(image), node_size(image));
+    let (mut all, mut item) = (Vec::new(), 0);
+    for line in tree_of(image, "extent").lines() {
+        if let Some((_, key)) = line.strip_prefix("\titem ").and_then(|line| line.split_once(" key (")) {
+            item = key.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0);
+        } else if line.contains("tree block") && line.contains(" level ") && number(line, " level ") > 0 {
+            all.push((item, node));
+        }
+    }
+    let caches = tree_of(image, "root");
+    let caches = caches.lines().filter(|line| line.contains("extent data disk byte "));
+    all.extend(caches.map(|line| (number(line, "disk byte"), number(line, " nr"))));
+    let places = |at| chunks.iter().flat_map(move |chunk| chunk.places(at));
+    all.into_iter().flat_map(|(at, len)| places(at).map(move |place| place..place + len)).collect()
+}
+
+fn superblock(image: &Path, name: &str) -> u64 {
+    let all = run("btrfs", &["inspect-internal", "dump-super", text(image)]);
+    number(all.lines().find(|line| line.starts_with(name)).expect(name), name)
+}
+
+fn node_size(image: &Path) -> u64 {
+    superblock(image, "nodesize")
+}
+
+fn tree_of(image: &Path, tree: &str) -> String {
+    run("btrfs", &["inspect-internal", "dump-tree", "-t", tree, text(image)])
+}
+
+/// The chunks by `btrfs inspect-internal dump-tree`.
+pub(crate) fn chunks(image: &Path) -> Vec<Chunk> {
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for line in tree_of(image, "chunk").lines() {
         if line.contains(" CHUNK_ITEM ") {
-            chunks.push((number(line, "CHUNK_ITEM"), 0, Vec::new()));
+            let at = number(line, "CHUNK_ITEM");
+            chunks.push(Chunk { logical: at..at, stripes: Vec::new() });
         } else if let Some(chunk) = chunks.last_mut() {
             if line.trim().starts_with("length ") {
-                chunk.1 = number(line, "length");
+                chunk.logical.end = chunk.logical.start + number(line, "length");
             } else if line.trim().starts_with("stripe ") && line.contains("offset") {
-                chunk.2.push(number(line, "offset"));
+                chunk.stripes.push(number(line, "offset"));
             }
         }
     }
+    chunks
+}
+
+/// What is free by `btrfs inspect-internal dump-tree`: neither in an extent's place, nor in that of a superblock.
+pub(crate) fn dump_tree(image: &Path) -> Vec<Range<u64>> {
+    let (node, size) = (node_size(image), superblock(image, "dev_item.total_bytes"));
+    let chunks = chunks(image);
     let mut used = vec![0..MIB, 64 * MIB..64 * MIB + (64 << 10)];
     // Tree blocks have a key among their fields as well.
-    for line in dump("extent").lines().filter(|line| line.starts_with("\titem ")) {
+    for line in tree_of(image, "extent").lines().filter(|line| line.starts_with("\titem ")) {
         let Some((at, kind)) = line.split_once(" key (").and_then(|(_, key)| key.split_once(' ')) else {
             continue;
         };
@@ -95,9 +150,9 @@ pub(crate) fn dump_tree(image: &Path) -> Vec<Range<u64>> {
             _ if kind.starts_with("METADATA_ITEM ") => node,
             _ => continue,
         };
-        let (logical, _, stripes) =
-            chunks.iter().find(|chunk| (chunk.0..chunk.0 + chunk.1).contains(&at)).expect("a chunk");
-        used.extend(stripes.iter().map(|stripe| stripe + at - logical..stripe + at - logical + len));
+        let places: Vec<_> = chunks.iter().flat_map(|chunk| chunk.places(at)).collect();
+        assert!(!places.is_empty(), "no chunk holds {at}");
+        used.extend(places.into_iter().map(|place| place..place + len));
     }
     used.sort_by_key(|range| range.start);
     let (mut free, mut at) = (Vec::new(), 0);
