@@ -85,7 +85,7 @@ impl Chunk {
     }
 }
 
-/// The places of nodes that are no leaves, and of the old form of the free-space cache, whose files are in no subvolume.
+/// The places of nodes that are no leaves, and of the old form of the free-space cache, whose files no subvolume has.
 pub(crate) fn inner_nodes_and_caches(image: &Path) -> Vec<Range<u64>> {
     let (chunks, node) = (chunks(image), node_size(image));
     let (mut all, mut item) = (Vec::new(), 0);
