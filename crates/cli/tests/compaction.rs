@@ -149,10 +149,31 @@ fn a_frozen_guest_says_what_is_free() {
     }
     initiator.flush().unwrap();
     let before = file_len(folder.path());
-    let frozen =
-        [IQN, "0", "--rate", "1G", "--freeze", "echo frozen >> hooks", "--thaw", "echo thawed >> hooks"];
-    let said = succeed(lun(folder.path(), "compact", &frozen));
-    assert_eq!(fs::read_to_string(path("hooks")).unwrap(), "frozen\nthawed\n");
+    let frozen = |freeze: &str, thaw: &str, deadline: &str| {
+        let _ = fs::remove_file(path("hooks"));
+        let thaw = format!("{thaw}; echo thawed >> hooks");
+        let options = ["--rate", "1G", "--freeze", freeze, "--thaw", &thaw, "--deadline", deadline];
+        lun(folder.path(), "compact", &[&[IQN, "0"][..], &options].concat())
+    };
+    let hooks = || fs::read_to_string(path("hooks")).unwrap();
+    // At the deadline the guest is thawed, whether what hangs is the command that freezes or the daemon.
+    let process = daemon.child.id();
+    let (stop, go_on) = (format!("kill -STOP {process}"), format!("kill -CONT {process}"));
+    for (freeze, thaw) in [("sleep 300", "true"), (&stop, &go_on)] {
+        let begun = Instant::now();
+        let said = refused(frozen(freeze, thaw, "2s"));
+        // Far less than what hangs would take, and far more than a busy machine adds.
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}: {said}", begun.elapsed());
+        assert!(said.contains("2 s"), "{said}");
+        assert_eq!(hooks(), "thawed\n");
+    }
+    support::until(|| {
+        let asked = lun(folder.path(), "compact", &[IQN, "0", "--status", "--json"]).output().unwrap();
+        let state = serde_json::from_slice::<Value>(&asked.stdout).unwrap_or_default();
+        !matches!(state["state"].as_str(), Some("mapping" | "dropping" | "moving"))
+    });
+    let said = succeed(frozen("echo frozen >> hooks", "true", "60s"));
+    assert_eq!(hooks(), "frozen\nthawed\n");
     assert!(status(folder.path())["dropped"].as_u64().unwrap() > 0, "{said}");
     assert!(file_len(folder.path()) < before, "{said}");
     drop(initiator);
