@@ -15,7 +15,7 @@
 //!   renamed. A kill or power cut at any step leaves all points that were there.
 //! - What is restored is compared with the hashes of what was sent: damage is named, never given out.
 //! - No decision rests on the destination's clock, and no path in a file is followed.
-//! - Memory does not grow with the disk beyond 40 bytes for each 2 GiB and point of a chain.
+//! - Memory does not grow with the disk beyond 40 bytes for each 2 GiB, or 5 s of sending, and point of a chain.
 //!
 //! # Parts
 //!
@@ -26,6 +26,7 @@
 //! | [`Lease`], [`PointMount`] | one writer at a time; readers for which a prune waits |
 //! | [`run()`], [`Request`], [`Changed`] | one run |
 //! | `draft`, `journal`, `ship`, `seal` | its steps: files of an incomplete point, what is durable, units, the commit |
+//! | `underway`, `rhythm` | units side by side, when what was sent is recorded |
 //! | [`Catalogue`], [`Manifest`], [`PointId`] | which points there are |
 //! | `sidecar`, `history`, `leaf`, `skeleton` | hashes: of a point, through a chain, of 64 KiB, of all else |
 //! | [`restore()`], [`verify()`], [`prune()`] | the other verbs |
@@ -58,6 +59,7 @@ mod point_files;
 mod point_id;
 mod prune;
 mod restore;
+mod rhythm;
 mod run;
 mod seal;
 mod ship;
@@ -65,6 +67,7 @@ mod sidecar;
 mod skeleton;
 mod threads;
 mod time;
+mod underway;
 mod verify;
 
 pub use catalogue::{Catalogue, LINKS_MAX, Point};

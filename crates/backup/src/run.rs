@@ -9,10 +9,9 @@
 //! A kill between any two steps leaves the points that were there, and files whose names say that they are incomplete.
 
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
-use futures_util::stream::{FuturesOrdered, StreamExt};
 use lunway_block::{BlockDevice, BlockError, Buf, Extent, ExtentKind};
 use lunway_copy::Skipped;
 use lunway_file::Workers;
@@ -32,16 +31,16 @@ use crate::manifest::{Level, Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
 use crate::point_files::{lacks, open_disk};
+use crate::rhythm::Rhythm;
 use crate::seal::Sealing;
 use crate::ship::{Masks, Shared, Work, mask};
 use crate::threads::on;
+use crate::underway::Underway;
 
 /// Units under way at a time, 32 MiB of memory: enough for 10 Gbit/s at 20 ms.
 const IN_FLIGHT: usize = 32;
 /// Units whose map is asked for at a time: 1 GiB, as copies do.
 const WINDOW_UNITS: u32 = 1024;
-/// Bytes that are sent between two checkpoints: what a kill may cost, some seconds of a share.
-const CHECKPOINT_BYTES: u64 = 256 << 20;
 /// Units that one window of the journal announces: 64 GiB, so that changes scattered over a terabyte cost 16
 /// checkpoints.
 const ANNOUNCED: u32 = 65_536;
@@ -150,17 +149,6 @@ struct Run<'a> {
     notes: Vec<String>,
     /// Reason why it must be a full.
     full: Option<String>,
-}
-
-/// Units under way.
-type Running<'a> = FuturesOrdered<Pin<Box<dyn Future<Output = Result<(UnitLeaves, Counted)>> + 'a>>>;
-
-/// Waits for all units that are under way.
-async fn take_all(draft: &mut Draft, running: &mut Running<'_>) -> Result<()> {
-    while let Some(done) = running.next().await {
-        draft.take(done?)?;
-    }
-    Ok(())
 }
 
 /// Decision on what the new point is based on, and why.
@@ -401,7 +389,7 @@ impl Run<'_> {
         forced: &[Range<u64>],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Counted> {
-        let mut running = Running::new();
+        let mut running = Underway::default();
         let shipped = self.ship_windows(draft, forced, progress, &mut running).await;
         while running.next().await.is_some() {}
         shipped.map(|()| draft.counted)
@@ -412,48 +400,69 @@ impl Run<'_> {
         draft: &mut Draft,
         forced: &[Range<u64>],
         progress: &mut dyn FnMut(Progress),
-        running: &mut Running<'r>,
+        running: &mut Underway<'r>,
     ) -> Result<()> {
         let size = draft.shipment.size;
         let end = units(size);
         let mut at = draft.done();
         let announced = if draft.is_later_pass() { ANNOUNCED_LATER } else { ANNOUNCED };
-        let mut sent_at_checkpoint = draft.counted.sent;
+        let mut rhythm = Rhythm::new(draft.counted.sent, Instant::now());
         while let Some(first) = self.next_unit(draft, at, end, forced).await? {
             let last = (first + WINDOW_UNITS).min(end);
             let masks = self.masks(first..last, size, forced).await?;
             let shipment = Arc::clone(&draft.shipment);
             let works = on(&self.lanes.reads, move || shipment.plan(&masks)).await?;
             for work in works {
-                let due = draft.counted.sent - sent_at_checkpoint >= CHECKPOINT_BYTES;
-                let cancelled = (self.request.is_cancelled)();
-                if work.unit >= draft.until() || due || cancelled {
-                    take_all(draft, running).await?;
-                    let until = (work.unit + announced).min(end);
-                    draft.checkpoint(work.unit, until, &self.lanes).await?;
-                    sent_at_checkpoint = draft.counted.sent;
-                }
-                if cancelled {
+                if (self.request.is_cancelled)() {
+                    self.take(draft, running, &mut rhythm, 0, work.unit).await?;
+                    draft.checkpoint(work.unit, draft.until().max(work.unit), &self.lanes).await?;
                     return Err(BackupError::Cancelled);
                 }
-                if running.len() >= IN_FLIGHT
-                    && let Some(done) = running.next().await
-                {
-                    draft.take(done?)?;
+                self.take(draft, running, &mut rhythm, IN_FLIGHT - 1, work.unit).await?;
+                if work.unit >= draft.until() {
+                    let done = running.first().unwrap_or(work.unit);
+                    draft.checkpoint(done, (work.unit + announced).min(end), &self.lanes).await?;
+                    rhythm.made(draft.counted.sent, Instant::now());
                 }
                 let done = u64::from(work.unit) * UNIT;
                 progress(Progress { done, total: size, sent: draft.counted.sent });
-                running.push_back(Box::pin(self.unit(Arc::clone(&draft.shipment), work)));
+                let shipment = Arc::clone(&draft.shipment);
+                running.push(work.unit, self.unit(shipment, work));
             }
             at = last;
             progress(Progress { done: u64::from(at) * UNIT, total: size, sent: draft.counted.sent });
             if (self.request.is_cancelled)() {
-                take_all(draft, running).await?;
+                self.take(draft, running, &mut rhythm, 0, at).await?;
                 draft.checkpoint(at, draft.until().max(at), &self.lanes).await?;
                 return Err(BackupError::Cancelled);
             }
         }
-        take_all(draft, running).await
+        self.take(draft, running, &mut rhythm, 0, end).await?;
+        // A kill while the point is sealed costs nothing that was sent.
+        draft.checkpoint(end, end, &self.lanes).await
+    }
+
+    /// Waits until at most so many units are under way, and makes each checkpoint that falls due meanwhile; units from
+    /// `next` on have not begun. Those under way go on beside it: the last one has announced them.
+    async fn take(
+        &self,
+        draft: &mut Draft,
+        running: &mut Underway<'_>,
+        rhythm: &mut Rhythm,
+        under_way: usize,
+        next: u32,
+    ) -> Result<()> {
+        while running.len() > under_way
+            && let Some(done) = running.next().await
+        {
+            draft.take(done?)?;
+            if rhythm.is_due(draft.counted.sent, Instant::now()) {
+                let done = running.first().unwrap_or(next);
+                draft.checkpoint(done, draft.until().max(done), &self.lanes).await?;
+                rhythm.made(draft.counted.sent, Instant::now());
+            }
+        }
+        Ok(())
     }
 
     /// The first unit at or behind `at` that must be looked at.

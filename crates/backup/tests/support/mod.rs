@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lunway_backup::{
     BackupError, Catalogue, Change, Changed, ChangedRange, Folder, Guids, Holder, Lease, Level, Manifest,
-    Order, Outcome, PointId, Request, Target, restore, run,
+    Order, Outcome, PointId, Progress, Request, Target, restore, run,
 };
 use lunway_block::{BlockDevice, Buf, Durability, Permit, Zeroing};
 use lunway_copy::Skipped;
@@ -144,6 +144,7 @@ pub(crate) struct How<'a> {
     pub(crate) skipped: &'a Skipped,
     pub(crate) full: bool,
     pub(crate) is_cancelled: &'a (dyn Fn() -> bool + Sync),
+    pub(crate) bytes_per_second: Option<u64>,
     pub(crate) seed: u64,
 }
 
@@ -151,7 +152,15 @@ pub(crate) static NOTHING: std::sync::LazyLock<Skipped> = std::sync::LazyLock::n
 
 impl How<'static> {
     pub(crate) fn new(changed: Changed, seed: u64) -> Self {
-        Self { changed, state: None, skipped: &NOTHING, full: false, is_cancelled: &|| false, seed }
+        Self {
+            changed,
+            state: None,
+            skipped: &NOTHING,
+            full: false,
+            is_cancelled: &|| false,
+            bytes_per_second: None,
+            seed,
+        }
     }
 }
 
@@ -161,6 +170,17 @@ pub(crate) fn back_up(
     source: &dyn BlockDevice,
     epoch: u64,
     how: How<'_>,
+) -> Result<Outcome, BackupError> {
+    back_up_telling(folder, source, epoch, how, &mut |_| ())
+}
+
+/// The same with its progress.
+pub(crate) fn back_up_telling(
+    folder: &Arc<dyn Folder>,
+    source: &dyn BlockDevice,
+    epoch: u64,
+    how: How<'_>,
+    progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, BackupError> {
     let lease = Lease::take(&**folder, holder(how.seed), &|| false)?;
     let request = Request {
@@ -175,12 +195,12 @@ pub(crate) fn back_up(
         time: Some(1_700_000_000 + how.seed * 3600),
         full: how.full,
         rename_source: false,
-        bytes_per_second: None,
+        bytes_per_second: how.bytes_per_second,
         sample_bytes: 4 * MIB,
         seed: how.seed,
         is_cancelled: how.is_cancelled,
     };
-    block_on(run(folder, &lease, &guids(how.seed ^ 0x5eed), request, &mut |_| ()))
+    block_on(run(folder, &lease, &guids(how.seed ^ 0x5eed), request, progress))
 }
 
 /// A restore onto a device.
