@@ -5,10 +5,12 @@
 # is at the end of `unpack`. That takes half a minute where debootstrap and an initramfs generator take three.
 
 packages=(bash coreutils grep sed mawk findutils diffutils util-linux mount iproute2 kmod udev dmsetup busybox-static procps
-    libc-bin base-files base-passwd systemd login passwd open-iscsi multipath-tools e2fsprogs xfsprogs fio sg3-utils ddpt lsscsi nftables)
+    libc-bin base-files base-passwd systemd login passwd open-iscsi multipath-tools e2fsprogs xfsprogs fio sg3-utils ddpt lsscsi nftables
+    samba cifs-utils nfs-kernel-server quota)
 # Trees of the kernel's modules that are kept; the rest is ten times as much.
-modules=(crypto arch lib block fs/{ext4,jbd2,mbcache.ko,xfs,9p,fscache,netfs,nls,configfs,fuse,autofs} net/{9p,core,netfilter,ipv4,sched} drivers/virtio
-    drivers/{scsi,target,uio,md,nvdimm,dax,block/virtio_blk.ko,block/loop.ko,net/virtio_net.ko,net/net_failover.ko,char/virtio_console.ko,char/hw_random})
+modules=(crypto arch lib block fs/{ext4,jbd2,mbcache.ko,xfs,9p,fscache,netfs,nls,configfs,fuse,autofs,cifs,smb,nfs,nfsd,nfs_common,lockd,quota}
+    net/{9p,core,netfilter,ipv4,sched,sunrpc,dns_resolver} drivers/virtio
+    drivers/{scsi,target,uio,md,nvdimm,dax,block/virtio_blk.ko,block/loop.ko,net/virtio_net.ko,net/net_failover.ko,net/veth.ko,char/virtio_console.ko,char/hw_random})
 # In the order of their dependences, with those.
 boot_modules=(virtio_pci virtio_blk crc32c_generic ext4)
 
