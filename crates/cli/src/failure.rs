@@ -27,6 +27,17 @@ impl Failure {
         Self::Failed(error.into())
     }
 
+    /// The reason in one sentence, without secrets.
+    pub(crate) fn sentence(&self) -> String {
+        let sentence = match self {
+            Self::Usage(message) => message.clone(),
+            Self::Failed(error) => sentence(error),
+            Self::Output(error) => error.to_string(),
+            Self::Found(code) => format!("exit code {code}"),
+        };
+        harmless(&without_arguments_secrets(&sentence))
+    }
+
     /// Says it on standard error.
     pub(crate) fn report(&self) -> ExitCode {
         self.report_with("lunway --help")

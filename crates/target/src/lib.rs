@@ -65,8 +65,9 @@ pub use config::{
     PortalGroupState, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
-    DeviceReading, FailureMetrics, LunMetrics, LunReading, MemoryReading, MetricsSnapshot, OperationMetrics,
-    PortalReading, PrincipalMemoryReading, Rates, SessionReading, TaskManagementReading, WarningCount,
+    BackupPoint, BackupReading, BackupReport, DeviceReading, FailureMetrics, LunMetrics, LunReading,
+    MemoryReading, MetricsSnapshot, OperationMetrics, PortalReading, PrincipalMemoryReading, Rates,
+    SessionReading, TaskManagementReading, WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};

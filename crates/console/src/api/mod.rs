@@ -1,5 +1,6 @@
 //! The operations, one file for each kind of thing.
 
+mod backup;
 mod config;
 mod daemon;
 mod element;
@@ -19,6 +20,7 @@ pub(crate) fn routes() -> Vec<Route> {
         config::routes(),
         target::routes(),
         epoch::routes(),
+        backup::routes(),
         snapshot::routes(),
         portal::routes(),
         session::routes(),

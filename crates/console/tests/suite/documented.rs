@@ -72,6 +72,12 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
             json!({ "luns": [{ "target": TARGET, "lun": 6, "epoch": "0".repeat(31) + "1" }], "area": 1 << 20 }),
         ),
         ("GET", SNAPSHOTS, SNAPSHOTS.into(), none.clone()),
+        (
+            "POST",
+            "/v1/targets/{target}/luns/{lun}/backups",
+            format!("{target}/luns/6/backups"),
+            json!({ "destination": "/mnt/b", "error": "the destination is full" }),
+        ),
         ("GET", SNAPSHOT, "/v1/snapshots/SNAPSHOT".into(), none.clone()),
         ("DELETE", SNAPSHOT, "/v1/snapshots/SNAPSHOT".into(), none.clone()),
         (

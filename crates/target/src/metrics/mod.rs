@@ -3,12 +3,14 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Metrics`]: all sessions' counters, and those of sessions that are over |
+//! | `backup.rs` | backup runs, as their commands report them |
 //! | `counters.rs` | the counters of one session and logical unit |
 //! | `failure.rs` | why a device failed a command |
 //! | `session.rs` | a session's counters, as its connection uses them |
 //! | `prometheus.rs` | the text that Prometheus reads |
 //! | `rates.rs` | what two snapshots say about the time between them |
 
+mod backup;
 mod counters;
 mod failure;
 mod prometheus;
@@ -27,6 +29,8 @@ use serde::{Deserialize, Serialize};
 use crate::summary::{SessionSummary, SpaceReading};
 use crate::warning::WarningKind;
 
+use backup::Backups;
+pub use backup::{BackupPoint, BackupReading, BackupReport};
 pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
 use failure::Cause;
 pub use rates::Rates;
@@ -54,6 +58,7 @@ struct Inner {
     logins: u64,
     logins_refused: u64,
     snapshots_broken: u64,
+    backups: Backups,
     failure_log: BTreeMap<String, BTreeMap<(u16, Cause), FailureLog>>,
 }
 
@@ -84,6 +89,9 @@ pub struct MetricsSnapshot {
     pub chap_delayed: u64,
     /// Snapshots that were lost: their area full, failed or too slow.
     pub snapshots_broken: u64,
+    /// Backup runs of logical units, by destination.
+    #[serde(default)]
+    pub backups: Vec<BackupReading>,
     /// Memory for data in flight.
     #[serde(default)]
     pub memory: MemoryReading,
@@ -258,6 +266,17 @@ impl Metrics {
         self.lock().snapshots_broken += 1;
     }
 
+    /// A backup run of a logical unit has ended now, in seconds since 1970.
+    pub(crate) fn backup_ended(
+        &self,
+        target: &str,
+        lun: u16,
+        report: BackupReport,
+        now: u64,
+    ) -> BackupReading {
+        self.lock().backups.ended(target, lun, report, now)
+    }
+
     /// Returns `Some` if the failure of `count` commands by the device of a logical unit is to be logged now, with the
     /// number of those not logged since the last that was.
     fn logs_failure(&self, target: &str, lun: u16, cause: Cause, count: u64, now: Instant) -> Option<u64> {
@@ -279,6 +298,7 @@ impl Metrics {
     pub(crate) fn forget(&self, gone: impl Fn(&str, u16) -> bool) {
         let mut inner = self.lock();
         inner.luns.retain(|(target, lun), _| !gone(target, *lun));
+        inner.backups.forget(&gone);
         for (target, log) in &mut inner.failure_log {
             log.retain(|(lun, _), _| !gone(target, *lun));
         }
@@ -291,7 +311,7 @@ impl Metrics {
         let (mut luns, mut portals) = (inner.luns.clone(), inner.portals.clone());
         let all_published: Vec<_> = inner.sessions.iter().filter_map(Weak::upgrade).collect();
         let (logins, logins_refused) = (inner.logins, inner.logins_refused);
-        let snapshots_broken = inner.snapshots_broken;
+        let (snapshots_broken, backups) = (inner.snapshots_broken, inner.backups.readings());
         drop(inner);
         for lun in served {
             luns.entry(lun).or_default();
@@ -323,6 +343,7 @@ impl Metrics {
             chap_failures: 0,
             chap_delayed: 0,
             snapshots_broken,
+            backups,
             memory: MemoryReading::default(),
             devices: Vec::new(),
             warnings: Vec::new(),

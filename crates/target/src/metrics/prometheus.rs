@@ -3,7 +3,8 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    DeviceReading, LunMetrics, MemoryReading, MetricsSnapshot, OperationMetrics, PrincipalMemoryReading,
+    BackupPoint, BackupReading, DeviceReading, LunMetrics, MemoryReading, MetricsSnapshot, OperationMetrics,
+    PrincipalMemoryReading,
 };
 
 /// The name of a counted thing and how it is told apart from others of its kind.
@@ -12,6 +13,8 @@ type Labels<'a> = Vec<(&'a str, String)>;
 type Value = fn(&OperationMetrics) -> u64;
 /// Reads one size; `None`: the backing store does not tell.
 type Gauge = fn(&DeviceReading) -> Option<u64>;
+/// Reads one figure of a backup.
+type BackupFigure = fn(&BackupPoint) -> u64;
 /// Reads one counter of a principal's memory.
 type MemoryCounter = fn(&PrincipalMemoryReading) -> u64;
 
@@ -59,6 +62,7 @@ impl MetricsSnapshot {
             "Snapshots that were lost: their area full, failed or too slow.",
         );
         page.line("lunway_snapshots_broken_total", &[], self.snapshots_broken);
+        page.backups(&self.backups);
         page.memory(&self.memory);
         page.devices(&self.devices);
         page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
@@ -131,6 +135,46 @@ impl Page {
             self.family(name, "counter", help);
             for of in &memory.principals {
                 self.line(name, &labels(of), value(of));
+            }
+        }
+    }
+
+    /// Backup runs of logical units.
+    fn backups(&mut self, backups: &[BackupReading]) {
+        let labels = |of: &BackupReading| {
+            let (target, lun) = (of.target.clone(), of.lun.to_string());
+            vec![("target", target), ("lun", lun), ("destination", of.destination.clone())]
+        };
+        self.family("lunway_backup_runs_total", "counter", "Backup runs by their result.");
+        for of in backups {
+            for (result, count) in [("succeeded", of.succeeded), ("failed", of.failed)] {
+                let labels = [labels(of), vec![("result", result.to_owned())]].concat();
+                self.line("lunway_backup_runs_total", &labels, count);
+            }
+        }
+        let last = |of: &BackupReading| Some((of.last_success?, of.last_point.clone()?));
+        let points = || backups.iter().filter_map(|of| Some((labels(of), last(of)?)));
+        let name = "lunway_backup_last_success_timestamp_seconds";
+        self.family(name, "gauge", "End of the last backup run that made a point.");
+        for (labels, (time, _)) in points() {
+            self.line(name, &labels, time);
+        }
+        self.family("lunway_backup_last_duration_seconds", "gauge", "Duration of that run.");
+        for (labels, (_, point)) in points() {
+            self.line("lunway_backup_last_duration_seconds", &labels, point.seconds);
+        }
+        let figures: [(&str, &str, BackupFigure); 5] = [
+            ("full", "That run made a full backup.", |point| point.full.into()),
+            ("changed_bytes", "Bytes that differed.", |point| point.changed_bytes),
+            ("read_bytes", "Bytes that were read.", |point| point.read_bytes),
+            ("sent_bytes", "Bytes that were sent.", |point| point.sent_bytes),
+            ("stored_bytes", "Bytes that the point takes.", |point| point.stored_bytes),
+        ];
+        for (name, help, value) in figures {
+            let name = format!("lunway_backup_last_{name}");
+            self.family(&name, "gauge", help);
+            for (labels, (_, point)) in points() {
+                self.line(&name, &labels, value(&point));
             }
         }
     }
@@ -238,7 +282,9 @@ fn seconds(micros: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::counters::{Counters, Ending, Kind};
-    use super::super::{LunReading, MemoryReading, MetricsSnapshot, PrincipalMemoryReading};
+    use super::super::{
+        BackupPoint, BackupReading, LunReading, MemoryReading, MetricsSnapshot, PrincipalMemoryReading,
+    };
     use std::time::Duration;
 
     #[test]
@@ -258,6 +304,25 @@ mod tests {
             chap_failures: 4,
             chap_delayed: 2,
             snapshots_broken: 3,
+            backups: vec![BackupReading {
+                target: "t".to_owned(),
+                lun: 1,
+                destination: "/mnt/b".to_owned(),
+                succeeded: 4,
+                failed: 2,
+                last_success: Some(1_700_000_000),
+                last_point: Some(BackupPoint {
+                    point: "p".to_owned(),
+                    full: true,
+                    why: "it is the first".to_owned(),
+                    changed_bytes: 1,
+                    read_bytes: 2,
+                    sent_bytes: 3,
+                    stored_bytes: 4,
+                    seconds: 1.5,
+                }),
+                error: None,
+            }],
             memory: MemoryReading {
                 limit: 1 << 30,
                 used: 5 << 20,
@@ -274,10 +339,16 @@ mod tests {
             warnings: Vec::new(),
         };
         let page = snapshot.prometheus();
+        let backup = "target=\"t\",lun=\"1\",destination=\"/mnt/b\"";
         let labels = "target=\"a\\\"b\\\\c\",lun=\"3\"";
         for line in [
             "lunway_sessions 0".to_owned(),
             "lunway_logins_total{result=\"refused\"} 1".to_owned(),
+            format!("lunway_backup_runs_total{{{backup},result=\"failed\"}} 2"),
+            format!("lunway_backup_last_success_timestamp_seconds{{{backup}}} 1700000000"),
+            format!("lunway_backup_last_duration_seconds{{{backup}}} 1.5"),
+            format!("lunway_backup_last_full{{{backup}}} 1"),
+            format!("lunway_backup_last_sent_bytes{{{backup}}} 3"),
             "lunway_memory_bytes 5242880".to_owned(),
             "lunway_memory_waits_total 7".to_owned(),
             "lunway_principal_memory_bytes{principal=\"user:joe\"} 3145728".to_owned(),

@@ -69,7 +69,7 @@ use crate::chap_failures::ChapFailures;
 use crate::config::Config;
 use crate::isns::IsnsRegistrar;
 use crate::log_limit::{LogLimit, LogLimits};
-use crate::metrics::{MetricsSnapshot, WarningCount};
+use crate::metrics::{BackupReading, BackupReport, MetricsSnapshot, WarningCount};
 use crate::portal::{self, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Shared, Target};
@@ -396,6 +396,19 @@ impl Server {
             warnings: self.warning_counts(),
             ..self.changer.shared.metrics.snapshot(luns)
         }
+    }
+
+    /// A backup run of a logical unit has ended now, in seconds since 1970: its result is in the metrics from then on.
+    /// Returns all that is known of the runs into its destination.
+    pub fn backup_ended(
+        &self,
+        target: &str,
+        lun: u16,
+        report: BackupReport,
+        now: u64,
+    ) -> Result<BackupReading, ChangeError> {
+        self.of_lun(target, lun, |_| ())?;
+        Ok(self.changer.shared.metrics.backup_ended(target, lun, report, now))
     }
 
     /// Returns the number of warnings of each kind.

@@ -39,12 +39,12 @@ pub(super) struct Status {
     json: bool,
 }
 
-fn time(manifest: &Manifest) -> String {
+pub(super) fn time(manifest: &Manifest) -> String {
     manifest.time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string())
 }
 
 /// State of a point, by the notes and by the names of the files that are there.
-fn state(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> &'static str {
+pub(super) fn state(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> &'static str {
     let lacks = |name: &String| !names.contains(name);
     let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);
     if is_incomplete || notes.damage.iter().any(|damage| damage.point() == manifest.point) {
@@ -56,7 +56,7 @@ fn state(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> &'stati
     }
 }
 
-fn point_json(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Value {
+pub(super) fn point_json(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Value {
     json!({
         "point": manifest.point.to_string(),
         "generation": manifest.generation,
@@ -68,15 +68,17 @@ fn point_json(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Va
         "level": manifest.level,
         "virtual_bytes": manifest.virtual_bytes,
         "changed_bytes": manifest.changed_bytes,
+        "read_bytes": manifest.read_bytes,
         "sent_bytes": manifest.sent_bytes,
         "stored_bytes": manifest.file_bytes + manifest.leaves_bytes,
+        "skipped_bytes": manifest.skipped.iter().map(|skipped| skipped.bytes).sum::<u64>(),
         "file": manifest.disk_name(),
         "state": state(manifest, notes, names),
     })
 }
 
 /// Says what of a destination cannot be listed.
-fn warn(catalogue: &Catalogue) {
+pub(super) fn warn(catalogue: &Catalogue) {
     for (point, what) in catalogue.unreadable() {
         eprintln!("{}", terminal::clean(&format!("point {point} cannot be read: {what}")));
     }
@@ -162,6 +164,16 @@ impl Status {
                 "newest",
                 format!("{} of {}, {} of {links} files", newest.point, time(newest), newest.kind.name()),
             ),
+            (
+                "its run",
+                format!(
+                    "{} changed, {} read, {} sent",
+                    HumanSize(newest.changed_bytes),
+                    HumanSize(newest.read_bytes),
+                    HumanSize(newest.sent_bytes)
+                ),
+            ),
+            ("why", terminal::clean(&newest.why)),
             (
                 "verified",
                 verified.map_or_else(

@@ -3,6 +3,7 @@
 mod list;
 mod mount;
 mod prune;
+mod report;
 mod restore;
 mod run;
 mod served;
@@ -42,6 +43,7 @@ enum Action {
     Run(run::Run),
     List(list::List),
     Status(list::Status),
+    Report(report::Report),
     Verify(verify::Verify),
     Restore(restore::Restore),
     Mount(mount::Mount),
@@ -59,6 +61,7 @@ impl Backup {
             Action::Run(run) => run.run(),
             Action::List(list) => list.run(),
             Action::Status(status) => status.run(),
+            Action::Report(report) => report.run(),
             Action::Verify(verify) => verify.run(),
             Action::Restore(restore) => restore.run(),
             Action::Mount(mount) => mount.run(),
@@ -76,6 +79,11 @@ struct Destination {
 }
 
 impl Destination {
+    /// Its whole path, by which a daemon tells destinations apart.
+    fn written(&self) -> String {
+        self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone()).display().to_string()
+    }
+
     fn open(&self) -> Result<Arc<HostFolder>, Failure> {
         let shown = self.folder.display();
         let opened = HostFolder::open(&self.folder).with_context(|| {

@@ -95,6 +95,14 @@ struct Source<'a> {
     level: Level,
 }
 
+/// A run that made a point.
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) seconds: f64,
+    /// Milliseconds for which writes were held, of a LUN.
+    held_ms: Option<u64>,
+}
+
 fn in_context(failure: Failure, context: impl FnOnce() -> String) -> Failure {
     match failure {
         Failure::Failed(error) => Failure::Failed(error.context(context())),
@@ -157,20 +165,27 @@ impl Run {
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
         let outcome = done.map_err(|error| in_context(error, context))?;
-        self.print(&outcome, begun.elapsed().as_secs_f64(), None)
+        self.print(&Ended { outcome, seconds: begun.elapsed().as_secs_f64(), held_ms: None })
+    }
+
+    /// A logical unit of a running daemon, which hears of the result.
+    fn run_served(&self, lun: LunName) -> Result<(), Failure> {
+        let daemon = DaemonAddress::on(self.socket.clone());
+        let result = self.back_up_served(&daemon, lun.clone());
+        served::report(&daemon, &lun, &self.destination.written(), &result);
+        self.print(&result?)
     }
 
     /// A logical unit of a running daemon, as it is at one instant.
-    fn run_served(&self, lun: LunName) -> Result<(), Failure> {
+    fn back_up_served(&self, daemon: &DaemonAddress, lun: LunName) -> Result<Ended, Failure> {
         let folder: Arc<dyn Folder> = self.destination.open_private()?;
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let runtime = BlockingRuntime::new()?;
-        let daemon = DaemonAddress::on(self.socket.clone());
         let begun = Instant::now();
         let name = served::source_name(&lun);
-        let (frozen, changed) = Frozen::make(&daemon, lun, &*folder, (self.area, &self.freezing), &runtime)?;
+        let (frozen, changed) = Frozen::make(daemon, lun, &*folder, (self.area, &self.freezing), &runtime)?;
         let source = Source {
             device: &frozen.client,
             name: name.clone(),
@@ -188,7 +203,7 @@ impl Run {
         // Before the lease is given back: the destination's list of epochs is changed.
         frozen.end();
         drop(lease);
-        self.print(&done?, begun.elapsed().as_secs_f64(), Some(held_ms))
+        Ok(Ended { outcome: done?, seconds: begun.elapsed().as_secs_f64(), held_ms: Some(held_ms) })
     }
 
     fn make_point(
@@ -227,7 +242,8 @@ impl Run {
         done.map_err(failed)
     }
 
-    fn print(&self, outcome: &Outcome, seconds: f64, held_ms: Option<u64>) -> Result<(), Failure> {
+    fn print(&self, ended: &Ended) -> Result<(), Failure> {
+        let Ended { outcome, seconds, held_ms } = ended;
         let manifest = &outcome.manifest;
         if self.json {
             return terminal::print_json(&json!({

@@ -5,11 +5,13 @@
 //! 3. It is asked what changed between the newest point's epoch and this one.
 //! 4. The snapshot is read over NBD. It lasts as long as that connection.
 //! 5. When the point is sealed, the older epochs are released.
+//! 6. The daemon hears of the result, which its metrics show.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level};
+use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level, PointKind};
 use lunway_console::{Method, path_part};
 use lunway_nbd::NbdClient;
 use lunway_track::EpochId;
@@ -17,6 +19,7 @@ use lunway_vhdx_device::random_guids;
 use serde_json::{Value, json};
 
 use super::failed;
+use super::run::Ended;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
 use crate::device::BlockingRuntime;
@@ -26,6 +29,9 @@ use crate::terminal;
 
 /// The word before the name of a logical unit.
 const PREFIX: &str = "lun:";
+
+/// Time after which a daemon is told nothing more: it answers at once, and one that hangs delays no end.
+const TOLD_WITHIN: Duration = Duration::from_millis(500);
 
 /// A logical unit, frozen for one run.
 pub(super) struct Frozen<'a> {
@@ -143,6 +149,34 @@ impl<'a> Frozen<'a> {
             // The next run does it.
             error.report();
         }
+    }
+}
+
+/// Tells the daemon how a run has ended. A daemon that cannot be told does not change that.
+pub(super) fn report(
+    daemon: &DaemonAddress,
+    lun: &LunName,
+    destination: &str,
+    result: &Result<Ended, Failure>,
+) {
+    let report = match result {
+        Ok(Ended { outcome, seconds, .. }) => json!({ "destination": destination, "point": {
+            "point": outcome.manifest.point.to_string(),
+            "full": outcome.manifest.kind == PointKind::Full,
+            "why": outcome.manifest.why,
+            "changed_bytes": outcome.manifest.changed_bytes,
+            "read_bytes": outcome.manifest.read_bytes,
+            "sent_bytes": outcome.manifest.sent_bytes,
+            "stored_bytes": outcome.stored_bytes(),
+            "seconds": seconds,
+        } }),
+        Err(failure) => json!({ "destination": destination, "error": failure.sentence() }),
+    };
+    let told =
+        daemon.ask_within(Some(TOLD_WITHIN), Method::POST, &format!("{}/backups", path(lun)), Some(&report));
+    if let (Ok(_), Err(Failure::Failed(error))) = (result, told) {
+        let why = terminal::clean(&format!("{error:#}"));
+        eprintln!("the daemon's metrics lack this run: {why}");
     }
 }
 

@@ -1,0 +1,253 @@
+//! `lunway backup report`: what the runs into a destination have done, as a page.
+
+use std::collections::HashSet;
+
+use clap::Args;
+use lunway_backup::{Catalogue, Folder, HostFolder, Manifest, Notes, PointKind};
+use lunway_block::size::HumanSize;
+use lunway_report::chart::{Bar, Tone, bars};
+use lunway_report::{
+    Block, Card, Cell, Column, Conclusion, Document, Grid, Mark, Row, Section, Tile, VerdictTone, environment,
+};
+use serde_json::{Value, json};
+
+use super::list::{point_json, state, time, warn};
+use super::{Destination, catalogue, failed, points};
+use crate::failure::Failure;
+use crate::output::Files;
+use crate::terminal;
+
+/// Bars of one chart: the newest runs, a month of nights. More would not be told apart.
+const BARS_MAX: usize = 31;
+
+/// Reads one figure of a run.
+type Figure = fn(&Manifest) -> u64;
+
+/// Report what each run read, sent and stored, and why it was a full backup or an increment
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup report /mnt/share/server1
+  lunway backup report /mnt/share/server1 --html-file server1.html    # a page")]
+pub(super) struct Report {
+    #[command(flatten)]
+    destination: Destination,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs into a destination, as far as its points tell.
+struct Runs {
+    name: String,
+    catalogue: Catalogue,
+    notes: Notes,
+    names: HashSet<String>,
+}
+
+impl Report {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        self.files.check(&[])?;
+        let folder = self.destination.open()?;
+        let runs = Runs::of(&folder)?;
+        warn(&runs.catalogue);
+        self.files.write(|| runs.text(), || runs.json(), || lunway_report::html(&runs.document()))
+    }
+}
+
+fn stored(manifest: &Manifest) -> u64 {
+    manifest.file_bytes + manifest.leaves_bytes
+}
+
+impl Runs {
+    fn of(folder: &HostFolder) -> Result<Self, Failure> {
+        let catalogue = catalogue(folder)?;
+        // The first run may still be under way, or have been stopped.
+        if catalogue.incomplete() == 0 {
+            points(folder)?;
+        }
+        let notes = Notes::load(folder).map_err(failed)?;
+        let names = folder.names().map_err(Failure::failed)?.into_iter().collect();
+        Ok(Self { name: folder.show(""), catalogue, notes, names })
+    }
+
+    /// The points, the oldest first.
+    fn points(&self) -> impl DoubleEndedIterator<Item = &Manifest> {
+        self.catalogue.points().iter().map(|point| &point.manifest)
+    }
+
+    fn sum(&self, bytes: Figure) -> u64 {
+        self.points().map(bytes).sum()
+    }
+
+    fn damage(&self) -> usize {
+        self.notes.damage.len() + self.catalogue.unreadable().len()
+    }
+
+    fn text(&self) -> String {
+        let size = |bytes: u64| HumanSize(bytes).to_string();
+        let rows: Vec<_> = self
+            .points()
+            .map(|manifest| {
+                [
+                    manifest.point.to_string(),
+                    time(manifest),
+                    manifest.kind.name().to_owned(),
+                    size(manifest.changed_bytes),
+                    size(manifest.read_bytes),
+                    size(manifest.sent_bytes),
+                    size(stored(manifest)),
+                    terminal::clean(&manifest.why),
+                ]
+            })
+            .collect();
+        let headings = ["POINT", "TIME", "KIND", "CHANGED", "READ", "SENT", "STORED", "WHY"];
+        let mut text = terminal::table(headings, &rows, "no point yet");
+        for sentence in self.verdicts().into_iter().map(|verdict| verdict.text).chain(self.warnings()) {
+            text += &format!("\n{}", terminal::clean(&sentence));
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "folder": self.name,
+            "points": self.points().map(|point| point_json(point, &self.notes, &self.names)).collect::<Vec<_>>(),
+            "read_bytes": self.sum(|point| point.read_bytes),
+            "sent_bytes": self.sum(|point| point.sent_bytes),
+            "stored_bytes": self.sum(stored),
+            "incomplete": self.catalogue.incomplete(),
+            "damage": self.damage(),
+        })
+    }
+
+    /// What is known of the points being whole.
+    fn verdicts(&self) -> Vec<Conclusion> {
+        let (text, tone) = match self.points().rev().find(|point| self.notes.verified.contains(&point.point))
+        {
+            _ if self.damage() > 0 => (
+                format!("{} damaged parts are known: `lunway backup verify` names them.", self.damage()),
+                VerdictTone::Bad,
+            ),
+            Some(point) => {
+                (format!("Point {} of {} is verified.", point.point, time(point)), VerdictTone::Good)
+            }
+            None => ("No point is verified: `lunway backup verify`.".to_owned(), VerdictTone::Unknown),
+        };
+        vec![Conclusion { text, tone }]
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let incomplete = (self.catalogue.incomplete() > 0)
+            .then(|| "One more point is incomplete: the next run continues it.".to_owned());
+        let unreadable = self.catalogue.unreadable().iter();
+        unreadable
+            .map(|(point, what)| format!("Point {point} cannot be read: {what}."))
+            .chain(incomplete)
+            .collect()
+    }
+
+    fn document(&self) -> Document {
+        let source = self.catalogue.newest().map_or("no point yet", |newest| &newest.source);
+        let mut document = Document::new("backup", "Backups", format!("{source} in {}", self.name));
+        document.verdicts = self.verdicts();
+        document.warnings = self.warnings();
+        document.tiles = self.tiles();
+        document.sections = vec![self.charts(), self.tables()];
+        document.environment = environment();
+        document.results = self.json();
+        document
+    }
+
+    fn tiles(&self) -> Vec<Tile> {
+        let fulls = self.points().filter(|point| point.kind == PointKind::Full).count();
+        let count = self.points().count();
+        let tile = |what: &str, value: String, of: String| Tile {
+            what: what.to_owned(),
+            value,
+            unit: String::new(),
+            of,
+        };
+        let newest = self.catalogue.newest();
+        vec![
+            tile("Points", count.to_string(), format!("{fulls} of them full")),
+            tile("Stored", HumanSize(self.sum(stored)).to_string(), "all points".to_owned()),
+            tile("Sent", HumanSize(self.sum(|point| point.sent_bytes)).to_string(), "all points".to_owned()),
+            tile(
+                "Newest point",
+                newest.map_or_else(|| "–".to_owned(), |newest| HumanSize(newest.sent_bytes).to_string()),
+                newest.map_or_else(|| "no point yet".to_owned(), |newest| format!("sent, {}", time(newest))),
+            ),
+        ]
+    }
+
+    /// The newest runs, a bar each.
+    fn charts(&self) -> Section {
+        let all: Vec<&Manifest> = self.points().collect();
+        let newest = &all[all.len().saturating_sub(BARS_MAX)..];
+        let mut section = Section::new("Newest runs");
+        let figures: [(&str, Tone, Figure); 3] = [
+            ("Read", Tone::Read, |point| point.read_bytes),
+            ("Sent", Tone::Write, |point| point.sent_bytes),
+            ("Stored", Tone::Write, stored),
+        ];
+        for (title, tone, bytes) in figures {
+            let bar = |point: &&Manifest| Bar {
+                label: format!("{} {}", time(point), point.kind.name()),
+                value: bytes(point) as f64 / 1e6,
+                tone,
+            };
+            section.blocks.push(Block::Chart(Card {
+                title: title.to_owned(),
+                detail: "MB, by run".to_owned(),
+                svg: bars("MB", &newest.iter().map(bar).collect::<Vec<_>>()),
+                wide: false,
+            }));
+        }
+        section
+    }
+
+    /// The newest first, in two tables: figures, and words. One with both is too broad for a phone.
+    fn tables(&self) -> Section {
+        let figure = |name: &str| Column::figures(name, "");
+        let mut figures = Grid::new(vec![
+            Column::words("Time"),
+            Column::words("Point").wide_only(),
+            figure("Changed").wide_only(),
+            figure("Read"),
+            figure("Sent"),
+            figure("Stored"),
+            figure("Left out").wide_only(),
+        ]);
+        figures.caption =
+            "Stored: data in blocks of 1 MiB, and hashes. A merged point has the figures of its own run."
+                .into();
+        let mut words = Grid::new(["Time", "Kind", "State", "Why"].map(Column::words).into());
+        for manifest in self.points().rev() {
+            let size = |bytes: u64| Cell::from(HumanSize(bytes).to_string());
+            let state = state(manifest, &self.notes, &self.names);
+            let tone = match state {
+                "damaged" => VerdictTone::Bad,
+                "verified" => VerdictTone::Good,
+                _ => VerdictTone::Even,
+            };
+            figures.rows.push(Row::new([
+                Cell::from(time(manifest)),
+                Cell::from(manifest.point.to_string()),
+                size(manifest.changed_bytes),
+                size(manifest.read_bytes),
+                size(manifest.sent_bytes),
+                size(stored(manifest)),
+                size(manifest.skipped.iter().map(|skipped| skipped.bytes).sum()),
+            ]));
+            words.rows.push(Row::new([
+                Cell::from(time(manifest)),
+                Cell::from(manifest.kind.name()),
+                Cell::marked(state, Mark::Verdict(tone)),
+                Cell::from(manifest.why.clone()),
+            ]));
+        }
+        let mut section = Section::new("All points");
+        section.blocks = vec![Block::Table(figures), Block::Table(words)];
+        section
+    }
+}
