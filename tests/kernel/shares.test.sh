@@ -142,8 +142,8 @@ suffer() { # KIND FIRST: of the incidents
     local number incident status before calm sent=0 stopped=0
     kind=$1 folder=/mnt/client/$1/db
     head -c $((disk_ranges << 19)) /dev/urandom >/tmp/disk
-    must "$kind: a client has mounted the share" mount_share "$kind" client
-    must "$kind: another one, too" mount_share "$kind" other
+    must "$kind: a client has mounted the share" within 60 mount_share "$kind" client
+    must "$kind: another one, too" within 60 mount_share "$kind" other
     must "$kind: the folder is made" mkdir "$folder"
     must "$kind: a full backup" backup
     note_points
