@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 
 use daemon::{Daemon, lun, refused};
 use initiator::Initiator;
-use lunway_console::{Client, Endpoint};
+use lunway_backup::{Epochs, HostFolder};
+use lunway_console::{Client, Endpoint, Method};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{IQN, PATIENCE, Running, assert_same_bytes, finish, lunway, succeed};
 
 const SIZE: u64 = 256 << 20;
@@ -522,6 +523,27 @@ fn kills_of_the_command_and_of_the_daemon_leave_no_bad_point_and_nothing_behind(
     let left: Vec<_> =
         fs::read_dir(folder.join("state")).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(!left.iter().any(|name| name.to_str().unwrap().starts_with("snapshot-")), "{left:?}");
+}
+
+#[test]
+fn an_epoch_that_is_closed_for_a_killed_run_when_the_next_one_has_begun_is_released() {
+    let folder = folder();
+    let folder = folder.path();
+    let daemon = Daemon::start(folder);
+    fill(&daemon, 2);
+    // The killed run had noted it, and asked for it: the daemon does not have it yet.
+    let late = "1".repeat(32);
+    let destination = HostFolder::open(&folder.join("one")).unwrap();
+    Epochs { closed: vec![late.clone()] }.store(&destination).unwrap();
+    let mut next = backup(folder, 0, &["one", "--limit", "4M"]).spawn().unwrap();
+    support::until(|| epochs(folder).len() == 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = Client::new(Endpoint::Unix(folder.join("api.sock")));
+    let orders = json!({ "luns": [{ "target": IQN, "lun": 0, "epoch": late }] });
+    runtime.block_on(client.call(Method::POST, "/v1/snapshots", Some(&orders))).unwrap();
+    assert!(next.try_wait().unwrap().is_none(), "the run is under way");
+    assert!(next.wait().unwrap().success());
+    assert_eq!(epochs(folder).len(), 1, "only the newest point's");
 }
 
 #[test]

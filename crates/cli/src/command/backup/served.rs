@@ -145,7 +145,7 @@ impl<'a> Frozen<'a> {
         drop(client);
         // It ends with the connection, too.
         let _ = daemon.ask(Method::DELETE, &format!("/v1/snapshots/{name}"), None);
-        if let Err(error) = release_old(daemon, &lun, folder) {
+        if let Err(error) = release_old(daemon, &lun, folder, Missing::Forgotten) {
             // The next run does it.
             error.report();
         }
@@ -188,7 +188,7 @@ fn range(range: &Value) -> Option<ChangedRange> {
 
 /// Names the epoch that is to be closed, and notes it at the destination.
 fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Result<String, Failure> {
-    release_old(daemon, lun, folder)?;
+    release_old(daemon, lun, folder, Missing::Kept)?;
     let random = random_guids().context("asking for random numbers")?.next().to_digits();
     let id = EpochId(random.to_be_bytes()).to_string();
     let mut epochs = Epochs::load(folder).map_err(failed)?;
@@ -197,8 +197,21 @@ fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Re
     Ok(id)
 }
 
+/// What becomes of the name of an epoch that the daemon does not have. It was released, or never closed; or it is about
+/// to be, if the run that asked for it was killed a moment ago. That is over when another run has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Kept,
+    Forgotten,
+}
+
 /// Releases the epochs that were closed for the destination, but for the newest point's.
-fn release_old(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Result<(), Failure> {
+fn release_old(
+    daemon: &DaemonAddress,
+    lun: &LunName,
+    folder: &dyn Folder,
+    missing: Missing,
+) -> Result<(), Failure> {
     let catalogue = Catalogue::load(folder).map_err(failed)?;
     let newest = catalogue.newest().and_then(|newest| newest.epoch.clone());
     let mut epochs = Epochs::load(folder).map_err(failed)?;
@@ -207,8 +220,8 @@ fn release_old(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Re
         if Some(epoch) == newest.as_ref() || epoch.parse::<EpochId>().is_err() {
             continue;
         }
-        // One that is not there was released, or never closed.
         match daemon.call(Method::DELETE, &format!("{}/epochs/{epoch}", path(lun)), None)? {
+            Err((404 | 422, _)) if missing == Missing::Kept => {}
             Ok(_) | Err((404 | 422, _)) => epochs.closed.retain(|closed| closed != epoch),
             Err((_, why)) => return Err(Failure::failed(anyhow!("releasing epoch {epoch}: {why}"))),
         }
