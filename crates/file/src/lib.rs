@@ -14,6 +14,7 @@
 //! | [`FileDevice`] | the device: which way each operation goes |
 //! | [`FileOptions`], [`FileOpenError`] | opening, locking, what the file is |
 //! | [`Container`] | files that are not raw data, and so are refused unless they are named as it |
+//! | [`CachedReads`] | the same inline reads for devices that are made of files in another way |
 //! | `transfer` | bytes in and out by system calls |
 //! | `space` | holes: punching, zeroing, mapping |
 //! | `handle` | descriptors, and closing them |
@@ -28,6 +29,7 @@
 //! | `collector` | who takes completions from a ring: a task of the caller's runtime, else a thread |
 
 mod answer;
+mod cached_reads;
 mod collector;
 mod container;
 mod device;
@@ -46,6 +48,7 @@ mod transfer;
 mod workers;
 mod write_back;
 
+pub use cached_reads::CachedReads;
 pub use container::Container;
 pub use device::FileDevice;
 pub use handle::Closed;

@@ -330,14 +330,14 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Fi
     };
     let regular = kind == FileType::RegularFile;
     let device = if regular { stat.st_dev } else { stat.st_rdev };
-    let inline_max = inline_max(Queue::of(device).number("nr_requests"));
+    let inline_max = inline_max_of(device);
     let handle = Handle::new(file, options.read_only, placement);
     let (file, closed) = handle.map_err(|source| FileOpenError::Io { path: path.to_owned(), source })?;
     let alignment = alignment as usize;
     Ok(Opened { file, closed, geometry, regular, alignment, ring, inline_max, device })
 }
 
-fn placement(file: BorrowedFd<'_>, kind: FileType) -> Placement {
+pub(crate) fn placement(file: BorrowedFd<'_>, kind: FileType) -> Placement {
     if kind == FileType::BlockDevice {
         return Placement::Local;
     }
@@ -346,6 +346,11 @@ fn placement(file: BorrowedFd<'_>, kind: FileType) -> Placement {
         Ok(kind) if LOCAL_FILE_SYSTEMS.contains(&kind) => Placement::Local,
         _ => Placement::Remote,
     }
+}
+
+/// Operations under way above which none is tried inline on a disk, by the length of its queue.
+pub(crate) fn inline_max_of(device: u64) -> usize {
+    inline_max(Queue::of(device).number("nr_requests"))
 }
 
 /// Operations under way above which none is tried inline. A read with `RWF_NOWAIT` starts read-ahead for what is not

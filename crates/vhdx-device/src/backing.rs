@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use lunway_block::{BlockDevice, BlockError, Bytes, Durability, Io, Zeroing};
+use lunway_file::{CachedReads, ThreadPool};
 use lunway_vhdx::Storage;
 
 /// Backing store of a VHDX.
@@ -21,6 +22,14 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
+    /// Returns `true` if a read of `len` bytes should be tried inline.
+    pub(crate) fn is_worth_a_try(&self, len: usize, reads: &ThreadPool) -> bool {
+        match self {
+            Self::File(file) => file.cached_reads.is_worth_a_try(len, reads),
+            Self::Device(_) => false,
+        }
+    }
+
     pub(crate) fn device(device: Arc<dyn BlockDevice>) -> Self {
         Self::Device(Bytes::new(device))
     }
@@ -35,6 +44,7 @@ impl From<File> for Backing {
 /// A file with the engine's lock, which all of its handles share.
 pub(crate) struct Locked {
     file: File,
+    cached_reads: CachedReads,
     /// Faults that tests inject.
     #[cfg(test)]
     pub(crate) faults: Arc<crate::failing::Faults>,
@@ -43,6 +53,7 @@ pub(crate) struct Locked {
 impl Locked {
     fn new(file: File) -> Self {
         Self {
+            cached_reads: CachedReads::of(&file),
             file,
             #[cfg(test)]
             faults: Arc::default(),
@@ -57,6 +68,7 @@ impl Locked {
     /// Another file that belongs to the same device.
     pub(crate) fn with(&self, file: File) -> Self {
         Self {
+            cached_reads: CachedReads::of(&file),
             file,
             #[cfg(test)]
             faults: Arc::clone(&self.faults),
@@ -91,6 +103,11 @@ impl Storage for Locked {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.step()?;
         Storage::read_at(&self.file, offset, buf)
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        // Tests count the calls that may fail.
+        !cfg!(test) && self.cached_reads.read(&self.file, offset, buf)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -164,6 +181,14 @@ impl Storage for Backing {
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        match self {
+            Self::File(file) => file.read_now(offset, buf),
+            // Whoever waits for another device has a thread.
+            Self::Device(_) => false,
+        }
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {

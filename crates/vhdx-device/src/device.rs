@@ -57,8 +57,8 @@ fn remedy(refused: &lunway_vhdx::VhdxOpenError) -> &'static str {
 ///
 /// - **No parent is written**: a file that others were made on is opened for reading alone.
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
-/// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A
-///   write that allocates waits for others of the same block alone.
+/// - **Never blocks the caller**: reads of what is cached are answered inline, where a local file system promises not to
+///   wait; everything else is done on threads of its own, 16 for reads and 16 for writes at most. A write that allocates waits for others of the same block alone.
 /// - **Written back in the background**, so that a flush has little left to do, as raw files are: writes wait for room
 ///   in the page cache, those of the host first that has most of it.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
@@ -80,7 +80,7 @@ pub struct VhdxDevice {
 pub(crate) struct Inner {
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
-    /// Operations share it, on their threads.
+    /// Operations share it.
     pub(crate) state: RwLock<ChainState>,
     /// All but the size, which may change.
     geometry: Geometry,
@@ -325,6 +325,18 @@ impl Inner {
         }
     }
 
+    /// Fills `buf` if the page cache has all of it, and nobody is waited for.
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let Ok(state) = self.state.try_read() else { return false };
+        let ChainState::Open(chain) = &*state else { return false };
+        let file = chain.disks()[0].storage();
+        let done = file.is_worth_a_try(buf.len(), &self.workers.reads) && chain.read_now(offset, buf);
+        if done {
+            self.operations.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
     /// Says once that the disk takes no writes any more, and how it does again.
     fn tell_of_a_failure(&self, chain: &Chain<Backing>) {
         let Some(why) = chain.disks().first().and_then(Disk::why_failed) else { return };
@@ -524,6 +536,7 @@ impl BlockDevice for VhdxDevice {
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Result<Buf, BlockError>> {
         match self.inner.geometry().check(offset, buf.len() as u64) {
+            Ok(()) if !buf.is_empty() && self.inner.read_now(offset, &mut buf) => Io::ok(buf),
             Ok(()) if !buf.is_empty() => self.on(
                 |workers| &workers.reads,
                 move |inner| {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::cells::{CELL, Cells};
 use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, SegmentSource, Stop, WritePlan};
 use crate::error::{DiskError, VhdxOpenError};
 use crate::format::GuidSource;
@@ -33,6 +34,7 @@ pub struct Chain<S> {
     disks: Vec<Disk<S>>,
     /// The files, where they were opened by name.
     paths: Vec<PathBuf>,
+    cells: Cells,
 }
 
 /// A piece of the extent map.
@@ -142,7 +144,7 @@ impl<S: Storage> Chain<S> {
         }
         match disks.is_empty() {
             true => Err(VhdxOpenError::Chain("has no file".into())),
-            false => Ok(Self { disks, paths: Vec::new() }),
+            false => Ok(Self { cells: Cells::new(disks.len()), disks, paths: Vec::new() }),
         }
     }
 
@@ -175,12 +177,18 @@ impl<S: Storage> Chain<S> {
 
     /// Fills `buf` from `offset`.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
-        self.read_level(0, offset, buf)
+        self.read_level(0, offset, buf, Patience::Waits).map(drop)
+    }
+
+    /// Fills `buf` from `offset` if that waits for nothing. `false`: it would wait, or fail, and what is in `buf` is not
+    /// to be used.
+    pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.read_level(0, offset, buf, Patience::None).unwrap_or(false)
     }
 
     /// Fills `buf` with what the parent has at `offset`.
     pub fn read_parent_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
-        self.read_level(1, offset, buf)
+        self.read_level(1, offset, buf, Patience::Waits).map(drop)
     }
 
     /// Writes all of `data` at `offset`.
@@ -325,39 +333,100 @@ impl<S: Storage> Chain<S> {
         Ok(())
     }
 
-    fn read_level(&self, level: usize, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+    /// Fills `buf` with what a disk and those below it have; `false` only without waiting.
+    fn read_level(
+        &self,
+        level: usize,
+        offset: u64,
+        buf: &mut [u8],
+        patience: Patience,
+    ) -> Result<bool, DiskError> {
         let disk = self.disks.get(level).ok_or(DiskError::NoParent(offset))?;
         // A parent may be smaller than its child: behind its end there is nothing.
         let there = disk.parameters().disk_size.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (buf, behind) = if level == 0 { (buf, &mut [][..]) } else { buf.split_at_mut(there) };
         behind.fill(0);
         if buf.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let mut plan = ReadPlan::default();
-        resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan))
-            .map_err(|error| error.at(offset))?;
-        let mut result = Ok(());
+        let found = patience.resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan));
+        if !found.map_err(|error| error.at(offset))? {
+            return Ok(false);
+        }
+        let mut result = Ok(true);
         let mut at = 0;
         for segment in plan.segments() {
             let piece = &mut buf[at..at + segment.len as usize];
-            let read = match segment.source {
-                SegmentSource::File(from) => disk.storage.read_at(from, piece).map_err(|error| {
-                    // What of the piece is there still.
-                    let there = disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(segment.len));
-                    DiskError::storage("reading")(error).at(offset + at as u64 + there)
-                }),
-                SegmentSource::Parent => self.read_level(level + 1, offset + at as u64, piece),
-                SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
+            let read = match (segment.source, patience) {
+                (SegmentSource::File(from), Patience::Waits) => {
+                    let read = disk.storage.read_at(from, piece).map_err(|error| {
+                        // What of the piece is there still.
+                        let there =
+                            disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(segment.len));
+                        DiskError::storage("reading")(error).at(offset + at as u64 + there)
+                    });
+                    read.map(|()| true)
+                }
+                (SegmentSource::File(from), Patience::None) => Ok(disk.storage.read_now(from, piece)),
+                (SegmentSource::Parent, _) => self.read_below(level, offset + at as u64, piece, patience),
+                (SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten, _) => {
                     piece.fill(0);
-                    Ok(())
+                    Ok(true)
                 }
             };
-            result = result.and(read);
+            // All that can be read is, and the first error counts.
+            result = result.and_then(|before| read.map(|now| before && now));
+            if patience == Patience::None && !matches!(result, Ok(true)) {
+                break;
+            }
             at += segment.len as usize;
         }
         disk.end_read(&mut plan);
         result
+    }
+
+    /// Fills `buf` with what the disks below one have; those that have nothing there are not asked.
+    fn read_below(
+        &self,
+        level: usize,
+        mut offset: u64,
+        mut buf: &mut [u8],
+        patience: Patience,
+    ) -> Result<bool, DiskError> {
+        while !buf.is_empty() {
+            let len = (CELL - offset % CELL).min(buf.len() as u64) as usize;
+            let (piece, rest) = buf.split_at_mut(len);
+            let Some(next) = self.next_level(level, offset, patience)? else { return Ok(false) };
+            if !self.read_level(next, offset, piece, patience)? {
+                return Ok(false);
+            }
+            (offset, buf) = (offset + len as u64, rest);
+        }
+        Ok(true)
+    }
+
+    /// The first disk below one that has anything of the cell at `offset`, or the last one; `None`: that is not known
+    /// without waiting.
+    fn next_level(&self, level: usize, offset: u64, patience: Patience) -> Result<Option<usize>, DiskError> {
+        let last = self.disks.len() - 1;
+        if level + 1 >= last {
+            return Ok(Some(level + 1));
+        }
+        let cell = offset / CELL;
+        if let Some(next) = self.cells.next(cell, level) {
+            return Ok(Some(next.unwrap_or(last)));
+        }
+        let mut having = Vec::new();
+        for (parent, disk) in self.disks.iter().enumerate().take(last).skip(1) {
+            match patience.has_any(disk, cell * CELL)? {
+                Some(true) => having.push(parent),
+                Some(false) => {}
+                None => return Ok(None),
+            }
+        }
+        self.cells.learn(cell, &having);
+        Ok(Some(having.into_iter().find(|parent| *parent > level).unwrap_or(last)))
     }
 
     fn map_level(
@@ -449,6 +518,48 @@ fn with_pages<S: Storage, T>(disk: &Disk<S>, mut ask: impl FnMut() -> Result<T, 
             Err(Stop::Needs(need @ Need::Page(_))) => disk.provide(need).map_err(Stop::Failed)?,
             answer => return answer,
         }
+    }
+}
+
+/// Time that a reader has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Waits for the storage.
+    Waits,
+    /// Waits for nothing.
+    None,
+}
+
+impl Patience {
+    /// Asks until nothing is needed any more; `false`: without waiting nothing comes of it.
+    fn resolved<S: Storage>(
+        self,
+        disk: &Disk<S>,
+        mut ask: impl FnMut() -> Result<(), Stop>,
+    ) -> Result<bool, DiskError> {
+        match self {
+            Self::Waits => resolved(disk, ask).map(|()| true),
+            Self::None => match ask() {
+                Ok(()) => Ok(true),
+                Err(Stop::Needs(_)) => Ok(false),
+                Err(Stop::Failed(error)) => Err(error),
+            },
+        }
+    }
+
+    /// Returns `true` if a parent has anything of the cell that begins at `start`, or ends there: what its children
+    /// have behind its end is zeroes. `None`: not known without waiting.
+    fn has_any<S: Storage>(self, parent: &Disk<S>, start: u64) -> Result<Option<bool>, DiskError> {
+        if start + CELL > parent.parameters().disk_size {
+            return Ok(Some(true));
+        }
+        let mut plan = ReadPlan::default();
+        if !self.resolved(parent, || parent.resolve_read(start, CELL, &mut plan))? {
+            return Ok(None);
+        }
+        let has = plan.segments().iter().any(|segment| segment.source != SegmentSource::Parent);
+        parent.end_read(&mut plan);
+        Ok(Some(has))
     }
 }
 

@@ -15,6 +15,10 @@ impl Storage for MemoryStorage {
         self.read(offset, buf)
     }
 
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.read(offset, buf).is_ok()
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.write(offset, data)
     }

@@ -50,11 +50,13 @@
 //! | [`pack`](mod@pack) | blocks moved from the file's end into its holes |
 //! | [`BeforeRepair`] | what a repair changes, as it was; whose change a file has had since |
 //! | `edit` | a closed file's size, blocks or parent changed, in one transaction |
-//! | [`Chain`] | a disk with its parents, blocking |
+//! | [`Chain`] | a disk with its parents: blocking, and reads that wait for nothing |
+//! | `cells` | which parents have anything at a place |
 //! | [`crash`] | the crash kit (`lunway_crash`) as a [`Storage`] |
 
 mod before_repair;
 mod bitmap;
+mod cells;
 mod chain;
 pub mod check;
 pub mod crash;

@@ -95,6 +95,10 @@ impl<S: Storage> Storage for Measured<S> {
         self.storage.read_at(offset, buf)
     }
 
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.storage.read_now(offset, buf)
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = end(offset, data.len() as u64);
         self.check_to(end)?;

@@ -31,6 +31,13 @@ pub trait Storage: Send + Sync {
     /// Fills `buf` from `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
+    /// Fills `buf` from `offset` if that waits for nothing. `false`: it would wait, or fail, and what is in `buf` is not
+    /// to be used.
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let _ = (offset, buf);
+        false
+    }
+
     /// Writes all of `data` at `offset`, beyond the end too.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
@@ -212,6 +219,10 @@ macro_rules! through_a_pointer {
 
             fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
                 (**self).read_at(offset, buf)
+            }
+
+            fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+                (**self).read_now(offset, buf)
             }
 
             fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {

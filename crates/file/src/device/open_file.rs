@@ -19,14 +19,9 @@ use crate::pieces::{PIECE_TIME, Pieces};
 use crate::size::{Loss, Size};
 use crate::space;
 use crate::store::Store;
-use crate::transfer::meaning;
+use crate::transfer::{INLINE_BYTES_MAX, meaning};
 use crate::workers::{ThreadPool, Workers};
 use crate::write_back::WriteBack;
-
-/// Longest transfer that is copied on the caller's thread, bytes. From the page cache (`preadv`, one core of a virtual
-/// machine): 4 KiB 1.1 µs, 1 MiB 42 µs, 8 MiB 330 µs into memory that is mapped already, and several times that into
-/// new memory. All others of the core wait as long.
-const INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// An open file, with what its operations share wherever they are carried out.
 pub(super) struct OpenFile {
