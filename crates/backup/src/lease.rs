@@ -11,11 +11,11 @@
 //! has not certainly ended goes on with none of them. A holder of this machine's earlier start, known by its lasting id
 //! and its name, has ended with that start: its incomplete point is gone on with.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use std::{fs, io, process};
 
 use lunway_vhdx::Storage;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,19 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// This process, with a random number.
+    pub fn this_process(nonce: u64) -> Self {
+        let read =
+            |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        Self {
+            machine: read("/proc/sys/kernel/random/boot_id"),
+            lasting: read("/etc/machine-id"),
+            host: read("/proc/sys/kernel/hostname"),
+            process: process::id(),
+            nonce,
+        }
+    }
+
     /// Returns `true` if the machine of `us` took this lease and has restarted since.
     fn has_ended_with_its_machine(&self, us: &Self) -> bool {
         let same = (&self.lasting, &self.host) == (&us.lasting, &us.host) && !us.lasting.is_empty();

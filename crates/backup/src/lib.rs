@@ -23,7 +23,7 @@
 //! |---|---|
 //! | [`Folder`], [`HostFolder`] | the few operations on files that a backup needs |
 //! | `access` | failures of the way to a file, apart from damage of the file |
-//! | [`Lease`], [`PointMount`] | one writer at a time; readers for which a prune waits |
+//! | [`Lease`], [`MountedPoint`] | one writer at a time; readers for which a prune waits |
 //! | [`run()`], [`Request`], [`Changed`] | one run |
 //! | `draft`, `journal`, `ship`, `seal` | its steps: files of an incomplete point, what is durable, units, the commit |
 //! | `underway`, `rhythm` | units side by side, when what was sent is recorded |
@@ -81,7 +81,7 @@ pub use journal::Counted;
 pub use leaf::{LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves};
 pub use lease::{Holder, Lease};
 pub use manifest::{FORMAT, Level, Manifest, PointKind, SkippedBytes};
-pub use mount::PointMount;
+pub use mount::{MountedPoint, PointMount};
 pub use notes::{Damage, Notes};
 pub use point_id::PointId;
 pub use prune::{Retention, Step, prune};

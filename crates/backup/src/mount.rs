@@ -5,20 +5,28 @@
 //! process locks and beats in as in a [lease](crate::Lease), and a prune refuses while one is alive. Runs only add
 //! files, and are not stopped.
 
-use std::sync::mpsc;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
+use lunway_vhdx::{CreateOptions, create};
+
+use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Lock};
+use crate::folder::{Folder, HostFolder, Lock};
+use crate::guids::Guids;
 use crate::lease::{self, Holder};
+use crate::manifest::Manifest;
+use crate::point_files::open_disk;
 
 const NAME: &str = "mount-";
 /// The end of the name of the file that takes a mount's writes.
 const THROWAWAY: &str = ".vhdx.throwaway";
 
 /// A point that is mounted: a prune waits for its end. It ends when this is dropped.
-pub struct PointMount<'a> {
-    folder: &'a dyn Folder,
+pub struct PointMount {
+    folder: Arc<dyn Folder>,
     name: String,
     _lock: Option<Lock>,
     end: Option<mpsc::Sender<()>>,
@@ -32,13 +40,13 @@ fn id(name: &str) -> Option<&str> {
     is_id.then_some(id)
 }
 
-impl<'a> PointMount<'a> {
+impl PointMount {
     /// Says that points of a folder are about to be read, before they are looked up.
     ///
     /// # Errors
     ///
     /// Where the file cannot be made: on a share that is read-only for this machine, other machines cannot be told.
-    pub fn begin(folder: &'a dyn Folder, holder: &Holder) -> Result<Self> {
+    pub fn begin(folder: Arc<dyn Folder>, holder: &Holder) -> Result<Self> {
         let name = format!("{NAME}{:016x}", holder.nonce);
         let writing = || BackupError::folder("writing", &folder.show(&name));
         let file = folder.create(&name).map_err(writing())?;
@@ -51,12 +59,26 @@ impl<'a> PointMount<'a> {
     }
 
     /// Name of the file that takes the writes of this mount; it is removed with the mount.
-    pub fn throwaway(&self) -> String {
+    fn throwaway(&self) -> String {
         format!("{}{THROWAWAY}", self.name)
+    }
+
+    /// Makes that file, a differencing disk on a point: its name.
+    fn make_throwaway(&self, point: &Manifest, guids: &Guids) -> Result<String> {
+        let name = self.throwaway();
+        let base = open_disk(&*self.folder, point)?;
+        let making = || BackupError::folder("making", &self.folder.show(&name));
+        let file = self.folder.create(&name).map_err(making())?;
+        let options = CreateOptions::child_of(&base, &format!("./{}", point.disk_name()));
+        create(&file, &options, guids().as_mut()).map_err(|source| match source {
+            lunway_vhdx::CreateError::Storage(error) => making()(error),
+            source => BackupError::Create { name: self.folder.show(&name), source },
+        })?;
+        Ok(name)
     }
 }
 
-impl Drop for PointMount<'_> {
+impl Drop for PointMount {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(beats) = self.beats.take() {
@@ -65,6 +87,50 @@ impl Drop for PointMount<'_> {
         let _ = self.folder.remove(&self.throwaway());
         let _ = self.folder.remove(&self.name);
     }
+}
+
+/// A point that is mounted as a VHDX file.
+pub struct MountedPoint {
+    /// The file: the point's own, which is only read, or one that takes writes and ends with the mount.
+    pub file: PathBuf,
+    /// `None`: this user may not write to the folder, so that a prune is not told and may replace the files.
+    pub mount: Option<PointMount>,
+}
+
+impl MountedPoint {
+    /// Mounts the point that a text means, as [`Catalogue::find`] says. Every file of its chain is there, and none was
+    /// written to.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such point, its files are not whole, or the folder cannot be read; and if it cannot be written
+    /// where writes are to be taken.
+    pub fn begin(
+        folder: &Arc<HostFolder>,
+        point: &str,
+        takes_writes: bool,
+        holder: &Holder,
+        guids: &Guids,
+    ) -> Result<Self> {
+        let mount = match PointMount::begin(folder.clone(), holder) {
+            Ok(mount) => Some(mount),
+            Err(BackupError::Folder { source, .. }) if !takes_writes && is_refused(source.kind()) => None,
+            Err(error) => return Err(error),
+        };
+        let catalogue = Catalogue::load(&**folder)?;
+        let manifest = catalogue.find(point)?;
+        drop(catalogue.open(&**folder, manifest.point)?);
+        let name = match mount.as_ref().filter(|_| takes_writes) {
+            Some(mount) => mount.make_throwaway(manifest, guids)?,
+            None => manifest.disk_name(),
+        };
+        Ok(Self { file: folder.path().join(name), mount })
+    }
+}
+
+/// Returns `true` if this user may not write to the folder.
+fn is_refused(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Refuses a change of files that a mount may read. What mounts of processes that have ended left is removed. Blocks as
@@ -102,7 +168,6 @@ pub(crate) fn refuse_mounts(folder: &dyn Folder, us: &Holder, is_cancelled: &dyn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::HostFolder;
 
     fn holder(nonce: u64) -> Holder {
         Holder { machine: "m".into(), lasting: "m".into(), host: "h".into(), process: 7, nonce }
@@ -111,10 +176,10 @@ mod tests {
     #[test]
     fn a_living_mount_is_named_and_what_a_killed_one_left_is_removed() {
         let place = tempfile::tempdir().unwrap();
-        let folder = HostFolder::open(place.path()).unwrap();
-        let look = || refuse_mounts(&folder, &holder(9), &|| false);
+        let folder = Arc::new(HostFolder::open(place.path()).unwrap());
+        let look = || refuse_mounts(&*folder, &holder(9), &|| false);
         look().unwrap();
-        let mut mount = PointMount::begin(&folder, &holder(1)).unwrap();
+        let mut mount = PointMount::begin(folder.clone(), &holder(1)).unwrap();
         folder.create(&mount.throwaway()).unwrap();
         let said = look().unwrap_err().to_string();
         assert!(said.contains("process 7 on h, which has mounted a point"), "{said}");
@@ -122,7 +187,7 @@ mod tests {
         mount._lock = None;
         look().unwrap();
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());
-        let mount = PointMount::begin(&folder, &holder(2)).unwrap();
+        let mount = PointMount::begin(folder.clone(), &holder(2)).unwrap();
         folder.create(&mount.throwaway()).unwrap();
         drop(mount);
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());

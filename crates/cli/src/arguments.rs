@@ -30,6 +30,7 @@ Devices:
   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
                         image of a Ceph cluster; ?conf=, id=, keyring=,
                         timeout=, break_lock=
+  point:FOLDER[@POINT]  point of a backup, read-only; ?writes=discard
   delay:TIME:DEVICE, rate:RATE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,
   stats:DEVICE          a device with a delay, a limited rate, errors …
 

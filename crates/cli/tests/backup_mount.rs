@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{PATIENCE, Served, assert_same_bytes, finish, image, lunway, succeed, wait};
+use support::{PATIENCE, Served, assert_same_bytes, finish, image, lunway, succeed, until, wait};
 
 /// Bytes of the disk.
 const SIZE: u64 = 24 << 20;
@@ -149,6 +149,50 @@ fn a_point_64_files_deep_is_read_and_written_over_nbd_and_stays_what_it_was() {
     assert_eq!(fixture.left().len(), 2, "{:?}", fixture.left());
     succeed(lunway(&prune));
     assert_eq!(fixture.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_point_is_a_device_of_every_command_and_of_the_daemon() {
+    let fixture = BackupFixture::new();
+    let [disk, dest, first, raw] = ["disk", "dest", "first", "raw"].map(|name| fixture.path(name));
+    fs::copy(&disk, &first).unwrap();
+    let done = fixture.run();
+    let oldest = format!("point:{dest}@{}", done["point"].as_str().unwrap());
+    fixture.change(3 << 20, 7);
+    fixture.run();
+    for (device, expected) in [(&format!("point:{dest}"), &disk), (&oldest, &first)] {
+        succeed(lunway(&["copy", device, &raw]));
+        assert_same_bytes(Path::new(&raw), Path::new(expected));
+        fs::remove_file(&raw).unwrap();
+    }
+    let refused = |words: &[&str]| {
+        let refused = finish(lunway(words), PATIENCE);
+        assert!(!refused.status.success(), "{refused:?}");
+        String::from_utf8_lossy(&refused.stderr).into_owned()
+    };
+    assert!(refused(&["copy", &disk, &oldest, "--overwrite"]).contains("read-only"));
+    assert!(refused(&["copy", &format!("point:{dest}@ffffffffffffffff"), &raw]).contains("point"));
+    let said = refused(&["copy", &format!("point:{}", fixture.path("nowhere")), &raw]);
+    assert!(said.contains("nowhere") && said.contains("mounted"), "{said}");
+
+    // Two LUNs of the same point: what one takes, the other does not show.
+    let writable = format!("0={oldest}?writes=discard");
+    let served = Served::start(&["--lun", &writable, "--lun", &format!("1={oldest}")]);
+    assert_eq!(fixture.left().iter().filter(|name| name.ends_with(".throwaway")).count(), 1);
+    succeed(lunway(&["copy", &disk, &served.url(0), "--overwrite"]));
+    for (lun, expected) in [(0, &disk), (1, &first)] {
+        succeed(lunway(&["copy", &served.url(lun), &raw]));
+        assert_same_bytes(Path::new(&raw), Path::new(expected));
+        fs::remove_file(&raw).unwrap();
+    }
+    assert!(refused(&["copy", &disk, &served.url(1), "--overwrite"]).contains("read-only"));
+    let said = refused(&["backup", "prune", &dest, "--keep-last", "1"]);
+    assert!(said.contains("has mounted a point"), "{said}");
+    kill_process(Pid::from_raw(served.id() as i32).unwrap(), Signal::TERM).unwrap();
+    until(|| fixture.left().is_empty());
+    succeed(lunway(&["backup", "verify", &dest]));
+    succeed(lunway(&["copy", &oldest, &raw]));
+    assert_same_bytes(Path::new(&raw), Path::new(&first));
 }
 
 #[test]

@@ -15,7 +15,9 @@
 
 mod open_error;
 mod opened;
+mod point;
 
 pub use lunway_block::BlockDevice;
 pub use open_error::DeviceOpenError;
 pub use opened::{OpenOptions, Opened, create_file, image_format, open, open_new_vhd};
+pub use point::PointOpenError;

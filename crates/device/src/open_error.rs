@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use lunway_block::spec::SpecError;
 
+use crate::PointOpenError;
+
 /// Reason why a device could not be opened: a sentence that names the device, without its secret, and says what would
 /// help.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +92,14 @@ pub enum DeviceOpenError {
     /// An image of a Ceph cluster.
     #[error(transparent)]
     Rbd(#[from] lunway_rbd::RbdOpenError),
+    /// A point of a backup.
+    #[error("cannot open {device}: {source}")]
+    Point {
+        /// The point as it was named.
+        device: String,
+        /// Underlying error.
+        source: PointOpenError,
+    },
     /// A logical unit has the sectors that its target gave it.
     #[error(
         "{device} has sectors of {found} bytes, which cannot be changed to {wanted} here: its target decides"

@@ -18,7 +18,7 @@ use lunway_rbd::{RbdDevice, RbdOptions};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_vhdx_device::VhdxDevice;
 
-use crate::DeviceOpenError;
+use crate::{DeviceOpenError, point};
 
 /// Time limit for closing a file: that is immediate unless its disk does not answer, and then it may never happen.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
@@ -70,6 +70,8 @@ enum Innermost {
     Session(Arc<IscsiDevice>),
     /// A disk over several of them.
     Multipath(Arc<IscsiMultipath>),
+    /// A point of a backup, for which prunes wait until this is dropped.
+    Point(point::Held),
 }
 
 impl Opened {
@@ -86,8 +88,10 @@ impl Opened {
             tracing::info!(target: "lunway::stats", device, ?counted, "counted");
         }
         drop(self.device);
-        if let Innermost::File(Some(file)) = self.innermost {
-            file.within(CLOSE_TIME).await;
+        match self.innermost {
+            Innermost::File(Some(file)) => file.within(CLOSE_TIME).await,
+            Innermost::Point(held) => held.end().within(CLOSE_TIME).await,
+            _ => {}
         }
         closed
     }
@@ -174,7 +178,8 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, De
             | DeviceSpec::Image { .. }
             | DeviceSpec::Paths { .. }
             | DeviceSpec::Iscsi { .. }
-            | DeviceSpec::Rbd { .. } => unreachable!("a back end has nothing inside"),
+            | DeviceSpec::Rbd { .. }
+            | DeviceSpec::Point { .. } => unreachable!("a back end has nothing inside"),
         }
     }
     if within {
@@ -229,6 +234,15 @@ async fn open_leaf(
         DeviceSpec::Rbd { name } => {
             let options = RbdOptions { read_only, sector, ..RbdOptions::default() };
             Opened::plain(Arc::new(RbdDevice::open(name, &options).await?))
+        }
+        DeviceSpec::Point { name } => {
+            refuse_direct(&name.folder, options)?;
+            let point = name.clone();
+            let opening = on_thread(&name.folder, move |_| point::open(&point, read_only)).await?;
+            let failed = |source| DeviceOpenError::Point { device: leaf.to_string(), source };
+            let (device, mount) = opening.map_err(failed)?;
+            let opened = Opened::new(Arc::new(device), Innermost::Point(mount));
+            return with_sector(opened, leaf.to_string(), options).await;
         }
         DeviceSpec::Delay { .. }
         | DeviceSpec::Rate { .. }

@@ -113,6 +113,11 @@ impl Drop for Handle {
 pub struct Closed(Receiver<()>);
 
 impl Closed {
+    /// An end that comes when something is sent, or the sender is gone.
+    pub fn new(ended: Receiver<()>) -> Self {
+        Self(ended)
+    }
+
     /// Waits for it, up to a time. It needs no runtime; where it cannot have a thread it does not wait.
     pub async fn within(self, time: Duration) {
         let waiting: Option<Answer<()>> = {

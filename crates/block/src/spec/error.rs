@@ -88,6 +88,17 @@ pub enum SpecError {
     /// A time limit that is none.
     #[error("in `rbd:…?timeout=TIME`: {0}")]
     RbdTime(DurationError),
+    /// `point:` without a folder, or with nothing behind the `@`.
+    #[error(
+        "a point of a backup is written point:FOLDER[@POINT][?writes=discard]: the beginning of an id, a time, or latest"
+    )]
+    PointForm,
+    /// `point:…?writes=` with another word behind it.
+    #[error("`point:…?writes={value}`: a point does not change, so discard is expected")]
+    PointWrites {
+        /// The word.
+        value: String,
+    },
     /// A path that cannot be written down.
     #[error(
         "{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name"

@@ -13,6 +13,7 @@
 //! | `qcow2:PATH`, any `*.qcow2` | qcow2, for reading |
 //! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
 //! | `rbd:[CLUSTER:]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]` | an image of a Ceph cluster, see [`RbdName`] |
+//! | `point:FOLDER[@POINT][?writes=discard]` | a point of a backup, see [`PointName`] |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
 //! | `rate:RATE:DEVICE` | at most `RATE` bytes per second (`100M`, `100MB/s`) |
 //! | `fault:SPEC:DEVICE` | errors or corruption, see [`FaultSpec`] |
@@ -25,6 +26,7 @@ mod error;
 mod fault;
 mod iscsi_url_text;
 mod options;
+mod point;
 mod rbd;
 
 use std::fmt;
@@ -37,6 +39,7 @@ pub use error::SpecError;
 pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url_text::IscsiUrlText;
 pub use options::split_options;
+pub use point::PointName;
 pub use rbd::RbdName;
 
 use crate::duration::{ExactDuration, parse_duration};
@@ -47,7 +50,7 @@ use crate::size::{ExactSize, parse_size};
 pub const DEPTH_MAX: usize = 16;
 
 /// Every word before a colon that is a kind of device. What is not in this list is not read.
-pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, rbd:, delay:, rate:, fault:, readonly:, stats:";
+pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, rbd:, point:, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -105,6 +108,11 @@ pub enum DeviceSpec {
     Rbd {
         /// The image.
         name: RbdName,
+    },
+    /// `point:…`.
+    Point {
+        /// The point.
+        name: PointName,
     },
     /// `delay:TIME:DEVICE`.
     Delay {
@@ -210,7 +218,8 @@ impl DeviceSpec {
             | Self::Image { .. }
             | Self::Paths { .. }
             | Self::Iscsi { .. }
-            | Self::Rbd { .. } => None,
+            | Self::Rbd { .. }
+            | Self::Point { .. } => None,
         }
     }
 
@@ -245,7 +254,8 @@ impl DeviceSpec {
             | Self::Image { .. }
             | Self::Paths { .. }
             | Self::Iscsi { .. }
-            | Self::Rbd { .. }) => leaf,
+            | Self::Rbd { .. }
+            | Self::Point { .. }) => leaf,
         }
     }
 
@@ -277,6 +287,7 @@ impl DeviceSpec {
             "paths" => Self::Paths { path: path("paths", rest)? },
             "iscsi" => Self::Iscsi { url: IscsiUrlText::new(text).ok_or(SpecError::IscsiForm)? },
             "rbd" => Self::Rbd { name: RbdName::parse(rest)? },
+            "point" => Self::Point { name: PointName::parse(rest)? },
             "delay" => {
                 let (time, device) = split();
                 Self::Delay { time: parse_duration(time)?, inner: inner(device)? }
@@ -325,18 +336,20 @@ impl DeviceSpec {
             }
             Self::Iscsi { url } => *url = url.in_folder(folder),
             Self::Rbd { name } => name.in_folder(folder),
+            Self::Point { name } => name.in_folder(folder),
             _ => {}
         }
         self
     }
 
-    /// The path of the file that it is made of, whatever decorates it.
+    /// The path of the file, or folder, that it is made of, whatever decorates it.
     pub fn path(&self) -> Option<&Path> {
         match self.leaf() {
             Self::File { path, .. }
             | Self::Vhdx { path }
             | Self::Image { path, .. }
             | Self::Paths { path } => Some(path),
+            Self::Point { name } => Some(&name.folder),
             _ => None,
         }
     }
@@ -505,6 +518,7 @@ impl fmt::Display for DeviceSpec {
             Self::Paths { path } => write!(f, "paths:{}", path.display()),
             Self::Iscsi { url } => write!(f, "{url}"),
             Self::Rbd { name } => write!(f, "{name}"),
+            Self::Point { name } => write!(f, "{name}"),
             Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
             Self::Rate { bytes_per_second, inner } => {
                 write!(f, "rate:{}:{inner}", ExactRate(*bytes_per_second))

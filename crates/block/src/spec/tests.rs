@@ -155,6 +155,29 @@ fn a_relative_file_is_found_from_a_folder_and_an_absolute_one_stays() {
 }
 
 #[test]
+fn a_point_is_the_newest_one_unless_it_is_named() {
+    let point = |folder: &str, point: &str, discards_writes| {
+        let name = PointName { folder: folder.into(), point: point.to_owned(), discards_writes };
+        Ok(DeviceSpec::Point { name })
+    };
+    for (text, expected) in [
+        ("point:/mnt/share/db", point("/mnt/share/db", "latest", false)),
+        ("point:/mnt/share/db@3f2a", point("/mnt/share/db", "3f2a", false)),
+        ("point:db@2026-11-22T10:00?writes=discard", point("db", "2026-11-22T10:00", true)),
+        ("point:/mnt/a@b/db", point("/mnt/a@b/db", "latest", false)),
+        ("point:/mnt/a@b@latest", point("/mnt/a@b", "latest", false)),
+        ("point:", Err(SpecError::PointForm)),
+        ("point:db@", Err(SpecError::PointForm)),
+        ("point:@3f2a", Err(SpecError::PointForm)),
+        ("point:db?writes=keep", Err(SpecError::PointWrites { value: "keep".to_owned() })),
+    ] {
+        assert_eq!(DeviceSpec::parse(text), expected, "{text}");
+    }
+    let located = DeviceSpec::located("readonly:point:db@3f2a", Path::new("/etc"));
+    assert_eq!(located.unwrap(), "readonly:point:/etc/db@3f2a");
+}
+
+#[test]
 fn nesting_ends_at_the_limit() {
     let nested = |depth: usize| DeviceSpec::parse(&format!("{}ram:1M", "stats:".repeat(depth)));
     assert!(nested(DEPTH_MAX).is_ok());
@@ -192,6 +215,9 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
                 name.break_lock = Some(holder).filter(|holder| !holder.is_empty());
                 DeviceSpec::Rbd { name }
             }),
+        ("[a-z./:@]{1,12}", "[a-z0-9:-]{1,9}", any::<bool>()).prop_map(|(folder, point, discards_writes)| {
+            DeviceSpec::Point { name: PointName { folder: folder.into(), point, discards_writes } }
+        }),
         ("[a-z./:]{1,12}(\\.vhd|\\.qcow2)?", any::<bool>()).prop_map(|(path, vhd)| DeviceSpec::Image {
             path: path.into(),
             format: if vhd { ImageFormat::Vhd } else { ImageFormat::Qcow2 },

@@ -49,6 +49,10 @@ impl DaemonIdentity {
                 path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
             }
             DeviceSpec::Iscsi { url } => far_disk(url),
+            DeviceSpec::Point { name } => {
+                let folder = std::path::absolute(&name.folder).unwrap_or_else(|_| name.folder.clone());
+                format!("point {}@{}", folder.as_os_str().as_encoded_bytes().escape_ascii(), name.point)
+            }
             DeviceSpec::Rbd { name } => {
                 format!("rbd {}:{}", name.cluster.as_deref().unwrap_or("ceph"), name.image_path())
             }

@@ -11,7 +11,6 @@ mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, process};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
@@ -135,15 +134,8 @@ fn guids() -> Result<Guids, Failure> {
 
 /// This process, as others see it in the lease of a destination.
 fn holder() -> Result<Holder, Failure> {
-    let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
     let nonce = random_guids().context("asking for random numbers")?.next().to_digits() as u64;
-    Ok(Holder {
-        machine: read("/proc/sys/kernel/random/boot_id"),
-        lasting: read("/etc/machine-id"),
-        host: read("/proc/sys/kernel/hostname"),
-        process: process::id(),
-        nonce,
-    })
+    Ok(Holder::this_process(nonce))
 }
 
 /// Refuses a file among a destination's own.

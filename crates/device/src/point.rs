@@ -1,0 +1,76 @@
+//! A point of a backup as a device.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use lunway_backup::{BackupError, Guids, Holder, HostFolder, MountedPoint, PointMount};
+use lunway_block::spec::PointName;
+use lunway_file::Closed;
+use lunway_vhdx::format::Guid;
+use lunway_vhdx_device::{VhdxDevice, VhdxDeviceOpenError, random_guids};
+
+/// Reason why a point could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointOpenError {
+    /// The folder is not there: as a rule its share is not mounted.
+    #[error("the folder cannot be used: {0}; see that its share is mounted")]
+    Folder(#[source] io::Error),
+    /// No such point, or one that is not whole.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// The kernel has no random numbers.
+    #[error("asking for random numbers: {0}")]
+    Random(#[source] io::Error),
+    /// A VHDX file of the point.
+    #[error(transparent)]
+    Vhdx(#[from] VhdxDeviceOpenError),
+}
+
+/// The mount of an open point. It ends on a thread when this is dropped: the folder may not answer.
+pub(crate) struct Held(Option<PointMount>);
+
+impl Held {
+    /// Ends the mount.
+    pub(crate) fn end(mut self) -> Closed {
+        self.begin_end()
+    }
+
+    fn begin_end(&mut self) -> Closed {
+        let (sender, ended) = mpsc::channel();
+        if let Some(mount) = self.0.take() {
+            let end = move || {
+                drop(mount);
+                let _ = sender.send(());
+            };
+            // Without a thread the mount ends here.
+            drop(thread::Builder::new().name("point-end".to_owned()).spawn(end));
+        }
+        Closed::new(ended)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.begin_end());
+    }
+}
+
+/// Opens a point. Prunes wait for the end of the mount, if there is one. Blocks.
+pub(crate) fn open(name: &PointName, read_only: bool) -> Result<(VhdxDevice, Held), PointOpenError> {
+    let folder = Arc::new(HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?);
+    let mut guids = random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
+    let holder = Holder::this_process(guids.next().to_digits() as u64);
+    // The kernel does not stop once it has given some.
+    let more: Guids = Arc::new(|| random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO)));
+    let takes_writes = name.discards_writes && !read_only;
+    let mounted = MountedPoint::begin(&folder, &name.point, takes_writes, &holder, &more)?;
+    if mounted.mount.is_none() {
+        let folder = folder.path().display();
+        tracing::warn!(
+            "{folder} cannot be written by this user: a prune is not told of this mount, and may replace the files under it"
+        );
+    }
+    Ok((VhdxDevice::open(&mounted.file, !takes_writes)?, Held(mounted.mount)))
+}
