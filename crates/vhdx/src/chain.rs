@@ -180,8 +180,8 @@ impl<S: Storage> Chain<S> {
         self.read_level(0, offset, buf, Patience::Waits).map(drop)
     }
 
-    /// Fills `buf` from `offset` if that waits for nothing. `false`: it would wait, or fail, and what is in `buf` is not
-    /// to be used.
+    /// Fills `buf` from `offset` if that waits for nothing. `false`: it would wait, or fail; what is in `buf` is not to
+    /// be used.
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         self.read_level(0, offset, buf, Patience::None).unwrap_or(false)
     }

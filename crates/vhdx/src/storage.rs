@@ -31,8 +31,8 @@ pub trait Storage: Send + Sync {
     /// Fills `buf` from `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
-    /// Fills `buf` from `offset` if that waits for nothing. `false`: it would wait, or fail, and what is in `buf` is not
-    /// to be used.
+    /// Fills `buf` from `offset` if that waits for nothing. `false`: it would wait, or fail; what is in `buf` is not to
+    /// be used.
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         let _ = (offset, buf);
         false
