@@ -57,9 +57,9 @@ fn remedy(refused: &lunway_vhdx::VhdxOpenError) -> &'static str {
 ///
 /// - **No parent is written**: a file that others were made on is opened for reading alone.
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
-/// - **Never blocks the caller**: reads of what is cached are answered inline, where a local file system promises not to
-///   wait; everything else is done on threads of its own, 16 for reads and 16 for writes at most. A write that allocates
-///   waits for others of the same block alone.
+/// - **Never blocks the caller**: reads of what is cached are answered inline, where a local file system promises not
+///   to wait; everything else is done on threads of its own, 16 for reads and 16 for writes at most. A write that
+///   allocates waits for others of the same block alone.
 /// - **Written back in the background**, so that a flush has little left to do, as raw files are: writes wait for room
 ///   in the page cache, those of the host first that has most of it.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
