@@ -32,8 +32,9 @@ impl CachedReads {
         Self { in_memory: placement == Placement::Memory, accepted, inline_max }
     }
 
-    /// Returns `true` if a read of `len` bytes should be tried inline: copying it takes no longer than others may wait, and
-    /// few reads are under way. One that finds nothing starts read-ahead, which waits for a place in the disk's queue.
+    /// Returns `true` if a read of `len` bytes should be tried inline: copying it takes no longer than others may wait,
+    /// and few reads are under way. One that finds nothing starts read-ahead, which waits for a place in the disk's
+    /// queue.
     pub fn is_worth_a_try(&self, len: usize, reads: &ThreadPool) -> bool {
         len <= INLINE_BYTES_MAX && reads.pending() < self.inline_max
     }

@@ -186,7 +186,7 @@ impl Storage for Backing {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         match self {
             Self::File(file) => file.read_now(offset, buf),
-            // Whoever waits for another device has a thread.
+            // Waiting for another device takes a thread.
             Self::Device(_) => false,
         }
     }

@@ -326,7 +326,7 @@ impl Inner {
         }
     }
 
-    /// Fills `buf` if the page cache has all of it, and nobody is waited for.
+    /// Fills `buf` if the page cache has all of it, and no lock is waited for.
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         let Ok(state) = self.state.try_read() else { return false };
         let ChainState::Open(chain) = &*state else { return false };
