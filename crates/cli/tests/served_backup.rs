@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use daemon::{Daemon, lun, refused};
 use initiator::Initiator;
 use lunway_backup::{Epochs, HostFolder};
+use lunway_block::spec::NbdUri;
 use lunway_console::{Client, Endpoint, Method};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -470,7 +471,7 @@ fn first_number(made: &Value) -> u64 {
     let socket = made["socket"].as_str().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = lunway_nbd::NbdClient::connect(Path::new(socket)).await.unwrap();
+        let client = lunway_nbd::NbdClient::connect(&NbdUri::on_socket(socket), None).await.unwrap();
         let read = client.read(0, Buf::for_overwrite(PIECE as usize)).await.unwrap();
         let number = u64::from_le_bytes(read[..8].try_into().unwrap());
         assert!(read[..] == piece(number));

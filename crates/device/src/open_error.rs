@@ -100,7 +100,10 @@ pub enum DeviceOpenError {
         /// Underlying error.
         source: PointOpenError,
     },
-    /// A logical unit has the sectors that its target gave it.
+    /// An export of an NBD server.
+    #[error(transparent)]
+    Nbd(#[from] lunway_nbd::ConnectError),
+    /// A logical unit or an export has the sectors that its server gave it.
     #[error(
         "{device} has sectors of {found} bytes, which cannot be changed to {wanted} here: its target decides"
     )]

@@ -14,6 +14,7 @@ use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl};
 use lunway_memory::{NullDisk, RamDisk};
+use lunway_nbd::NbdClient;
 use lunway_rbd::{RbdDevice, RbdOptions};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_vhdx_device::VhdxDevice;
@@ -123,7 +124,8 @@ impl Opened {
         Self { device, innermost, counters: Vec::new() }
     }
 
-    fn plain(device: Arc<dyn BlockDevice>) -> Self {
+    /// A device that was opened by its own crate, for more than the trait has.
+    pub fn plain(device: Arc<dyn BlockDevice>) -> Self {
         Self::new(device, Innermost::Plain)
     }
 
@@ -178,6 +180,7 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, De
             | DeviceSpec::Image { .. }
             | DeviceSpec::Paths { .. }
             | DeviceSpec::Iscsi { .. }
+            | DeviceSpec::Nbd { .. }
             | DeviceSpec::Rbd { .. }
             | DeviceSpec::Point { .. } => unreachable!("a back end has nothing inside"),
         }
@@ -242,6 +245,10 @@ async fn open_leaf(
             let failed = |source| DeviceOpenError::Point { device: leaf.to_string(), source };
             let (device, mount) = opening.map_err(failed)?;
             let opened = Opened::new(Arc::new(device), Innermost::Point(mount));
+            return with_sector(opened, leaf.to_string(), options).await;
+        }
+        DeviceSpec::Nbd { uri } => {
+            let opened = Opened::plain(Arc::new(NbdClient::connect(uri, None).await?));
             return with_sector(opened, leaf.to_string(), options).await;
         }
         DeviceSpec::Delay { .. }

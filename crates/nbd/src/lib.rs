@@ -1,4 +1,4 @@
-//! Any block device for every program that speaks NBD.
+//! Any block device for every program that speaks NBD, and their exports as devices.
 //!
 //! ```text
 //!   qemu, libnbd, nbd-client, fio ──▶ NbdServer ──▶ handshake ──▶ transmission ──▶ BlockDevice
@@ -19,7 +19,7 @@
 //! | `transmission.rs` | the hot path: requests in, replies out |
 //! | `server.rs` | [`NbdServer`]: listening, connections, the end |
 //! | `stream.rs` | a connection of either kind |
-//! | `client.rs` | [`NbdClient`]: an export of another process as a device that is read |
+//! | `client/` | [`NbdClient`]: an export of another process as a device: handshake, connections, replies |
 
 mod client;
 mod export;
@@ -29,6 +29,6 @@ mod stream;
 mod transmission;
 mod wire;
 
-pub use client::{ConnectError, NbdClient};
+pub use client::{ConnectError, DirtyPart, NbdClient};
 pub use export::Export;
 pub use server::{NbdAddress, NbdAddressError, NbdBindError, NbdLimits, NbdServer, PORT};

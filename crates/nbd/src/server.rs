@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunway_block::decorate::Openers;
+use lunway_block::spec::{NbdEndpoint, NbdUri};
 use lunway_block::{BlockError, MemoryBudget, MemoryLease, MemoryLimits, Owner, hand_out_time_slices};
 use lunway_socket::{SocketName, UnixSocket};
 use socket2::{SockRef, TcpKeepalive};
@@ -27,7 +27,7 @@ use crate::stream::Stream;
 use crate::transmission::{End, Transmission, Turn};
 
 /// The port that is registered for the protocol.
-pub const PORT: u16 = 10809;
+pub const PORT: u16 = NbdUri::PORT;
 /// Time that clients have at the end to take their last replies.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
 /// Pause in accepting after a failure, for want of file descriptors as a rule.
@@ -67,28 +67,12 @@ impl FromStr for NbdAddress {
 impl NbdAddress {
     /// Returns the URI of an export here: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`.
     pub fn uri(&self, export: &str) -> String {
-        let name = escape(export.as_bytes());
-        match self {
-            Self::Tcp(address) => format!("nbd://{address}/{name}"),
-            Self::Unix(socket) => {
-                format!("nbd+unix:///{name}?socket={}", escape(socket.as_os_str().as_encoded_bytes()))
-            }
-        }
+        let endpoint = match self {
+            Self::Tcp(address) => NbdEndpoint::Tcp { host: address.ip().to_string(), port: address.port() },
+            Self::Unix(socket) => NbdEndpoint::Unix(socket.clone()),
+        };
+        NbdUri { endpoint, export: export.to_owned() }.to_string()
     }
-}
-
-/// Percent-encodes bytes that may not stand in a URI.
-fn escape(bytes: &[u8]) -> String {
-    use fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, &byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(byte.into());
-            }
-            _ => write!(text, "%{byte:02X}").expect("writing to memory does not fail"),
-        }
-        text
-    })
 }
 
 /// Reason why a server cannot listen.
@@ -160,7 +144,7 @@ impl Default for NbdLimits {
 impl NbdLimits {
     /// Has the kernel end the connection when its peer is silent. TCP_USER_TIMEOUT counts from the first byte or probe
     /// without an acknowledgement, and probes begin after half of the time without traffic.
-    fn watch(&self, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) fn watch(&self, stream: &TcpStream) -> io::Result<()> {
         let least = Duration::from_secs(1); // what the kernel counts probes in
         let probes = TcpKeepalive::new()
             .with_time((self.silence / 2).max(least))

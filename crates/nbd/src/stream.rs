@@ -14,6 +14,22 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// Both directions apart. The second one ends its direction when it is dropped.
+    pub(crate) fn into_halves(
+        self,
+    ) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) {
+        match self {
+            Self::Unix(stream) => {
+                let (read, write) = stream.into_split();
+                (Box::new(read), Box::new(write))
+            }
+            Self::Tcp(stream) => {
+                let (read, write) = stream.into_split();
+                (Box::new(read), Box::new(write))
+            }
+        }
+    }
+
     /// The process that opened a Unix socket; `None`: over TCP, or where the kernel does not say.
     pub(crate) fn process(&self) -> Option<i32> {
         match self {

@@ -54,9 +54,12 @@ pub(crate) mod reply {
     pub(crate) const SERVER: u32 = 2;
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
+    /// Bit of every error.
+    pub(crate) const IS_ERROR: u32 = 1 << 31;
     pub(crate) const ERR_UNSUP: u32 = (1 << 31) | 1;
     pub(crate) const ERR_POLICY: u32 = (1 << 31) | 2;
     pub(crate) const ERR_INVALID: u32 = (1 << 31) | 3;
+    pub(crate) const ERR_TLS_REQD: u32 = (1 << 31) | 5;
     pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) | 6;
     pub(crate) const ERR_TOO_BIG: u32 = (1 << 31) | 9;
 }
@@ -95,8 +98,12 @@ pub(crate) mod chunk {
     pub(crate) const DONE: u16 = 1 << 0;
     pub(crate) const NONE: u16 = 0;
     pub(crate) const OFFSET_DATA: u16 = 1;
+    pub(crate) const OFFSET_HOLE: u16 = 2;
     pub(crate) const BLOCK_STATUS: u16 = 5;
+    /// Bit of every error.
+    pub(crate) const IS_ERROR: u16 = 1 << 15;
     pub(crate) const ERROR: u16 = (1 << 15) | 1;
+    pub(crate) const ERROR_OFFSET: u16 = (1 << 15) | 2;
 }
 
 /// Flags of the metadata context `base:allocation`.
@@ -106,6 +113,12 @@ pub(crate) mod allocation {
     pub(crate) const ID: u32 = 1;
     pub(crate) const HOLE: u32 = 1 << 0;
     pub(crate) const ZERO: u32 = 1 << 1;
+}
+
+/// The metadata contexts `qemu:dirty-bitmap:NAME`: what was written since the bitmap began.
+pub(crate) mod dirty_bitmap {
+    pub(crate) const PREFIX: &str = "qemu:dirty-bitmap:";
+    pub(crate) const DIRTY: u32 = 1 << 0;
 }
 
 /// Errors of requests; the numbers are Linux's.

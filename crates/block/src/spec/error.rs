@@ -85,6 +85,11 @@ pub enum SpecError {
         /// The keys there are.
         keys: &'static str,
     },
+    /// `nbd:` or `nbd+unix:` without a usable URI behind it.
+    #[error(
+        "an NBD export is written nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, without a user or TLS"
+    )]
+    NbdForm,
     /// A time limit that is none.
     #[error("in `rbd:…?timeout=TIME`: {0}")]
     RbdTime(DurationError),

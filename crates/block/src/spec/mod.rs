@@ -14,6 +14,7 @@
 //! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
 //! | `rbd:[CLUSTER:]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]` | an image of a Ceph cluster, see [`RbdName`] |
 //! | `point:FOLDER[@POINT][?writes=discard]` | a point of a backup, see [`PointName`] |
+//! | `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH` | an export of an NBD server, see [`NbdUri`] |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
 //! | `rate:RATE:DEVICE` | at most `RATE` bytes per second (`100M`, `100MB/s`) |
 //! | `fault:SPEC:DEVICE` | errors or corruption, see [`FaultSpec`] |
@@ -25,6 +26,7 @@
 mod error;
 mod fault;
 mod iscsi_url_text;
+mod nbd;
 mod options;
 mod point;
 mod rbd;
@@ -38,6 +40,7 @@ use std::time::Duration;
 pub use error::SpecError;
 pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url_text::IscsiUrlText;
+pub use nbd::{NbdEndpoint, NbdUri};
 pub use options::split_options;
 pub use point::PointName;
 pub use rbd::RbdName;
@@ -50,7 +53,7 @@ use crate::size::{ExactSize, parse_size};
 pub const DEPTH_MAX: usize = 16;
 
 /// Every word before a colon that is a kind of device. What is not in this list is not read.
-pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, rbd:, point:, delay:, rate:, fault:, readonly:, stats:";
+pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, rbd:, point:, nbd://, nbd+unix://, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -113,6 +116,11 @@ pub enum DeviceSpec {
     Point {
         /// The point.
         name: PointName,
+    },
+    /// `nbd://…`, `nbd+unix://…`.
+    Nbd {
+        /// The export.
+        uri: NbdUri,
     },
     /// `delay:TIME:DEVICE`.
     Delay {
@@ -218,6 +226,7 @@ impl DeviceSpec {
             | Self::Image { .. }
             | Self::Paths { .. }
             | Self::Iscsi { .. }
+            | Self::Nbd { .. }
             | Self::Rbd { .. }
             | Self::Point { .. } => None,
         }
@@ -254,6 +263,7 @@ impl DeviceSpec {
             | Self::Image { .. }
             | Self::Paths { .. }
             | Self::Iscsi { .. }
+            | Self::Nbd { .. }
             | Self::Rbd { .. }
             | Self::Point { .. }) => leaf,
         }
@@ -288,6 +298,7 @@ impl DeviceSpec {
             "iscsi" => Self::Iscsi { url: IscsiUrlText::new(text).ok_or(SpecError::IscsiForm)? },
             "rbd" => Self::Rbd { name: RbdName::parse(rest)? },
             "point" => Self::Point { name: PointName::parse(rest)? },
+            "nbd" | "nbd+unix" => Self::Nbd { uri: NbdUri::parse(text)? },
             "delay" => {
                 let (time, device) = split();
                 Self::Delay { time: parse_duration(time)?, inner: inner(device)? }
@@ -337,6 +348,7 @@ impl DeviceSpec {
             Self::Iscsi { url } => *url = url.in_folder(folder),
             Self::Rbd { name } => name.in_folder(folder),
             Self::Point { name } => name.in_folder(folder),
+            Self::Nbd { uri } => uri.in_folder(folder),
             _ => {}
         }
         self
@@ -519,6 +531,7 @@ impl fmt::Display for DeviceSpec {
             Self::Iscsi { url } => write!(f, "{url}"),
             Self::Rbd { name } => write!(f, "{name}"),
             Self::Point { name } => write!(f, "{name}"),
+            Self::Nbd { uri } => write!(f, "{uri}"),
             Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
             Self::Rate { bytes_per_second, inner } => {
                 write!(f, "rate:{}:{inner}", ExactRate(*bytes_per_second))

@@ -218,6 +218,11 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
         ("[a-z./:@]{1,12}", "[a-z0-9:-]{1,9}", any::<bool>()).prop_map(|(folder, point, discards_writes)| {
             DeviceSpec::Point { name: PointName { folder: folder.into(), point, discards_writes } }
         }),
+        ("[a-z]{1,5}|[0-9a-f]{1,3}::[0-9]", 1_u16.., ".{0,9}").prop_map(|(host, port, export)| {
+            let export = export.replace('\0', "");
+            DeviceSpec::Nbd { uri: NbdUri { endpoint: NbdEndpoint::Tcp { host, port }, export } }
+        }),
+        "[a-z ?&=%./:]{1,12}".prop_map(|socket| DeviceSpec::Nbd { uri: NbdUri::on_socket(socket) }),
         ("[a-z./:]{1,12}(\\.vhd|\\.qcow2)?", any::<bool>()).prop_map(|(path, vhd)| DeviceSpec::Image {
             path: path.into(),
             format: if vhd { ImageFormat::Vhd } else { ImageFormat::Qcow2 },

@@ -12,13 +12,12 @@ use lunway_file::{FileDevice, FileOptions};
 use lunway_fuse::Mounted;
 use lunway_initiator::{IscsiDevice, IscsiUrl};
 use lunway_iscsi_paths::{Address, IscsiMultipath};
-use lunway_nbd::{Export, NbdAddress, NbdClient, NbdServer};
+use lunway_nbd::{Export, NbdAddress, NbdServer};
 use lunway_target::{Config, OpenDevice, Server};
 use tokio::sync::oneshot;
 
 use super::backs::{VHDX_ROOM, format_blank};
 use super::conforms;
-use super::nbd_client::TestClient;
 
 const NAME: &str = "iqn.2026-11.com.example:disk";
 
@@ -86,43 +85,31 @@ async fn an_address_of_the_grammar_conforms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_nbd_server_and_a_client_conform() {
-    conforms(Subject::door("NBD: server and a client", |device| {
+    conforms(Subject::door("NBD: server and client", |device| {
         Box::pin(async move {
             let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("nbd");
+            let address = NbdAddress::Unix(folder.path().join("nbd"));
             let export = Export { name: "disk".into(), description: String::new(), device };
-            let server = NbdServer::bind(&NbdAddress::Unix(path.clone()), export).await.unwrap();
+            let server = NbdServer::bind(&address, export).await.unwrap();
             let (stop, stopped) = oneshot::channel::<()>();
             let served = tokio::spawn(server.serve(async {
                 // Also when the other end is dropped.
                 let _ = stopped.await;
             }));
-            let device = Arc::new(TestClient::connect(&path).await.unwrap());
+            let spec = address.uri("disk").parse().unwrap();
+            let opened = open(&spec, &OpenOptions::default()).await.unwrap();
             let close: Close = Box::new(move || {
                 Box::pin(async move {
                     drop(stop);
                     served.await.unwrap()
                 })
             });
-            Instance { device, close: Some(close), reopen: None, keep: Box::new(folder) }
-        })
-    }))
-    .await;
-}
-
-/// What reads a snapshot of a daemon: the client that the product has beside the server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_nbd_client_that_only_reads_conforms() {
-    conforms(Subject::door("NBD: server and our client, which only reads", |device| {
-        Box::pin(async move {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("nbd");
-            let export = Export { name: "disk".into(), description: String::new(), device };
-            let server = NbdServer::bind(&NbdAddress::Unix(path.clone()), export).await.unwrap();
-            // It ends with the runtime of the test.
-            tokio::spawn(server.serve(std::future::pending()));
-            let device = Arc::new(NbdClient::connect(&path).await.unwrap());
-            Instance { keep: Box::new(folder), ..Instance::plain(device) }
+            Instance {
+                device: opened.device.clone(),
+                close: Some(close),
+                reopen: None,
+                keep: Box::new((folder, opened)),
+            }
         })
     }))
     .await;

@@ -10,7 +10,6 @@
 mod backs;
 mod doors;
 mod layers;
-mod nbd_client;
 mod page;
 mod rbd;
 

@@ -56,6 +56,7 @@ impl DaemonIdentity {
             DeviceSpec::Rbd { name } => {
                 format!("rbd {}:{}", name.cluster.as_deref().unwrap_or("ceph"), name.image_path())
             }
+            DeviceSpec::Nbd { uri } => uri.to_string(),
             _ => format!("memory {}", self.portals),
         };
         format!("{}\n{store}", self.digest)

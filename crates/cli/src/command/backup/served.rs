@@ -7,11 +7,11 @@
 //! 5. When the point is sealed, the older epochs are released.
 //! 6. The daemon hears of the result, which its metrics show.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level, PointKind};
+use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level, PointKind, Since};
+use lunway_block::spec::NbdUri;
 use lunway_console::{Method, path_part};
 use lunway_nbd::NbdClient;
 use lunway_track::EpochId;
@@ -81,7 +81,9 @@ impl<'a> Frozen<'a> {
         let made = snapshot::make(daemon, freezing, orders)?;
         let snapshot = &made["snapshots"][0]["snapshot"];
         let socket = made["snapshots"][0]["socket"].as_str().unwrap_or_default();
-        let client = runtime.wait(NbdClient::connect(Path::new(socket))).context("reading the snapshot")?;
+        let client = runtime
+            .wait(NbdClient::connect(&NbdUri::on_socket(socket), None))
+            .context("reading the snapshot")?;
         let frozen = Self {
             daemon,
             lun,
@@ -125,7 +127,7 @@ impl<'a> Frozen<'a> {
                 None => break,
             }
         }
-        Ok(Changed::Known { since: since.clone(), ranges: Box::new(ranges) })
+        Ok(Changed::Known { since: Since::Epoch(since.clone()), ranges: Box::new(ranges) })
     }
 
     /// Returns the reason why the snapshot cannot be read any more, where it is so.

@@ -87,8 +87,13 @@ impl Trim {
         let mut disk = Disk::examine(&source, source.sector());
         let keep = Ranges::union(partitions(disk.root(), &self.keep, &spec.to_string())?);
         // Files and block devices in use on this machine were refused when they were opened.
-        if matches!(spec.leaf(), DeviceSpec::Iscsi { .. } | DeviceSpec::Paths { .. } | DeviceSpec::Rbd { .. })
-        {
+        if matches!(
+            spec.leaf(),
+            DeviceSpec::Iscsi { .. }
+                | DeviceSpec::Paths { .. }
+                | DeviceSpec::Rbd { .. }
+                | DeviceSpec::Nbd { .. }
+        ) {
             disk.distrust(Mounted::Yes);
             if let Some(node) = mounted(disk.root(), &keep).filter(|_| self.discard) {
                 return Err(Failure::failed(anyhow!(
