@@ -1,5 +1,10 @@
 //! Changes at the source since the last point: an argument of a run.
 
+use std::fmt;
+
+use crate::manifest::Manifest;
+use crate::point_id::PointId;
+
 /// Kind of change: written or unmapped. Both are handled alike: what the source reports for the range counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -43,13 +48,41 @@ pub enum Changed {
         /// Reason why it is not known, for people.
         why: String,
     },
-    /// At most this changed since the epoch `since` ended. The ranges must not overlap.
+    /// At most this changed since `since`. The ranges must not overlap.
     Known {
-        /// The epoch that ended with the point that the ranges count from: [`Manifest::epoch`](crate::Manifest::epoch).
-        since: String,
+        /// The moment that the ranges count from.
+        since: Since,
         /// The ranges.
         ranges: Box<dyn ChangeMap>,
     },
+}
+
+/// Moment that changes count from. Only if it is that of the newest point are they believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// The epoch that ended with a point: [`Manifest::epoch`].
+    Epoch(String),
+    /// The state that a point shows, by the word of its user.
+    Point(PointId),
+}
+
+impl Since {
+    /// Returns `true` if it is the moment of this point.
+    pub fn is_moment_of(&self, manifest: &Manifest) -> bool {
+        match self {
+            Self::Epoch(epoch) => manifest.epoch.as_ref() == Some(epoch),
+            Self::Point(point) => manifest.point == *point,
+        }
+    }
+}
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Epoch(epoch) => write!(f, "epoch {epoch}"),
+            Self::Point(point) => write!(f, "point {point}"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@
 mod access;
 mod catalogue;
 mod changed;
+mod coarse_map;
 mod draft;
 mod epochs;
 mod error;
@@ -71,7 +72,8 @@ mod underway;
 mod verify;
 
 pub use catalogue::{Catalogue, LINKS_MAX, Point};
-pub use changed::{Change, ChangeMap, Changed, ChangedRange};
+pub use changed::{Change, ChangeMap, Changed, ChangedRange, Since};
+pub use coarse_map::CoarseMap;
 pub use epochs::Epochs;
 pub use error::{BackupError, Result};
 pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open};

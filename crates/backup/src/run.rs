@@ -259,13 +259,13 @@ impl Run<'_> {
         let history = catalogue.history(&**self.folder, newest.point)?;
         let why = match &self.request.changed {
             Changed::Unknown { why } => format!("compared by hash: {why}"),
-            Changed::Known { since, .. } if newest.epoch.as_ref() != Some(since) => {
+            Changed::Known { since, .. } if !since.is_moment_of(newest) => {
                 format!(
-                    "compared by hash: changes are known since epoch {since}, which point {} does not end with",
+                    "compared by hash: changes are known since {since}, which is not point {}",
                     newest.point
                 )
             }
-            Changed::Known { since, .. } => format!("changes since epoch {since} are known"),
+            Changed::Known { since, .. } => format!("changes since {since} are known"),
         };
         Ok(Decision { why, parent: Some(newest.clone()), history })
     }
@@ -280,9 +280,8 @@ impl Run<'_> {
             self.request.changed = Changed::Unknown { why: "a full holds everything".into() };
             return Ok(());
         };
-        if parent.epoch.as_ref() != Some(since) {
-            let why =
-                format!("changes are known since epoch {since}, which the last point does not end with");
+        if !since.is_moment_of(parent) {
+            let why = format!("changes are known since {since}, which is not point {}", parent.point);
             self.request.changed = Changed::Unknown { why };
             return Ok(());
         }

@@ -31,6 +31,8 @@ Devices:
                         image of a Ceph cluster; ?conf=, id=, keyring=,
                         timeout=, break_lock=
   point:FOLDER[@POINT]  point of a backup, read-only; ?writes=discard
+  nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
+                        export of an NBD server
   delay:TIME:DEVICE, rate:RATE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,
   stats:DEVICE          a device with a delay, a limited rate, errors …
 

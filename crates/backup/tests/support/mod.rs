@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lunway_backup::{
     BackupError, Catalogue, Change, Changed, ChangedRange, Folder, Guids, Holder, Lease, Level, Manifest,
-    Order, Outcome, PointId, Progress, Request, Target, restore, run,
+    Order, Outcome, PointId, Progress, Request, Since, Target, restore, run,
 };
 use lunway_block::{BlockDevice, Buf, Durability, Permit, Zeroing};
 use lunway_copy::Skipped;
@@ -116,7 +116,7 @@ impl Source {
             }
         }
         self.epoch += 1;
-        Changed::Known { since: format!("epoch {}", self.epoch - 1), ranges: Box::new(joined) }
+        Changed::Known { since: Since::Epoch(format!("epoch {}", self.epoch - 1)), ranges: Box::new(joined) }
     }
 
     /// A run, with or without knowledge of what changed.

@@ -66,6 +66,7 @@ pub(super) fn point_json(manifest: &Manifest, notes: &Notes, names: &HashSet<Str
         "parent": manifest.parent.map(|parent| parent.to_string()),
         "source": manifest.source,
         "level": manifest.level,
+        "epoch": manifest.epoch,
         "virtual_bytes": manifest.virtual_bytes,
         "changed_bytes": manifest.changed_bytes,
         "read_bytes": manifest.read_bytes,

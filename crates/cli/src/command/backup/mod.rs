@@ -1,5 +1,6 @@
 //! `lunway backup`: points in time of a disk, in a folder on any share.
 
+mod export;
 mod list;
 mod mount;
 mod prune;

@@ -14,11 +14,12 @@ use lunway_block::rate::parse_rate;
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::DeviceSpec;
 use lunway_copy::Skipped;
-use lunway_device::OpenOptions;
+use lunway_device::{OpenOptions, Opened};
 use serde_json::json;
 
+use super::export::Bitmaps;
 use super::served::{self, Frozen};
-use super::{Destination, failed, guids, holder};
+use super::{Destination, catalogue, failed, guids, holder};
 use crate::awaited::{Awaited, waits_for};
 use crate::command::copy::{refuse_users, warn_of_users, whole};
 use crate::command::disk::skipped;
@@ -35,7 +36,8 @@ use crate::{interrupt, progress, terminal};
 /// Each run creates one restore point: a VHDX file that Windows can mount, with hashes and a manifest beside it. If
 /// it is not known what has changed, everything is read and compared by hash; only differences are sent. The next run
 /// continues an interrupted one. Do not write to the disk meanwhile, unless it is a LUN that a daemon of this machine
-/// serves (lun:TARGET/LUN): it is read as it was at one instant, and with --track only the changes are read.
+/// serves (lun:TARGET/LUN): it is read as it was at one instant, and with --track only the changes are read. Of an NBD
+/// export of QEMU, a bitmap says what has changed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -43,7 +45,9 @@ Examples:
   lunway backup run iscsi://10.0.1.10/iqn.2026-11.com.example:disks/0 \\
       /mnt/share/server1 --limit 100MB/s
   lunway backup run lun:iqn.2026-11.com.example:disks/0 /mnt/share/db
-  lunway backup run disk.img /mnt/share/server1 --skip-free --json")]
+  lunway backup run disk.img /mnt/share/server1 --skip-free --json
+  lunway backup run 'nbd+unix:///vm?socket=/run/vm.sock' /mnt/share/vm \\
+      --next-bitmap b7")]
 pub(super) struct Run {
     /// The device to back up, or lun:TARGET/LUN: a LUN that a daemon serves
     #[arg(value_name = "SRC")]
@@ -77,6 +81,8 @@ pub(super) struct Run {
     /// The --freeze command also makes applications write their data (application-consistent)
     #[arg(long, requires = "freeze")]
     application: bool,
+    #[command(flatten)]
+    bitmaps: Bitmaps,
     /// For a LUN: Unix socket of its daemon
     #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET")]
     socket: Option<PathBuf>,
@@ -113,7 +119,10 @@ fn in_context(failure: Failure, context: impl FnOnce() -> String) -> Failure {
 impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
         match served::lun(&self.source)? {
-            Some(lun) => self.run_served(lun),
+            Some(lun) => {
+                self.refuse_bitmaps()?;
+                self.run_served(lun)
+            }
             None if self.freezing.is_asked_for() => {
                 Err(Failure::Usage("--freeze is for a LUN that a daemon serves: lun:TARGET/LUN".to_owned()))
             }
@@ -137,7 +146,19 @@ impl Run {
         let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
-        let opened = runtime.wait(device::open(&spec, &options))?;
+        let (opened, changed, epoch) = match &spec {
+            DeviceSpec::Nbd { uri } => {
+                let catalogue = catalogue(&*folder)?;
+                let epoch = self.bitmaps.epoch(&catalogue)?;
+                let export = self.bitmaps.open(uri, &catalogue, &runtime)?;
+                (Opened::plain(export.device), export.changed, epoch)
+            }
+            _ => {
+                self.refuse_bitmaps()?;
+                let why = "nothing keeps track of changes of this source".to_owned();
+                (runtime.wait(device::open(&spec, &options))?, Changed::Unknown { why }, None)
+            }
+        };
         let mut allowed = whole(&spec, opened.device.geometry().size);
         if allowed.is_ok() && !self.skip_free {
             // One that is refused has no point that the warning would be about.
@@ -149,14 +170,7 @@ impl Run {
         }
         let read = Awaited::new(spec.to_string(), opened.device.clone());
         interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
-        let source = Source {
-            device: &read,
-            name,
-            changed: Changed::Unknown { why: "nothing keeps track of changes of this source".into() },
-            state: None,
-            epoch: None,
-            level: Level::Crash,
-        };
+        let source = Source { device: &read, name, changed, state: None, epoch, level: Level::Crash };
         let begun = Instant::now();
         let done = self.make_point(source, (&folder, &lease), (&runtime, &cancel));
         // A file is closed when nothing uses it any more.
@@ -174,6 +188,15 @@ impl Run {
         let result = self.back_up_served(&daemon, lun.clone());
         served::report(&daemon, &lun, &self.destination.written(), &result);
         self.print(&result?)
+    }
+
+    fn refuse_bitmaps(&self) -> Result<(), Failure> {
+        match self.bitmaps.given() {
+            Some(option) => {
+                Err(Failure::Usage(format!("{option} is for an NBD export: nbd://… or nbd+unix://…")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// A logical unit of a running daemon, as it is at one instant.
