@@ -148,6 +148,11 @@ impl<S: Storage> Chain<S> {
         }
     }
 
+    /// [`upper`](Self::upper) of files that were opened by these names.
+    pub fn upper_of_files(disks: Vec<Disk<S>>, paths: Vec<PathBuf>) -> Result<Self, VhdxOpenError> {
+        Ok(Self { paths, ..Self::upper(disks)? })
+    }
+
     /// The files of the disks, in their order; empty where they were not opened by name.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
@@ -184,6 +189,36 @@ impl<S: Storage> Chain<S> {
     /// be used.
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         self.read_level(0, offset, buf, Patience::None).unwrap_or(false)
+    }
+
+    /// Fills `buf` with what the first disk itself has from `offset` on. Gives the parts of `buf` that its parent has,
+    /// in order: there it stays as it is.
+    pub fn read_own(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, DiskError> {
+        let disk = &self.disks[0];
+        let mut plan = ReadPlan::default();
+        resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan))
+            .map_err(|error| error.at(offset))?;
+        let (mut result, mut at) = (Ok(Vec::new()), 0);
+        for segment in plan.segments() {
+            let part = at..at + segment.len as usize;
+            at = part.end;
+            match segment.source {
+                SegmentSource::Parent => {
+                    if let Ok(parts) = &mut result {
+                        parts.push(part);
+                    }
+                }
+                SegmentSource::File(from) => {
+                    let read = read_file(disk, from, offset + part.start as u64, &mut buf[part]);
+                    result = result.and_then(|parts| read.map(|()| parts));
+                }
+                SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
+                    buf[part].fill(0);
+                }
+            }
+        }
+        disk.end_read(&mut plan);
+        result
     }
 
     /// Fills `buf` with what the parent has at `offset`.
@@ -360,13 +395,7 @@ impl<S: Storage> Chain<S> {
             let piece = &mut buf[at..at + segment.len as usize];
             let read = match (segment.source, patience) {
                 (SegmentSource::File(from), Patience::Waits) => {
-                    let read = disk.storage.read_at(from, piece).map_err(|error| {
-                        // What of the piece is there still.
-                        let there =
-                            disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(segment.len));
-                        DiskError::storage("reading")(error).at(offset + at as u64 + there)
-                    });
-                    read.map(|()| true)
+                    read_file(disk, from, offset + at as u64, piece).map(|()| true)
                 }
                 (SegmentSource::File(from), Patience::None) => Ok(disk.storage.read_now(from, piece)),
                 (SegmentSource::Parent, _) => self.read_below(level, offset + at as u64, piece, patience),
@@ -561,6 +590,15 @@ impl Patience {
         parent.end_read(&mut plan);
         Ok(Some(has))
     }
+}
+
+/// Fills a piece of what lies at `offset` of a disk from its file.
+fn read_file<S: Storage>(disk: &Disk<S>, from: u64, offset: u64, piece: &mut [u8]) -> Result<(), DiskError> {
+    disk.storage.read_at(from, piece).map_err(|error| {
+        // What of the piece is there still.
+        let there = disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(piece.len() as u64));
+        DiskError::storage("reading")(error).at(offset + there)
+    })
 }
 
 /// Asks until nothing is needed any more.

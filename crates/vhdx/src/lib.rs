@@ -86,10 +86,11 @@ pub use before_repair::{BeforeRepair, RepairGuids};
 pub use chain::{CHAIN_FILES_MAX, Chain, MapSegment};
 pub use create::{CreateOptions, create};
 pub use disk::{
-    Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, SegmentSource, Stop, WritePlan, WriteSegment,
+    Completed, Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, SegmentSource, Stop, WritePlan,
+    WriteSegment,
 };
 pub use edit::{
-    IdentityChange, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize,
+    IdentityChange, Repairs, Resize, detach, divide_blocks, pack_metadata, repair, repaired_parts, resize,
     set_identity, set_linkage2, set_parent,
 };
 pub use error::{CreateError, DiskError, EditError, Structure, VhdxOpenError};

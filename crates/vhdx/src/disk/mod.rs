@@ -1,6 +1,7 @@
 //! An open disk.
 
 mod commit;
+mod completion;
 mod cut;
 mod emptied;
 mod read;
@@ -11,6 +12,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+pub use completion::Completed;
 pub(crate) use emptied::Emptied;
 pub use read::{ReadPlan, ReadSegment, SegmentSource};
 pub use relocate::{Placed, Relocation};

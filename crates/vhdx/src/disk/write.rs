@@ -88,13 +88,13 @@ impl Mark {
 
 /// One block's part of a request.
 #[derive(Clone, Copy)]
-struct Part {
-    block: u64,
-    within: u64,
-    len: u64,
+pub(super) struct Part {
+    pub(super) block: u64,
+    pub(super) within: u64,
+    pub(super) len: u64,
     /// Offset in the request.
-    at: u64,
-    whole: bool,
+    pub(super) at: u64,
+    pub(super) whole: bool,
 }
 
 fn parts(geometry: Geometry, offset: u64, len: u64) -> impl Iterator<Item = Part> {
@@ -294,7 +294,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// Takes space for a block. `data` is what is written to the part; without it, zeroes are.
-    fn allocate(
+    pub(super) fn allocate(
         &self,
         state: &mut DiskState,
         part: Part,

@@ -1,6 +1,7 @@
 //! Changes of a closed file's own structures: its size, its blocks, its parent, its metadata. Each is one transaction
 //! of the log.
 
+mod detach;
 mod divide;
 mod identity;
 mod pack;
@@ -10,6 +11,7 @@ mod resize;
 
 use std::collections::BTreeMap;
 
+pub use detach::detach;
 pub use divide::divide_blocks;
 pub use identity::{IdentityChange, set_identity};
 pub use pack::pack_metadata;
