@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockError, Buf, Caching, Compaction, Extent, ExtentKind, FileRange, Geometry, Identity, Io, PathSample,
-    Permit, SharedBuf,
+    Permit, Pull, SharedBuf,
 };
 
 /// Durability of a write: the condition on which it may be acknowledged.
@@ -182,6 +182,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Identity of the disk. A device without names is never known to be the same as another.
     fn identity(&self) -> Identity {
         Identity::default()
+    }
+
+    /// Progress of a device that fetches what it lacks from elsewhere in the background; `None`: it lacks nothing.
+    /// Never waits.
+    fn pull(&self) -> Option<Pull> {
+        None
     }
 
     /// Used and available space of the backing store; `None` where it is not known. Never waits for the store: returns

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Compaction, Durability, Extent, FileRange,
-    Geometry, Identity, Io, PathSample, Permit, ResizeCallback, SharedBuf, SnapshotCommit, Space, Zeroing,
+    Geometry, Identity, Io, PathSample, Permit, Pull, ResizeCallback, SharedBuf, SnapshotCommit, Space,
+    Zeroing,
 };
 
 /// A device around another: [`inner`](Self::inner), and what it changes of it.
@@ -109,6 +110,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().identity()
     }
 
+    /// As [`BlockDevice::pull`].
+    fn pull(&self) -> Option<Pull> {
+        self.inner().pull()
+    }
+
     /// As [`BlockDevice::space`].
     fn space(&self) -> Option<Space> {
         self.inner().space()
@@ -204,6 +210,10 @@ impl<L: Layer> BlockDevice for L {
 
     fn identity(&self) -> Identity {
         Layer::identity(self)
+    }
+
+    fn pull(&self) -> Option<Pull> {
+        Layer::pull(self)
     }
 
     fn space(&self) -> Option<Space> {

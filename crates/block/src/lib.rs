@@ -37,6 +37,7 @@
 //! | [`TimeSlices`] | long work of the processor on a thread that serves many |
 //! | [`Caching`] | where answers may come from instead of the medium |
 //! | [`Finding`] | something noticed: what, where, why, and what to do |
+//! | [`Pull`] | how far a device is that fetches what it lacks |
 //! | [`PathSample`] | a way to a device, and what has gone over it |
 //! | [`decorate`] | devices around devices: faults, delays, limits, counters |
 //! | [`spec`] | the grammar that names devices |
@@ -66,6 +67,7 @@ mod memory_budget;
 mod owner;
 mod path;
 mod permit;
+mod pull;
 pub mod rate;
 pub mod size;
 pub mod small_file;
@@ -93,4 +95,5 @@ pub use memory_budget::{MemoryBudget, MemoryLease, MemoryLimits, MemoryUse, Owne
 pub use owner::{Entered, Owner, OwnerGroup, OwnerKey, beyond_owner};
 pub use path::{PathSample, PathState};
 pub use permit::Permit;
+pub use pull::Pull;
 pub use time_slice::{TimeSlices, hand_out_time_slices, in_time_slices};

@@ -40,6 +40,7 @@ pub(super) async fn passes_on(subject: &Subject) -> Verdict {
     let inside = probe.geometry();
     let shown = device.geometry();
     expect("geometry", shown == inside);
+    expect("pull", device.pull() == probe.pull());
     expect("space", device.space() == probe.space());
     expect("what is wrong with the file behind it", device.backing() == probe.backing());
     expect("a lost name of the file behind it", device.lost_name() == probe.lost_name());

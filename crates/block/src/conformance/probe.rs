@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, CacheNews, Caching, Compaction, Durability, Extent,
-    ExtentKind, Geometry, Identity, Io, PathSample, PathState, Permit, ResizeCallback, SharedBuf,
+    ExtentKind, Geometry, Identity, Io, PathSample, PathState, Permit, Pull, ResizeCallback, SharedBuf,
     SnapshotCommit, Space, Unmap, Zeroing,
 };
 
@@ -121,6 +121,10 @@ impl BlockDevice for Probe {
 
     fn identity(&self) -> Identity {
         Identity { content: Some("content".to_owned()), place: Some("place".to_owned()) }
+    }
+
+    fn pull(&self) -> Option<Pull> {
+        Some(Pull { copied: 5, left: 7, ..Pull::default() })
     }
 
     fn space(&self) -> Option<Space> {

@@ -190,6 +190,10 @@ impl BlockDevice for Broken {
         self.inner.identity()
     }
 
+    fn pull(&self) -> Option<crate::Pull> {
+        self.inner.pull()
+    }
+
     fn space(&self) -> Option<crate::Space> {
         if self.is(Wrong::SpaceIsNotPassedOn) { None } else { self.inner.space() }
     }

@@ -3,6 +3,7 @@
 //! | decorator | does |
 //! |---|---|
 //! | [`Fault`] | fails operations or corrupts reads, by rate, by range, or while a file exists |
+//! | [`Deadline`] | fails reads that are not answered in time |
 //! | [`Delay`] | adds a fixed time to each answer |
 //! | [`Rate`] | limits bytes per second |
 //! | [`ReadOnly`] | refuses changes |
@@ -14,6 +15,7 @@
 //! timer trait that callers implement, because a device must work the same under every front end and in a test without
 //! a runtime, and a decorator that waits is never on the fast path.
 
+mod deadline;
 mod delay;
 mod fault;
 mod opener;
@@ -22,6 +24,7 @@ mod read_only;
 mod stats;
 mod timer;
 
+pub use deadline::Deadline;
 pub use delay::Delay;
 pub use fault::Fault;
 pub use opener::{Opener, Openers};
