@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Compaction, CompactionPhase, Durability, Extent, ExtentKind,
-    FileRange, Geometry, Identity, Io, Owner, OwnerGroup, Permit, ResizeCallback, SharedBuf, SnapshotCommit,
-    Unmap, Zeroing,
+    FileRange, Geometry, Identity, Io, Owner, OwnerGroup, Permit, Pull, ResizeCallback, SharedBuf,
+    SnapshotCommit, Unmap, Zeroing,
 };
 use lunway_file::{NameWatch, ThreadPool, Workers, WriteBack};
 use lunway_vhdx::format::{Guid, GuidSource};
@@ -22,6 +22,7 @@ use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, DiskKind, SegmentSource, 
 use crate::backing::Backing;
 use crate::chain_state::{Alone, ChainState, closed};
 use crate::compact::{self, Watch};
+use crate::pull::Pulling;
 use crate::{names, random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -110,7 +111,11 @@ pub(crate) struct Inner {
     cut: AtomicBool,
     /// Message about a flush of the host that has failed, once it was logged.
     failed: OnceLock<String>,
-    workers: Workers,
+    pub(crate) workers: Workers,
+    /// The pull of a disk that lacks something.
+    pulling: Mutex<Option<Arc<Pulling>>>,
+    /// There is one: looked at by each read.
+    is_pulled: AtomicBool,
 }
 
 impl VhdxDevice {
@@ -253,7 +258,36 @@ impl Inner {
             cut: AtomicBool::new(false),
             failed: OnceLock::new(),
             workers,
+            pulling: Mutex::default(),
+            is_pulled: AtomicBool::new(false),
         }
+    }
+
+    /// A disk that lacks something.
+    pub(crate) fn over(chain: Chain<Backing>, pulling: &Arc<Pulling>) -> Self {
+        let inner = Self::new(chain);
+        *inner.pulling.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(pulling));
+        inner.is_pulled.store(true, Ordering::Release);
+        inner
+    }
+
+    /// The pull, of a disk that lacks something.
+    pub(crate) fn pulling(&self) -> Option<Arc<Pulling>> {
+        if !self.is_pulled.load(Ordering::Acquire) {
+            return None;
+        }
+        self.pulling.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The disk lacks nothing any more.
+    pub(crate) fn end_pull(&self) {
+        self.is_pulled.store(false, Ordering::Release);
+        self.pulling.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Returns `true` if the device was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(&*self.state.read().unwrap_or_else(PoisonError::into_inner), ChainState::Closed)
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -304,7 +338,7 @@ impl Inner {
     }
 
     /// The same for what concerns the disk from `offset` on.
-    fn with_range<T>(
+    pub(crate) fn with_range<T>(
         &self,
         offset: u64,
         job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
@@ -438,6 +472,7 @@ impl Inner {
     fn close(&self) -> Result<(), BlockError> {
         // Of one that could not be opened again everything is durable.
         let chain = self.alone().take();
+        self.end_pull();
         chain.map_or(Ok(()), |chain| chain.close().map_err(meaning))
     }
 
@@ -538,6 +573,7 @@ impl BlockDevice for VhdxDevice {
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Result<Buf, BlockError>> {
         match self.inner.geometry().check(offset, buf.len() as u64) {
             Ok(()) if !buf.is_empty() && self.inner.read_now(offset, &mut buf) => Io::ok(buf),
+            Ok(()) if !buf.is_empty() && self.inner.pulling().is_some() => self.read_pulled(offset, buf),
             Ok(()) if !buf.is_empty() => self.on(
                 |workers| &workers.reads,
                 move |inner| {
@@ -664,6 +700,9 @@ impl BlockDevice for VhdxDevice {
         if self.inner.geometry.read_only {
             return Io::err(BlockError::ReadOnly);
         }
+        if let Err(why) = self.inner.refuse_pulled() {
+            return Io::err(BlockError::Compaction { why });
+        }
         if self.inner.compacting.swap(true, Ordering::AcqRel) {
             return Io::err(BlockError::Busy);
         }
@@ -676,6 +715,10 @@ impl BlockDevice for VhdxDevice {
             task.enter(CompactionPhase::Ended);
             answer
         })
+    }
+
+    fn pull(&self) -> Option<Pull> {
+        self.inner.pull()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -15,6 +15,7 @@
 //! | `compact` | the file made shorter while it is used |
 //! | `names` | whether the names of its files still lead to them |
 //! | `chain_state`, `unopened` | a chain open, given up for a change, or closed; also while it could not be opened again |
+//! | [`PullParent`], `pull` | a disk that is used while what it lacks comes from its parent |
 //! | `range` | ranges of files that copies share |
 //! | `resize` | another size |
 //! | `snapshot` | going on in a new file, whose parent the old one becomes |
@@ -29,6 +30,7 @@ mod device;
 mod failing;
 mod guids;
 mod names;
+mod pull;
 mod range;
 mod resize;
 #[cfg(test)]
@@ -38,3 +40,4 @@ mod unopened;
 
 pub use device::{VhdxDevice, VhdxDeviceOpenError};
 pub use guids::random_guids;
+pub use pull::{PullParent, PullSource};

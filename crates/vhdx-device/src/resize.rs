@@ -24,6 +24,7 @@ impl Inner {
     /// asked to be.
     pub(crate) fn resize(&self, size: u64, permit: &Permit) -> Result<(), BlockError> {
         let refused = |why: String| BlockError::Size { why };
+        self.refuse_pulled().map_err(refused)?;
         // Waits for operations under way, and holds back those that come.
         let mut state = self.alone();
         let chain = state.chain()?;

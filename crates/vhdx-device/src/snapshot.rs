@@ -33,6 +33,7 @@ use crate::unopened::Unopened;
 impl Inner {
     /// Goes on in the file `leaf`. With an error the device is as it was.
     pub(crate) fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Result<(), BlockError> {
+        self.refuse_pulled().map_err(|why| BlockError::Snapshot { why })?;
         // Waits for operations under way, and holds back those that come.
         let mut state = self.alone();
         let (base, relative) = begin(state.chain()?, leaf)?;

@@ -27,6 +27,8 @@ pub(crate) struct Unopened {
     path: PathBuf,
     /// Its parents, the nearest first: found again by their names, which must still be theirs.
     parents: Vec<Locked>,
+    /// Its parent is no file of the chain.
+    is_upper: bool,
     /// Reason why it could not be opened; empty: it was not tried yet.
     why: String,
     tried: Option<Instant>,
@@ -43,7 +45,15 @@ impl Unopened {
             Backing::Device(_) => None,
         });
         let parents = parents.collect::<Result<_, _>>()?;
-        Ok(Self { file: file.try_clone()?, path: path.clone(), parents, why: String::new(), tried: None })
+        let is_upper = chain.disks().last().is_some_and(|last| last.parameters().locator.is_some());
+        Ok(Self {
+            file: file.try_clone()?,
+            path: path.clone(),
+            parents,
+            is_upper,
+            why: String::new(),
+            tried: None,
+        })
     }
 
     /// The file, to be changed.
@@ -99,6 +109,9 @@ impl Unopened {
         let file = self.file.try_clone().map_err(|source| access("opening the file", source))?;
         let options = VhdxOpenOptions::writable();
         let disk = Disk::open(Backing::File(file), &options, guids)?;
+        if self.is_upper && disk.parameters().locator.is_some() {
+            return Chain::upper_of_files(vec![disk], vec![self.path.clone()]);
+        }
         // Its parents are found again by their locators.
         let paths = std::slice::from_ref(&self.path);
         let chain = Chain::of_disks(vec![disk], paths, folder(&self.path), &options, no_guids)?;
