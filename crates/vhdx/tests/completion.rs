@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
+use lunway_vhdx::format::item::PARENT_LOCATOR;
 use lunway_vhdx::{
-    Chain, Completed, DiscardMode, Disk, DiskKind, Storage, VhdxOpenOptions, detach, divide_blocks,
+    Chain, Completed, DiscardMode, Disk, DiskKind, Item, Storage, VhdxOpenOptions, detach, divide_blocks,
+    repair,
 };
 use support::*;
 
@@ -108,6 +110,8 @@ fn a_disk_that_has_all_of_its_parents_data_stands_alone_and_shows_the_same() {
     let alone_now = open(Arc::new(storage.clone()), false, 0);
     assert_eq!(alone_now.parameters().kind, DiskKind::Dynamic);
     assert_ne!(alone_now.data_write_guid(), guid, "it was written since");
+    let is_locator = |item: &Item| item.id == PARENT_LOCATOR;
+    assert!(!alone_now.items().expect("the items").iter().any(is_locator));
     assert!(contents(&alone(alone_now)) == model, "without it");
     // It is a disk as any other: written, its blocks divided, and detached again, which does nothing.
     detach(&storage, guids(7).as_mut()).expect("nothing to do");
@@ -118,6 +122,27 @@ fn a_disk_that_has_all_of_its_parents_data_stands_alone_and_shows_the_same() {
     chain.discard(0, MIB, DiscardMode::Unmap).expect("an unmap");
     chain.close().expect("a close");
     assert_sound(storage.as_ref(), "written");
+}
+
+/// Of more than 4 GiB a dynamic disk's table has places for bitmaps between its blocks, too.
+#[test]
+fn no_bitmap_is_left_in_a_disk_that_stands_alone() {
+    let size = 9 << 30;
+    let parent = Arc::new(memory(&options(DiskKind::Dynamic, size, 1 << 20, 512), 1));
+    let child = memory(&child_options(&open(parent.clone(), false, 3), size, 1 << 20), 4);
+    let leaf = Arc::new(child);
+    let chain = over(open(leaf.clone(), true, 5), open(parent, false, 0));
+    for chunk in 0..3 {
+        chain.write_at(chunk << 32, &[7; 512]).expect("a write");
+        let done = chain.disks()[0].complete_block(chunk << 12, None).expect("a block");
+        assert_eq!(done, Completed::Written(MIB - 512));
+    }
+    chain.close().expect("a close");
+    let storage = Arc::into_inner(leaf).expect("the only one");
+    detach(&storage, guids(6).as_mut()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(lunway_vhdx::check::check(&storage).findings, []);
+    let repairs = repair(&storage, guids(7).as_mut()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(repairs.is_empty(), "{repairs:?}");
 }
 
 #[test]
