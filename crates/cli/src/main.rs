@@ -6,6 +6,7 @@
 //! | part | is |
 //! |---|---|
 //! | `arguments` | the command line |
+//! | `begun_by` | a command that a daemon has begun |
 //! | `command` | one file per command |
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
@@ -35,6 +36,7 @@ macro_rules! eprint {
 
 mod arguments;
 mod awaited;
+mod begun_by;
 mod command;
 mod device;
 mod failure;

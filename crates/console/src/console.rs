@@ -15,6 +15,7 @@ use crate::error::ErrorBody;
 use crate::listen::{self, ListenError, TcpSocket};
 use crate::manager::Manager;
 use crate::route::router;
+use crate::schedules::MakeBackupCommands;
 use crate::source::ConfigSource;
 use crate::token::{Token, TokenError};
 
@@ -26,6 +27,7 @@ use crate::token::{Token, TokenError};
 /// [`stop`](Self::stop) before the server's shutdown: requests cannot change what ends.
 pub struct Console {
     manager: Manager,
+    socket: Option<PathBuf>,
     tcp: Option<SocketAddr>,
     /// The thread ends when this is dropped.
     stop: oneshot::Sender<()>,
@@ -72,6 +74,7 @@ impl Console {
             .enable_all()
             .build()
             .map_err(ListenError::Thread)?;
+        let socket = sockets.path().map(Path::to_owned);
         let tcp = sockets.tcp.as_ref().and_then(|socket| socket.address().ok());
         let (stop, stopped) = oneshot::channel::<()>();
         let router = router(api::routes(), Arc::new(manager.clone()));
@@ -92,7 +95,7 @@ impl Console {
             // What waits for a file system that does not answer is not waited for.
             runtime.shutdown_background();
         });
-        Ok(Self { manager, tcp, stop, thread: thread.map_err(ListenError::Thread)? })
+        Ok(Self { manager, socket, tcp, stop, thread: thread.map_err(ListenError::Thread)? })
     }
 
     /// TCP address of the listener, with the port that the kernel chose.
@@ -111,9 +114,17 @@ impl Console {
         self.manager.reload(crate::extract::Ask::default()).await.map_err(ErrorBody::from)
     }
 
-    /// Answers no request any longer. Changes under way are carried to their end first, unless they wait for a disk
-    /// that does not answer.
+    /// Begins to make the backups that the configuration schedules, by these commands.
+    pub fn begin_backups(&self, make: MakeBackupCommands) -> std::io::Result<()> {
+        let server = Arc::downgrade(&self.manager.server);
+        self.manager.schedules.begin(server, self.socket.clone(), make)
+    }
+
+    /// Ends the backups under way, and answers no request any longer. Changes under way are carried to their end first,
+    /// unless they wait for a disk that does not answer.
     pub async fn stop(self) {
+        // They ask this daemon while they end.
+        self.manager.schedules.stop().await;
         self.manager.end().await;
         drop(self.stop);
         // Nothing on that thread waits for anything now.

@@ -21,6 +21,7 @@
 //! | `api` | the operations, one file for each kind of thing |
 //! | `route` | the one table that makes the router and the OpenAPI document |
 //! | `manager` | changes, one at a time |
+//! | `schedules` | backups by the clock, each a process |
 //! | `export` | snapshots of logical units over NBD, each with a thread |
 //! | `answer`, `error`, `extract`, `patch` | bodies out and in |
 //! | `listen`, `admission`, `token` | sockets, limits, who is let in |
@@ -43,6 +44,7 @@ mod patch;
 mod replace;
 mod route;
 mod running;
+mod schedules;
 mod source;
 mod token;
 
@@ -53,6 +55,7 @@ pub use error::ErrorBody;
 pub use killed::KilledProcess;
 pub use listen::ListenError;
 pub use running::{Registration, RunningDaemon};
+pub use schedules::{BackupCommands, MakeBackupCommands};
 pub use source::ConfigSource;
 pub use token::TokenError;
 

@@ -60,9 +60,9 @@ mod warning;
 mod worker;
 
 pub use config::{
-    AccessRule, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config, ConfigError, DeviceName,
-    DigestUse, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides, PortalGroupConfig,
-    PortalGroupState, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
+    AccessRule, ApiConfig, BackupConfig, BackupSource, Change, ChangeKind, ChapUser, CompactPolicy, Config,
+    ConfigError, DeviceName, DigestUse, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig,
+    Overrides, PortalGroupConfig, PortalGroupState, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
 };
 pub use metrics::{
     BackupPoint, BackupReading, BackupReport, DeviceReading, FailureMetrics, LunMetrics, LunReading,
@@ -80,6 +80,6 @@ pub use server::{
 };
 pub use source::SourceHost;
 pub use source_quota::SourceQuota;
-pub use state::{FileStore, StateDirError};
+pub use state::{BACKUPS_FILE, FileStore, StateDirError};
 pub use summary::{LunSummary, SessionKeys, SessionSummary, SpaceReading, TargetSummary};
 pub use warning::{Warning, WarningKind};

@@ -72,7 +72,10 @@ pub(crate) const PAGES: &[Page] = &[
             "[[target]]\nname = \"iqn.2026-11.com.example:db\"\nopen = true\n",
             "[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n[[target.lun]]\nid = 1\ndevice = \"ram:64M\"\n"
         ),
-        left_out: &[("/dev/sdb", "a disk of the reader's")],
+        left_out: &[
+            ("/dev/sdb", "a disk of the reader's"),
+            ("schedule run", "the daemon of this page has no [[backup]]: scheduled_backup.rs"),
+        ],
         names: &[
             ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].snapshot.name'"),
             ("a05c", "lunway backup list /mnt/share/server1 --json | jq -r '.[-1].point'"),

@@ -59,6 +59,12 @@ async fn replace(
     let edit = move |config: &mut Config| {
         let mut new = Config { origin: config.origin.clone(), ..new.clone() };
         patch::restore_secrets(&mut new, config)?;
+        if new.backups != config.backups {
+            return Err(ApiError::unprocessable(
+                "backup: its commands are run as the daemon's user, so it is changed in the configuration file alone: edit \
+                 that and reload",
+            ));
+        }
         *config = new;
         Ok(())
     };

@@ -65,7 +65,8 @@ async fn metrics(State(manager): State<Arc<Manager>>) -> Json<MetricsSnapshot> {
 }
 
 async fn prometheus(State(manager): State<Arc<Manager>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], manager.server.metrics().prometheus())
+    let page = manager.server.metrics().prometheus() + &super::schedule::prometheus(&manager);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }
 
 async fn reload(State(manager): State<Arc<Manager>>, ask: Ask) -> Result<Applied, ApiError> {

@@ -7,6 +7,7 @@ mod element;
 mod epoch;
 mod portal;
 mod reservation;
+mod schedule;
 mod session;
 mod snapshot;
 mod target;
@@ -21,6 +22,7 @@ pub(crate) fn routes() -> Vec<Route> {
         target::routes(),
         epoch::routes(),
         backup::routes(),
+        schedule::routes(),
         snapshot::routes(),
         portal::routes(),
         session::routes(),

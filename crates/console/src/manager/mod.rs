@@ -18,6 +18,7 @@ use crate::backing::NewFile;
 use crate::error::{ApiError, refused};
 use crate::export::Exports;
 use crate::extract::Ask;
+use crate::schedules::Schedules;
 use crate::source::ConfigSource;
 
 mod lun;
@@ -34,6 +35,7 @@ pub(crate) struct Manager {
     pub(crate) source: Arc<ConfigSource>,
     pub(crate) started: Instant,
     pub(crate) exports: Arc<Exports>,
+    pub(crate) schedules: Schedules,
     /// Held for reading by every change under way.
     under_way: Arc<RwLock<()>>,
     ending: Arc<watch::Sender<Ending>>,
@@ -99,6 +101,7 @@ impl Manager {
             source: Arc::new(source),
             started: Instant::now(),
             exports: Arc::default(),
+            schedules: Schedules::default(),
             under_way: Arc::default(),
             ending: Arc::default(),
         }
@@ -305,13 +308,16 @@ impl Manager {
             })
         };
         match self.server.change(edit, options).await {
-            Ok(changed) => Ok(Applied {
-                generation: changed.generation,
-                dry_run: ask.dry_run,
-                persisted: kept && !ask.dry_run,
-                changes: changed.changes.iter().map(Line::from).collect(),
-                effects: changed.effects,
-            }),
+            Ok(changed) => {
+                self.schedules.look();
+                Ok(Applied {
+                    generation: changed.generation,
+                    dry_run: ask.dry_run,
+                    persisted: kept && !ask.dry_run,
+                    changes: changed.changes.iter().map(Line::from).collect(),
+                    effects: changed.effects,
+                })
+            }
             Err(ChangeError::Unfit(StartError::Config(error))) if is_asked => {
                 Err(no.unwrap_or_else(|| refused(error.of_change().into())))
             }

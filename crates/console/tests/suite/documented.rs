@@ -136,21 +136,31 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
             "DELETE",
             "/v1/targets/{target}/luns/{lun}/reservations",
             format!("{target}/luns/0/reservations"),
-            none,
+            none.clone(),
         ),
+        ("POST", "/v1/schedules/{name}/run", "/v1/schedules/db/run".into(), none.clone()),
+        ("GET", "/v1/schedules", "/v1/schedules".into(), none),
         (
             "PUT",
             "/v1/config",
             "/v1/config?dry_run=true".into(),
-            json!({ "listen": ["127.0.0.1:0"], "cores": 1, "state_dir": "STATE", "target": [{ "name": TARGET }] }),
+            json!({ "listen": ["127.0.0.1:0"], "cores": 1, "state_dir": "STATE", "target": [{ "name": TARGET }],
+                "backup": [backup()] }),
         ),
     ]
 }
 
+/// A backup by the clock, as the configuration says it.
+fn backup() -> Value {
+    json!({ "name": "db", "source": format!("{TARGET}/0"), "destination": "/mnt/share/db", "at": ["03:00"] })
+}
+
 #[tokio::test]
 async fn every_operation_answers_as_the_document_says_and_none_is_undocumented() {
-    let file = format!("state_dir = \"state\"\n{FILE}");
+    let backup = "[[backup]]\nname = \"db\"\ndestination = \"/mnt/share/db\"\nat = [\"03:00\"]\n";
+    let file = format!("state_dir = \"state\"\n{FILE}\n{backup}source = \"{TARGET}/0\"\n");
     let daemon = Daemon::start_on(&file).await;
+    daemon.begin_backups("echo '{}'");
     let secret = daemon.folder.path().join("secret");
     fs::write(&secret, "sesame open now").unwrap();
     let document = daemon.get("/v1/openapi.json").await;

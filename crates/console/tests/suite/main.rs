@@ -6,6 +6,7 @@ mod changes;
 mod documented;
 mod keeping;
 mod page;
+mod schedules;
 mod schema;
 mod sockets;
 mod support;

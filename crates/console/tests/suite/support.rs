@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError, Compaction, Io, Layer};
-use lunway_console::{Client, ClientError, ConfigSource, Console, Endpoint, Method, Sockets};
+use lunway_console::{
+    BackupCommands, Client, ClientError, ConfigSource, Console, Endpoint, MakeBackupCommands, Method, Sockets,
+};
 use lunway_memory::RamDisk;
 use lunway_target::{ApiConfig, Config, OpenDevice, Overrides, Server};
 use serde_json::Value;
@@ -103,6 +105,16 @@ impl Daemon {
         let server = Arc::new(Server::start(config, open()).await.unwrap());
         let console = Console::start(sockets, Arc::clone(&server), source).unwrap();
         Self { client: Client::new(Endpoint::Unix(socket)), folder, server, console }
+    }
+
+    /// Begins to make backups by the clock: `sh` runs this instead of `lunway backup run`.
+    pub(crate) fn begin_backups(&self, script: &'static str) {
+        let make: MakeBackupCommands = Arc::new(move |_, _| {
+            let mut run = std::process::Command::new("sh");
+            run.args(["-c", script]);
+            BackupCommands { run, prune: None }
+        });
+        self.console.begin_backups(make).unwrap();
     }
 
     pub(crate) fn path(&self) -> PathBuf {

@@ -4,10 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use lunway_block::duration::ExactDuration;
+use lunway_block::rate::parse_rate;
+use lunway_block::size::parse_size;
 use lunway_iscsi::chap::Secret;
 
 use super::{
-    AccessRule, ApiConfig, ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, LunConfig, TargetConfig,
+    AccessRule, ApiConfig, BackupConfig, ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits,
+    LunConfig, TargetConfig,
 };
 use crate::portal::PortalSpec;
 use crate::secret;
@@ -19,10 +22,23 @@ const ALIAS_MAX: usize = 255;
 /// Shortest timeout and interval of pings: below it a busy machine or network looks like a dead peer, and pings would
 /// be a load of their own. Chosen, not measured.
 const TIME_MIN: Duration = Duration::from_millis(100);
+/// Shortest deadline of a freeze: its command needs time to start.
+const FREEZE_MIN: Duration = Duration::from_secs(1);
 /// Longest time that makes sense anywhere: a day.
 const TIME_MAX: Duration = Duration::from_secs(86_400);
 /// Longest time to poll: waking a core takes 20 to 40 µs, which is less than a twentieth of a round trip beyond it.
 const POLL_MAX: Duration = Duration::from_millis(1);
+
+/// Most backups by the clock: ten for each of a hundred LUNs.
+const BACKUPS_MAX: usize = 1000;
+/// Longest name of a backup, bytes: as long as a name of the host.
+const BACKUP_NAME_MAX: usize = 64;
+/// Shortest interval of backups: a run of an unchanged disk takes about as long.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Longest interval of backups: a leap year.
+const INTERVAL_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Most times of a day: one each quarter of an hour.
+const TIMES_MAX: usize = 96;
 
 /// Returns `true` if a text has only visible characters, and no more than `most` of them.
 fn is_visible(text: &str, most: usize) -> bool {
@@ -71,7 +87,99 @@ impl Config {
             }
             self.check_target(target)?;
         }
-        self.check_serials()
+        self.check_serials()?;
+        self.check_backups()
+    }
+
+    fn check_backups(&self) -> Result<(), ConfigError> {
+        let (mut names, mut destinations) = (HashSet::new(), HashMap::new());
+        if self.backups.len() > BACKUPS_MAX {
+            let why = format!("at most {BACKUPS_MAX} are possible");
+            return Err(self.wrong("backup", &self.backups.len(), why));
+        }
+        for backup in &self.backups {
+            let in_names = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            if !(1..=BACKUP_NAME_MAX).contains(&backup.name.len()) || !backup.name.chars().all(in_names) {
+                let why = format!("1 to {BACKUP_NAME_MAX} letters, digits, `.`, `_` and `-` are possible");
+                return Err(self.wrong("backup: name", &backup.name, why));
+            }
+            if !names.insert(&backup.name) {
+                return Err(self.wrong("backup: name", &backup.name, "two backups have this name"));
+            }
+            if let Some(other) = destinations.insert(&backup.destination, &backup.name) {
+                let key = format!("backup {}: destination", backup.name);
+                let why = format!("backup {other} has it: each needs its own folder");
+                return Err(self.wrong(&key, &backup.destination.display(), why));
+            }
+            self.check_backup(backup)?;
+        }
+        match self.backups.first() {
+            Some(first) if self.state_folder().is_none() => {
+                let why = "the snapshots that are read, and what is known of the last run, need a folder: set state_dir";
+                Err(self.wrong("backup: name", &first.name, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_backup(&self, backup: &BackupConfig) -> Result<(), ConfigError> {
+        let at = |key: &str| format!("backup {}: {key}", backup.name);
+        match (&backup.at[..], backup.every) {
+            ([], None) => {
+                let why = "say when: at = [\"02:00\"], or every = \"6h\"";
+                return Err(self.wrong("backup: name", &backup.name, why));
+            }
+            ([first, ..], Some(_)) => {
+                return Err(self.wrong(
+                    &at("at"),
+                    first,
+                    "at and every exclude each other: remove one of them",
+                ));
+            }
+            ([], Some(_)) if !backup.days.is_empty() => {
+                return Err(self.wrong(
+                    &at("days"),
+                    &backup.days.len(),
+                    "days belong to at, and not to every",
+                ));
+            }
+            ([], Some(every)) if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&every) => {
+                return Err(self.wrong(&at("every"), &ExactDuration(every), "1s to 8784h are possible"));
+            }
+            (times, _) if times.len() > TIMES_MAX => {
+                let why = format!("at most {TIMES_MAX} times are possible: use every");
+                return Err(self.wrong(&at("at"), &times.len(), why));
+            }
+            _ => {}
+        }
+        if let Some(jitter) = backup.jitter.filter(|jitter| *jitter > TIME_MAX) {
+            return Err(self.wrong(&at("jitter"), &ExactDuration(jitter), "0s to 24h are possible"));
+        }
+        if let Some(deadline) = backup.deadline.filter(|time| !(FREEZE_MIN..=TIME_MAX).contains(time)) {
+            return Err(self.wrong(&at("deadline"), &ExactDuration(deadline), "1s to 24h are possible"));
+        }
+        let of_freeze = [("thaw", backup.thaw.is_some()), ("freeze", backup.freeze.is_some())];
+        if let [(missing, false), (given, true)] | [(given, true), (missing, false)] = of_freeze {
+            let why = format!("{missing} is missing: a guest is frozen and thawed");
+            return Err(self.wrong(&at(given), "", why));
+        }
+        if backup.freeze.is_none() && (backup.application || backup.deadline.is_some()) {
+            let key = if backup.application { "application" } else { "deadline" };
+            return Err(self.wrong(&at(key), "", "it belongs to freeze, which is missing"));
+        }
+        if let Some(limit) = &backup.limit {
+            parse_rate(limit).map_err(|error| self.wrong(&at("limit"), limit, error.to_string()))?;
+        }
+        if let Some(area) = &backup.area {
+            parse_size(area).map_err(|error| self.wrong(&at("area"), area, error.to_string()))?;
+        }
+        if backup.retention().iter().any(|(_, count)| count.is_some())
+            && backup.retention().iter().all(|(_, count)| count.unwrap_or(0) == 0)
+        {
+            let why = "no rule keeps a point: at least one keep_… above 0 is needed, or none at all";
+            return Err(self.wrong("backup: name", &backup.name, why));
+        }
+        Ok(())
     }
 
     /// A serial number makes a disk: two logical units with one would be taken for one disk, and torn.

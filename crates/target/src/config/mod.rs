@@ -3,10 +3,11 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Config`]: reading, writing, errors |
-//! | `target.rs`, `device.rs`, `discovery.rs`, `limits.rs` | its parts |
+//! | `target.rs`, `device.rs`, `discovery.rs`, `limits.rs`, `backup.rs` | its parts |
 //! | `check.rs` | what cannot be served |
 //! | `change.rs` | [`Change`]: how two configurations differ |
 
+mod backup;
 mod change;
 mod check;
 mod device;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::portal::PortalSpec;
 
+pub use backup::{BackupConfig, BackupSource};
 pub use change::{Change, ChangeKind};
 pub use device::DeviceName;
 pub use discovery::Discovery;
@@ -90,6 +92,13 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// removable = false
 /// serial = "4F2A"                           # default: made of the machine, the target, the LUN and the device
 ///
+/// [[backup]]                                # the daemon backs a LUN up by the clock; it needs `state_dir`
+/// name = "db"
+/// source = "iqn.2026-11.com.example:disks/0"
+/// destination = "/mnt/share/db"
+/// at = ["02:00"]                            # or every = "6h"
+/// keep_last = 7
+///
 /// [limits]
 /// sessions = 256
 /// ```
@@ -143,6 +152,9 @@ pub struct Config {
     /// The targets.
     #[serde(default, rename = "target", skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetConfig>,
+    /// Backups of logical units by the clock.
+    #[serde(default, rename = "backup", skip_serializing_if = "Vec::is_empty")]
+    pub backups: Vec<BackupConfig>,
     /// Origin of the configuration, for messages: a file's name, or "the command line".
     #[serde(skip)]
     pub origin: String,
@@ -348,6 +360,7 @@ impl Default for Config {
             isns: None,
             portal_groups: Vec::new(),
             targets: Vec::new(),
+            backups: Vec::new(),
             origin: COMMAND_LINE.to_owned(),
         }
     }
@@ -414,7 +427,7 @@ impl Config {
     pub fn in_folder_of(mut self, file: &Path) -> Self {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let folder = file.parent().unwrap_or(Path::new("/"));
-        let Self { state_dir, api, discovery, targets, .. } = &mut self;
+        let Self { state_dir, api, discovery, targets, backups, .. } = &mut self;
         let api = api.iter_mut().flat_map(|api| api.socket.iter_mut().chain(&mut api.token_file));
         let discovery = discovery.chap.iter_mut().chain(&mut discovery.mutual_chap);
         let (mut users, mut luns): (Vec<&mut ChapUser>, Vec<&mut LunConfig>) =
@@ -424,7 +437,8 @@ impl Config {
             luns.extend(&mut target.luns);
         }
         let secrets = users.into_iter().map(|user| &mut user.secret_file);
-        for path in state_dir.iter_mut().chain(api).chain(secrets) {
+        let destinations = backups.iter_mut().map(|backup| &mut backup.destination);
+        for path in state_dir.iter_mut().chain(api).chain(secrets).chain(destinations) {
             *path = folder.join(&*path);
         }
         for lun in luns {

@@ -161,3 +161,44 @@ fn the_secrets_of_the_two_directions_must_differ() {
     ));
     assert!(message.contains("must differ"), "{message}");
 }
+
+#[test]
+fn a_backup_by_the_clock_says_when_and_what_cannot_be_is_refused() {
+    let keys = "source = \"iqn.2026-11.com.example:a/0\"\ndestination = \"d\"\n";
+    let with = |more: &str| format!("state_dir = \"s\"\n{TARGET}[[backup]]\nname = \"db\"\n{keys}{more}\n");
+    let good = "at = [\"2:05\"]\ndays = [\"mon\", \"sun\"]\njitter = \"30m\"\nkeep_last = 7\nlimit = \"1MB/s\"\n\
+                freeze = \"f\"\nthaw = \"t\"\ndeadline = \"20s\"";
+    let config = parse(&with(good)).unwrap();
+    config.check().unwrap();
+    let again = Config::from_toml(&config.to_toml().unwrap(), "lunway.toml").unwrap();
+    assert_eq!(again.backups, config.backups);
+    assert!(config.backups[0].catch_up && config.backups[0].jitter == Some(Duration::from_secs(1800)));
+    let located = config.in_folder_of(Path::new("/etc/lunway/lunway.toml"));
+    assert_eq!(located.backups[0].destination, Path::new("/etc/lunway/d"));
+    let every = "every = \"6h\"\n";
+    let twice = format!("{every}[[backup]]\nname = \"dc\"\n{keys}{every}");
+    for (more, part) in [
+        ("", "name = \"db\": say when"),
+        ("at = [\"24:00\"]", "line 6, at: `24:00` is not a time of day"),
+        ("at = [\"02:00\"]\nevery = \"6h\"", "exclude each other"),
+        ("every = \"6h\"\ndays = [\"mon\"]", "days belong to at"),
+        ("every = \"6\"", "`6` is not a duration"),
+        ("every = \"10ms\"", "every = \"10ms\": 1s to 8784h"),
+        ("every = \"6h\"\njitter = \"25h\"", "jitter = \"25h\": 0s to 24h"),
+        ("every = \"6h\"\nfreeze = \"f\"", "thaw is missing"),
+        ("every = \"6h\"\napplication = true", "it belongs to freeze"),
+        ("every = \"6h\"\nlimit = \"fast\"", "limit = \"fast\""),
+        ("every = \"6h\"\narea = \"-\"", "area = \"-\""),
+        ("every = \"6h\"\nkeep_last = 0", "no rule keeps a point"),
+        (&twice, "backup dc: destination = \"d\": backup db has it"),
+        (&twice.replace("dc", "db"), "two backups have this name"),
+        (&twice.replace("dc", "d c"), "name = \"d c\": 1 to 64 letters"),
+    ] {
+        let message = error(&with(more));
+        assert!(message.contains(part), "{message}");
+    }
+    let source = with(every).replace("a/0", "a");
+    assert!(error(&source).contains("write TARGET/LUN"), "{}", error(&source));
+    let no_state = with(every).replace("state_dir = \"s\"\n", "");
+    assert!(error(&no_state).contains("set state_dir"), "{}", error(&no_state));
+}

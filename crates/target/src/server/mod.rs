@@ -54,7 +54,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -527,6 +527,11 @@ impl Server {
 
     async fn compactions(&self, target: &str, lun: u16) -> Result<Arc<Compactions>, ChangeError> {
         self.of_lun(target, lun, |lun| Arc::clone(&lun.compactions))
+    }
+
+    /// Returns the folder for state, if there is one.
+    pub fn state_folder(&self) -> Option<PathBuf> {
+        self.changer.store.as_ref().map(|store| store.place().path().to_owned())
     }
 
     /// Returns the change tracking of the disk of a logical unit that has `track`.

@@ -29,14 +29,17 @@ use queue::{Queue, Request, Thing};
 pub(crate) use directory::OpenDirectory;
 pub(crate) use file::name as file_name;
 
+/// File of the state directory with what is known of backups by the clock.
+pub const BACKUPS_FILE: &str = "backups.json";
+
 /// Returns `true` if a file of the state directory is the daemon's own by its name: a kept item, a track file, what a
-/// snapshot needs, the lock.
+/// snapshot needs, what is known of backups by the clock, the lock.
 pub(crate) fn is_state_file(name: &str) -> bool {
     // Each owner is a target and a LUN, with a slash between; a long name ends with a hash.
     let is_item =
         name.rsplit_once('.').is_some_and(|(owner, _)| owner.contains("%2F") || owner.contains('~'));
     let is_of_snapshot = name.strip_prefix("snapshot-").is_some_and(|name| name.ends_with(".area"));
-    is_item || is_of_snapshot || name.starts_with(".lock")
+    is_item || is_of_snapshot || name == BACKUPS_FILE || name.starts_with(".lock")
 }
 
 /// Advice to who needs a state directory and has none. `state_dir` is one of

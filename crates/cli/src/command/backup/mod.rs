@@ -7,6 +7,7 @@ mod prune;
 mod report;
 mod restore;
 mod run;
+mod schedule;
 mod served;
 mod verify;
 
@@ -48,6 +49,7 @@ enum Action {
     Restore(restore::Restore),
     Mount(mount::Mount),
     Prune(prune::Prune),
+    Schedule(schedule::Schedule),
 }
 
 impl Backup {
@@ -66,6 +68,7 @@ impl Backup {
             Action::Restore(restore) => restore.run(),
             Action::Mount(mount) => mount.run(),
             Action::Prune(prune) => prune.run(),
+            Action::Schedule(schedule) => schedule.run(),
         }
     }
 }

@@ -8,6 +8,7 @@ use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Retention, Step,
 use serde_json::{Value, json};
 
 use super::{Destination, failed, guids, holder, points};
+use crate::begun_by::BegunBy;
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
@@ -58,10 +59,13 @@ pub(super) struct Prune {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    begun_by: BegunBy,
 }
 
 impl Prune {
     pub(super) fn run(self) -> Result<(), Failure> {
+        self.begun_by.obey()?;
         let retention = Retention {
             last: self.keep_last.unwrap_or(0),
             hourly: self.keep_hourly.unwrap_or(0),

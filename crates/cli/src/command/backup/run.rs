@@ -21,6 +21,7 @@ use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::{Destination, catalogue, failed, guids, holder};
 use crate::awaited::{Awaited, waits_for};
+use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
 use crate::command::disk::skipped;
 use crate::command::manage::DaemonAddress;
@@ -89,6 +90,8 @@ pub(super) struct Run {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    begun_by: BegunBy,
 }
 
 /// Source of a backup, open.
@@ -118,6 +121,7 @@ fn in_context(failure: Failure, context: impl FnOnce() -> String) -> Failure {
 
 impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
+        self.begun_by.obey()?;
         match served::lun(&self.source)? {
             Some(lun) => {
                 self.refuse_bitmaps()?;

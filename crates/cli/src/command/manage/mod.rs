@@ -69,7 +69,7 @@ pub(crate) struct Daemon {
     address: DaemonAddress,
     /// Print the daemon's answer as JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Options of a change.
@@ -397,12 +397,12 @@ fn remedy(parameter: &str, path: &str) -> &'static str {
 }
 
 /// The rows of a list in an answer.
-fn rows<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+pub(crate) fn rows<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
     answer[key].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A value as a person reads it: texts without quotes, lists with commas, nothing for what is not there.
-fn text(of: &Value, key: &str) -> String {
+pub(crate) fn text(of: &Value, key: &str) -> String {
     match &of[key] {
         Value::Null => String::new(),
         Value::String(text) => terminal::clean(text),

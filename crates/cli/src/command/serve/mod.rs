@@ -1,5 +1,6 @@
 //! `lunway serve`.
 
+mod backups;
 mod check;
 mod flags;
 
@@ -146,6 +147,12 @@ impl Serve {
             server.log_warnings(meant.as_ref());
             let managed = sockets.path().map(Path::to_owned);
             let console = Console::start(sockets, Arc::clone(&server), source).map_err(Failure::failed)?;
+            if managed.is_none() && !server.config().backups.is_empty() {
+                tracing::warn!(
+                    "no [[backup]] can be made: a backup needs the daemon's Unix socket, and it has none"
+                );
+            }
+            console.begin_backups(backups::commands()).context("starting the thread of backups")?;
             let registered = RunningDaemon::register(managed.as_deref(), console.file().as_deref());
             if let Err(error) = &registered {
                 tracing::info!(

@@ -1,0 +1,109 @@
+//! `lunway backup schedule`.
+
+use clap::{Args, Subcommand};
+use lunway_backup::Moment;
+use lunway_block::duration::HumanTime;
+use lunway_block::size::HumanSize;
+use lunway_console::{Method, path_part};
+use serde_json::Value;
+
+use crate::command::manage::{Daemon, rows, text};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Show the backups that a daemon makes by the clock, and begin one now
+///
+/// They are the [[backup]] tables of its configuration file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup schedule list
+  lunway backup schedule run db")]
+pub(super) struct Schedule {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the backups by the clock with their next and last runs
+    List {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Begin a run now, or as soon as no other run of its LUN is under way
+    Run {
+        /// The backup's name in the configuration
+        name: String,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+impl Schedule {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List { daemon } => daemon.show("/v1/schedules", table),
+            Verb::Run { name, daemon } => {
+                let path = format!("/v1/schedules/{}/run", path_part(&name));
+                let answer = daemon.ask(Method::POST, &path, None)?;
+                if daemon.json {
+                    return terminal::print_json(&answer);
+                }
+                let begins =
+                    if answer["running_since"].is_null() { "waits for another run" } else { "has begun" };
+                terminal::print(&format!(
+                    "a backup of {} to {} {begins}: `lunway backup schedule list` shows its end",
+                    text(&answer, "source"),
+                    text(&answer, "destination")
+                ))
+            }
+        }
+    }
+}
+
+fn table(answer: &Value) -> String {
+    let schedules = rows(answer, "schedules");
+    let row = |of: &Value| {
+        [
+            text(of, "name"),
+            text(of, "source"),
+            text(of, "destination"),
+            text(of, "when"),
+            of["next"].as_i64().map_or_else(|| "-".to_owned(), moment),
+            last(of),
+        ]
+    };
+    let cells: Vec<_> = schedules.iter().map(row).collect();
+    let headings = ["NAME", "SOURCE", "DESTINATION", "WHEN", "NEXT", "LAST"];
+    let mut page = terminal::table(headings, &cells, "no [[backup]] is configured");
+    for of in schedules {
+        if let Some(error) = of["last"]["error"].as_str() {
+            page += &format!("\n{}: {}", text(of, "name"), terminal::clean(error));
+        }
+    }
+    page
+}
+
+fn moment(seconds: i64) -> String {
+    u64::try_from(seconds).map_or_else(|_| "-".to_owned(), |seconds| Moment(seconds).to_string())
+}
+
+/// The last run, or the one under way.
+fn last(of: &Value) -> String {
+    if let Some(since) = of["running_since"].as_i64() {
+        return format!("running since {}", moment(since));
+    }
+    let last = &of["last"];
+    let Some(begun) = last["begun"].as_i64() else { return "none".to_owned() };
+    let took = HumanTime::millis(last["took_ms"].as_u64().unwrap_or(0));
+    match (last["error"].is_null(), last["point"].as_object()) {
+        (true, Some(_)) => format!(
+            "{}: {}, {} sent, {took}",
+            moment(begun),
+            text(&last["point"], "kind"),
+            HumanSize(last["point"]["sent_bytes"].as_u64().unwrap_or(0))
+        ),
+        _ => format!("{}: failed", moment(begun)),
+    }
+}

@@ -1,0 +1,87 @@
+//! The commands of backups that the daemon begins by the clock.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use lunway_block::duration::ExactDuration;
+use lunway_console::{BackupCommands, MakeBackupCommands};
+use lunway_target::BackupConfig;
+
+/// Makes them of the configuration.
+pub(super) fn commands() -> MakeBackupCommands {
+    Arc::new(|backup, socket| BackupCommands { run: run(backup, socket), prune: prune(backup) })
+}
+
+/// This program itself, as a process that ends with this one. Of what it says, only errors are of use.
+fn this_program(words: &[&str]) -> Command {
+    // Not current_exe(): the file may have been replaced since this process was started from it.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("lunway").args(words).args(["--json", "--begun-by", &std::process::id().to_string()]);
+    command.env("RUST_LOG", "error").env_remove("LUNWAY_LOG_FORMAT");
+    command
+}
+
+fn run(backup: &BackupConfig, socket: &Path) -> Command {
+    let mut command = this_program(&["backup", "run"]);
+    command.arg("--socket").arg(socket);
+    let deadline = backup.deadline.map(|time| ExactDuration(time).to_string());
+    let options = [
+        ("--limit", &backup.limit),
+        ("--area", &backup.area),
+        ("--freeze", &backup.freeze),
+        ("--thaw", &backup.thaw),
+        ("--deadline", &deadline),
+    ];
+    for (option, value) in options {
+        // One word: the value may begin with a hyphen.
+        command.args(value.as_ref().map(|value| format!("{option}={value}")));
+    }
+    for (option, _) in [("--skip-free", backup.skip_free), ("--application", backup.application)]
+        .iter()
+        .filter(|(_, is)| *is)
+    {
+        command.arg(option);
+    }
+    command.args(["--", &format!("lun:{}", backup.source)]).arg(&backup.destination);
+    command
+}
+
+fn prune(backup: &BackupConfig) -> Option<Command> {
+    let kept = backup.retention().into_iter().filter_map(|(rule, count)| Some((rule, count?)));
+    let rules: Vec<_> = kept.map(|(rule, count)| format!("--keep-{rule}={count}")).collect();
+    if rules.is_empty() {
+        return None;
+    }
+    let mut command = this_program(&["backup", "prune"]);
+    command.args(rules).arg("--").arg(&backup.destination);
+    Some(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &Command) -> String {
+        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        words.join(" ").replace(&std::process::id().to_string(), "PID")
+    }
+
+    #[test]
+    fn each_key_is_an_option_of_the_commands() {
+        let text = "name = \"db\"\nsource = \"iqn.2026-11.com.example:a/3\"\ndestination = \"/mnt/x\"\nat = [\"02:00\"]\n\
+                    keep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
+                    freeze = \"-f\"\nthaw = \"t\"\ndeadline = \"20s\"\napplication = true\n";
+        let commands = commands()(&toml::from_str(text).unwrap(), Path::new("/run/api.sock"));
+        assert_eq!(
+            words(&commands.run),
+            "backup run --json --begun-by PID --socket /run/api.sock --limit=100MB/s --area=8G --freeze=-f --thaw=t \
+             --deadline=20s --skip-free --application -- lun:iqn.2026-11.com.example:a/3 /mnt/x"
+        );
+        assert_eq!(
+            words(&commands.prune.unwrap()),
+            "backup prune --json --begun-by PID --keep-last=7 --keep-weekly=8 -- /mnt/x"
+        );
+    }
+}

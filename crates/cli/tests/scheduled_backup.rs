@@ -1,0 +1,191 @@
+//! `[[backup]]`: a daemon that backs its LUNs up by the clock, through kills, orderly ends, reloads and destinations
+//! that are not there.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "support/daemon.rs"]
+mod daemon;
+#[path = "support/initiator.rs"]
+mod initiator;
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use daemon::{Daemon, refused};
+use initiator::Initiator;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{IQN, lunway, succeed};
+
+const SIZE: u64 = 32 << 20;
+
+/// A folder with a disk of random bytes, destinations, and a configuration with these backups.
+fn folder(backups: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    // A sequence that does not compress, and of which no block is zeroes.
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let content: Vec<u8> = (0..SIZE / 8)
+        .flat_map(|_| {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word.to_le_bytes()
+        })
+        .collect();
+    fs::write(folder.path().join("disk.img"), content).unwrap();
+    for name in ["one", "two"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    configure(folder.path(), backups);
+    folder
+}
+
+fn configure(folder: &Path, backups: &str) {
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"state\"\ncores = 1\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
+         [[target.lun]]\nid = 0\ndevice = \"raw:disk.img\"\ntrack = true\n{backups}"
+    );
+    fs::write(folder.join("lunway.toml"), text).unwrap();
+}
+
+fn backup(name: &str, destination: &str, keys: &str) -> String {
+    format!("[[backup]]\nname = \"{name}\"\nsource = \"{IQN}/0\"\ndestination = \"{destination}\"\n{keys}\n")
+}
+
+/// `lunway WORDS` beside the daemon of a folder.
+fn command(folder: &Path, words: &[&str]) -> Command {
+    let mut command = lunway(words);
+    command.env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
+    command.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
+    command
+}
+
+fn schedule(folder: &Path, name: &str) -> Value {
+    let list = succeed(command(folder, &["backup", "schedule", "list", "--json"]));
+    let list: Value = serde_json::from_str(&list).unwrap();
+    list["schedules"].as_array().unwrap().iter().find(|of| of["name"] == name).cloned().unwrap_or_default()
+}
+
+/// Waits until something is so, and fails if it does not become so.
+fn until(it_is_so: impl Fn() -> bool) {
+    support::until(&it_is_so);
+    assert!(it_is_so());
+}
+
+/// Restores the newest point of a destination.
+fn restored(folder: &Path, destination: &str) -> Vec<u8> {
+    let out = folder.join("out");
+    let _ = fs::remove_file(&out);
+    succeed(command(folder, &["backup", "restore", destination, out.to_str().unwrap()]));
+    fs::read(out).unwrap()
+}
+
+fn points(folder: &Path, destination: &str) -> usize {
+    let list = succeed(command(folder, &["backup", "list", destination, "--json"]));
+    serde_json::from_str::<Value>(&list).unwrap().as_array().unwrap().len()
+}
+
+/// Processes of `lunway backup run` that this daemon has begun.
+fn runs_of(daemon: u32) -> Vec<Pid> {
+    let is_run = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        words.contains(&format!("backup run --json --begun-by {daemon} "))
+    };
+    let names = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name());
+    let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+    pids.filter(is_run).filter_map(Pid::from_raw).collect()
+}
+
+#[test]
+fn a_lun_is_backed_up_by_the_clock_and_each_point_is_what_it_was() {
+    let hook = "every = \"2s\"\nkeep_last = 2\non_success = \"echo $LUNWAY_BACKUP_KIND $LUNWAY_BACKUP_POINT >> said\"";
+    // The command has the daemon's working folder, which is the tests'.
+    let at = |folder: &Path| hook.replace(">> said", &format!(">> {}/said", folder.display()));
+    let folder = folder("");
+    let folder = folder.path();
+    configure(folder, &backup("db", "one", &at(folder)));
+    let daemon = Daemon::start(folder);
+    let said = || fs::read_to_string(folder.join("said")).unwrap_or_default();
+    until(|| !said().is_empty());
+    assert!(said().starts_with("full "), "{}", said());
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    // WRITE (10) of 8 blocks at block 64.
+    let cdb = [0x2a, 0, 0, 0, 0, 64, 0, 0, 8, 0];
+    assert_eq!(initiator.execute(0, &cdb, &[7; 4096], 0).unwrap().status, 0);
+    let before = said().lines().count();
+    // One may have begun before the write.
+    until(|| said().lines().count() >= before + 3);
+    configure(folder, &backup("db", "two", "every = \"1000h\""));
+    succeed(command(folder, &["reload"]));
+    until(|| schedule(folder, "db")["running_since"].is_null());
+    assert!(said().lines().skip(1).all(|line| line.starts_with("increment ")), "{}", said());
+    assert!(points(folder, "one") <= 3, "others were removed");
+    let disk = fs::read(folder.join("disk.img")).unwrap();
+    assert!(disk[64 * 512..][..4096] == [7; 4096]);
+    assert!(restored(folder, "one") == disk);
+    // Another destination, when it is asked for.
+    let told = succeed(command(folder, &["backup", "schedule", "run", "db"]));
+    assert!(told.contains("has begun"), "{told}");
+    until(|| schedule(folder, "db")["last"]["cause"] == "asked");
+    assert!(restored(folder, "two") == disk);
+    let shown = succeed(command(folder, &["backup", "schedule", "list"]));
+    assert!(shown.contains("every 1000h") && shown.contains("full, 32 MiB sent"), "{shown}");
+}
+
+#[test]
+fn a_run_that_ends_with_the_daemon_is_made_after_its_start() {
+    // 32 MiB take half a minute.
+    let folder = folder("");
+    let folder = folder.path();
+    for (is_killed, destination) in [(true, "one"), (false, "two")] {
+        configure(folder, &backup("db", destination, "every = \"1000h\"\nlimit = \"1MB/s\""));
+        let mut daemon = Daemon::start(folder);
+        let before = schedule(folder, "db")["last"]["begun"].as_i64();
+        let pid = daemon.child.id();
+        if !is_killed {
+            succeed(command(folder, &["backup", "schedule", "run", "db"]));
+        }
+        until(|| !runs_of(pid).is_empty() && folder.join(destination).join("lease-000001").exists());
+        if is_killed {
+            daemon.kill();
+        } else {
+            kill_process(Pid::from_child(&daemon.child), Signal::TERM).unwrap();
+            assert!(daemon.child.wait().unwrap().success());
+        }
+        until(|| runs_of(pid).is_empty());
+        configure(folder, &backup("db", destination, "every = \"1000h\""));
+        let daemon = Daemon::start(folder);
+        let made = |of: &Value| of["cause"] == "interrupted" && of["begun"].as_i64() > before;
+        until(|| made(&schedule(folder, "db")["last"]));
+        assert!(restored(folder, destination) == fs::read(folder.join("disk.img")).unwrap());
+        // Once: the next one is due in weeks.
+        let of = schedule(folder, "db");
+        assert!(of["next"].as_i64() > of["last"]["begun"].as_i64().map(|begun| begun + 999 * 3600), "{of}");
+        daemon.kill();
+    }
+}
+
+#[test]
+fn a_destination_that_is_not_there_is_said_and_is_used_when_it_is() {
+    let folder = folder("");
+    let folder = folder.path();
+    let hook = format!("on_failure = 'echo \"$LUNWAY_BACKUP_ERROR\" >> {}/said'", folder.display());
+    configure(folder, &backup("db", "gone", &format!("every = \"1000h\"\n{hook}")));
+    let _daemon = Daemon::start(folder);
+    until(|| !schedule(folder, "db")["last"].is_null());
+    let of = schedule(folder, "db");
+    let error = of["last"]["error"].as_str().unwrap();
+    assert!(error.contains("gone") && error.contains("make the folder first"), "{error}");
+    assert_eq!(fs::read_to_string(folder.join("said")).unwrap().trim_end(), error);
+    let shown = succeed(command(folder, &["backup", "schedule", "list"]));
+    assert!(shown.contains(": failed\n") && shown.trim_end().ends_with(error), "{shown}");
+    fs::create_dir(folder.join("gone")).unwrap();
+    succeed(command(folder, &["backup", "schedule", "run", "db"]));
+    until(|| !schedule(folder, "db")["last_success"].is_null());
+    assert!(restored(folder, "gone") == fs::read(folder.join("disk.img")).unwrap());
+    let unknown = refused(command(folder, &["backup", "schedule", "run", "dc"]));
+    assert!(unknown.contains("no [[backup]] of the name dc"), "{unknown}");
+}

@@ -1,0 +1,288 @@
+//! The thread that begins runs and hears of their ends.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Weak;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lunway_schedule::{Moment, Plan, Start, TimeZone, Timetable};
+use lunway_target::{BackupConfig, Config, Server};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::oneshot;
+
+use super::kept::{Kept, Known};
+use super::run::{self, Processes};
+use super::{Asked, MakeBackupCommands, RunResult, STOP_TIME, Schedules, Status};
+
+/// Runs at once: as many as keep the two ends of one link busy, each with memory of its own. Others wait.
+const AT_ONCE: usize = 4;
+/// Longest time between looks at the clock, which may have jumped.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// What the thread is told.
+pub(super) enum Message {
+    /// The configuration may have changed.
+    Look,
+    /// Somebody wants a run.
+    Ask(String, oneshot::Sender<Asked>),
+    /// A run has ended.
+    Ended(String, RunResult),
+    /// The daemon ends; dropped when no run is under way any more.
+    Stop(oneshot::Sender<()>),
+}
+
+/// The one place that decides about runs.
+pub(super) struct Keeper {
+    schedules: Schedules,
+    server: Weak<Server>,
+    socket: Option<PathBuf>,
+    make: MakeBackupCommands,
+    sender: Sender<Message>,
+    timetable: Timetable,
+    kept: Kept,
+    configs: BTreeMap<String, BackupConfig>,
+    generation: Option<u64>,
+    /// Runs under way, and when they began, seconds since 1970.
+    running: BTreeMap<String, i64>,
+    processes: Processes,
+}
+
+/// Both clocks.
+fn now() -> Moment {
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let wall_ms = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(time) => millis(time),
+        Err(before) => -millis(before.duration()),
+    };
+    let steady = clock_gettime(ClockId::Boottime);
+    Moment { wall_ms, steady_ms: steady.tv_sec.saturating_mul(1000) + steady.tv_nsec / 1_000_000 }
+}
+
+impl Keeper {
+    pub(super) fn new(
+        schedules: Schedules,
+        server: Weak<Server>,
+        socket: Option<PathBuf>,
+        make: MakeBackupCommands,
+        sender: Sender<Message>,
+    ) -> Self {
+        Self {
+            schedules,
+            server,
+            socket,
+            make,
+            sender,
+            timetable: Timetable::new(AT_ONCE),
+            kept: Kept::load(None),
+            configs: BTreeMap::new(),
+            generation: None,
+            running: BTreeMap::new(),
+            processes: Processes::default(),
+        }
+    }
+
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        let folder = self.server.upgrade().and_then(|server| server.state_folder());
+        self.kept = Kept::load(folder.as_deref());
+        let mut replies = Vec::new();
+        loop {
+            self.read_configuration();
+            let zone = TimeZone::system();
+            while let Some(start) = self.timetable.start(now(), &zone) {
+                self.begin(start);
+            }
+            self.publish(&zone);
+            for (reply, asked) in replies.drain(..) {
+                // The one who asked may be gone.
+                let _ = oneshot::Sender::send(reply, asked);
+            }
+            let wait = self.timetable.wake_in(now(), &zone).map_or(LOOK, |wait| wait.min(LOOK));
+            // Without schedules there is nothing to look at the clock for.
+            let message = match self.configs.is_empty() {
+                true => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => messages.recv_timeout(wait),
+            };
+            match message {
+                Ok(Message::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Ask(name, reply)) => {
+                    let asked = match self.timetable.ask(&name, now()) {
+                        None => Asked::Unknown,
+                        Some(false) => Asked::UnderWay,
+                        Some(true) => Asked::Taken,
+                    };
+                    // When it can be seen.
+                    replies.push((reply, asked));
+                }
+                Ok(Message::Ended(name, result)) => self.ended(&name, result),
+                Ok(Message::Stop(done)) => {
+                    self.stop(messages);
+                    drop(done);
+                    return;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn read_configuration(&mut self) {
+        let Some(server) = self.server.upgrade() else { return };
+        let (generation, config) = server.configuration();
+        drop(server);
+        if self.generation == Some(generation) {
+            return;
+        }
+        self.generation = Some(generation);
+        let (now, zone) = (now(), TimeZone::system());
+        let names: HashSet<&str> = config.backups.iter().map(|backup| backup.name.as_str()).collect();
+        self.timetable.keep(&names);
+        self.configs = config.backups.iter().map(|backup| (backup.name.clone(), backup.clone())).collect();
+        for backup in &config.backups {
+            let uses = vec![backup.source.to_string(), backup.destination.display().to_string()];
+            let known = self.kept.get(&backup.name).cloned();
+            let record = known.as_ref().map(|known| &known.record);
+            self.timetable.set(&backup.name, plan(&config, backup), uses, record, now, &zone);
+            if known.is_none()
+                && let Some(record) = self.timetable.job(&backup.name).map(lunway_schedule::Job::record)
+            {
+                // Due times count from now on, also if the daemon does not run then.
+                self.keep(&backup.name, Known { record, last: None, last_success: None });
+            }
+        }
+    }
+
+    fn keep(&mut self, name: &str, known: Known) {
+        let configs = &self.configs;
+        self.kept.keep(name, known, |name| configs.contains_key(name));
+    }
+
+    /// Begins a run that may begin.
+    fn begin(&mut self, start: Start) {
+        let Start { name, cause, record } = start;
+        let Some(config) = self.configs.get(&name).cloned() else { return };
+        let before = self.kept.get(&name).cloned();
+        let last_success = before.as_ref().and_then(|known| known.last_success);
+        self.keep(&name, Known { record, last: before.and_then(|known| known.last), last_success });
+        let begun = now().wall_ms / 1000;
+        self.running.insert(name.clone(), begun);
+        tracing::info!(
+            backup = name,
+            cause = ?cause,
+            "a backup of {} to {} begins",
+            config.source,
+            config.destination.display()
+        );
+        let commands = self.socket.as_deref().map(|socket| (self.make)(&config, socket));
+        let (sender, processes, name_of_run) = (self.sender.clone(), self.processes.clone(), name.clone());
+        let run = move || {
+            let result = match commands {
+                Some(commands) => run::run(&config, commands, &processes),
+                None => RunResult {
+                    error: Some(
+                        "the daemon is not managed on a Unix socket, which a backup needs".to_owned(),
+                    ),
+                    ..RunResult::default()
+                },
+            };
+            let result = RunResult { begun, cause: Some(cause), ..result };
+            if result.error.is_some() && processes.are_ending() {
+                tracing::info!(
+                    backup = config.name,
+                    "the backup was ended with the daemon, and is made after its start"
+                );
+            } else {
+                log(&config, &result);
+                run::tell(&config, &result, &processes);
+            }
+            // The thread that hears it may have ended.
+            let _ = sender.send(Message::Ended(name_of_run, result));
+        };
+        // The process that it starts ends when this thread does: the thread lasts as long.
+        if let Err(error) = thread::Builder::new().name("lunway-backup".to_owned()).spawn(run) {
+            let error = Some(format!("no thread can be started for it: {error}"));
+            self.ended(&name, RunResult { begun, cause: Some(cause), error, ..RunResult::default() });
+        }
+    }
+
+    fn ended(&mut self, name: &str, result: RunResult) {
+        self.running.remove(name);
+        let Some(record) = self.timetable.end(name) else { return };
+        let last_success = match &result.point {
+            Some(_) => Some(result.begun.saturating_add(i64::try_from(result.took_ms / 1000).unwrap_or(0))),
+            None => self.kept.get(name).and_then(|known| known.last_success),
+        };
+        self.keep(name, Known { record, last: Some(result), last_success });
+    }
+
+    /// What is known, for others.
+    fn publish(&self, zone: &TimeZone) {
+        let now = now();
+        let status = |name: &String| {
+            let known = self.kept.get(name);
+            let next = self.timetable.job(name).and_then(|job| job.next_in(now, zone));
+            let status = Status {
+                next: next.map(|left| now.wall_ms.saturating_add(left) / 1000),
+                running_since: self.running.get(name).copied(),
+                last: known.and_then(|known| known.last.clone()),
+                last_success: known.and_then(|known| known.last_success),
+            };
+            (name.clone(), status)
+        };
+        self.schedules.board().statuses = self.configs.keys().map(status).collect();
+    }
+
+    /// Ends the runs under way. What was kept of them says that they have begun: they are made after the next start.
+    fn stop(&mut self, messages: &Receiver<Message>) {
+        self.processes.end();
+        let until = Instant::now() + STOP_TIME;
+        while !self.running.is_empty() {
+            match messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Message::Ended(name, result)) if result.error.is_none() => self.ended(&name, result),
+                Ok(Message::Ended(name, _)) => drop(self.running.remove(&name)),
+                Ok(_) => {}
+                Err(_) => {
+                    for name in self.running.keys() {
+                        tracing::warn!(
+                            backup = name,
+                            "the backup has not ended: it waits for its share, and ends when that answers"
+                        );
+                    }
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// When a backup is due, on this machine.
+fn plan(config: &Config, backup: &BackupConfig) -> Plan {
+    let machine = config
+        .machine_id
+        .clone()
+        .or_else(lunway_machine::machine_id)
+        .unwrap_or_else(lunway_machine::host_name);
+    let delay =
+        backup.jitter.map(|jitter| Plan::delay_within(jitter, &format!("{machine}\n{}", backup.name)));
+    Plan { when: backup.when(), delay: delay.unwrap_or_default(), catch_up: backup.catch_up }
+}
+
+fn log(config: &BackupConfig, result: &RunResult) {
+    let seconds = result.took_ms as f64 / 1000.0;
+    match (&result.error, &result.point) {
+        (None, Some(point)) => tracing::info!(
+            backup = config.name,
+            point = point.point,
+            kind = point.kind,
+            sent_bytes = point.sent_bytes,
+            seconds,
+            "the backup has succeeded"
+        ),
+        (error, _) => tracing::error!(
+            backup = config.name,
+            seconds,
+            "the backup has failed: {}",
+            error.as_deref().unwrap_or("it made no point")
+        ),
+    }
+}

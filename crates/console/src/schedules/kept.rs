@@ -1,0 +1,112 @@
+//! What is known of schedules, in a file of the state directory.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lunway_block::small_file;
+use lunway_schedule::Record;
+use lunway_target::BACKUPS_FILE;
+use serde::{Deserialize, Serialize};
+
+use super::RunResult;
+use crate::replace::replace;
+
+/// Longest file that is read, bytes: a thousand schedules with results of 4 KiB.
+const FILE_MAX: u64 = 4 << 20;
+
+/// What is known of one schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Known {
+    pub(super) record: Record,
+    #[serde(default)]
+    pub(super) last: Option<RunResult>,
+    #[serde(default)]
+    pub(super) last_success: Option<i64>,
+}
+
+/// All that is known, and the file that it is kept in.
+///
+/// The file is replaced whole. One that cannot be read is as none: schedules are new then.
+pub(super) struct Kept {
+    file: Option<PathBuf>,
+    known: BTreeMap<String, Known>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Document {
+    schedules: BTreeMap<String, Known>,
+}
+
+impl Kept {
+    pub(super) fn load(folder: Option<&Path>) -> Self {
+        let file = folder.map(|folder| folder.join(BACKUPS_FILE));
+        let read = file.as_deref().map_or_else(|| Ok(Document::default()), read);
+        let known = read.unwrap_or_else(|error| {
+            let file = file.as_deref().unwrap_or(Path::new("")).display();
+            tracing::warn!("{file} cannot be read, and when backups were made last is not known: {error}");
+            Document::default()
+        });
+        Self { file, known: known.schedules }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Known> {
+        self.known.get(name)
+    }
+
+    /// Keeps this of a schedule, and nothing of those that are not wanted. It is durable when this returns.
+    pub(super) fn keep(&mut self, name: &str, known: Known, is_wanted: impl Fn(&str) -> bool) {
+        self.known.insert(name.to_owned(), known);
+        self.known.retain(|name, _| is_wanted(name));
+        let Some(file) = &self.file else { return };
+        let document = Document { schedules: self.known.clone() };
+        let text = serde_json::to_string_pretty(&document).map_err(io::Error::other);
+        if let Err(error) = text.and_then(|text| replace(file, &text)) {
+            tracing::warn!(
+                "{} cannot be written: after a restart, a backup may be made that was made already: {error}",
+                file.display()
+            );
+        }
+    }
+}
+
+fn read(file: &Path) -> io::Result<Document> {
+    match small_file::read_text(file, FILE_MAX) {
+        Ok(text) => serde_json::from_str(&text).map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Document::default()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(covered_ms: i64) -> Known {
+        let record = Record { covered_ms, begun_ms: Some(7), attempts: 1 };
+        Known { record, last: Some(RunResult { took_ms: 5, ..RunResult::default() }), last_success: Some(3) }
+    }
+
+    #[test]
+    fn what_is_kept_is_there_after_a_restart_and_what_nothing_wants_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut kept = Kept::load(Some(folder.path()));
+        assert!(kept.get("a").is_none());
+        kept.keep("gone", known(1), |_| true);
+        kept.keep("a", known(2), |name| name != "gone");
+        let again = Kept::load(Some(folder.path()));
+        assert_eq!((again.get("a"), again.get("gone")), (Some(&known(2)), None));
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_as_none_and_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["", "{", "[]", "{\"schedules\":{\"a\":{\"record\":7}}}"] {
+            std::fs::write(folder.path().join(BACKUPS_FILE), text).unwrap();
+            let mut kept = Kept::load(Some(folder.path()));
+            assert!(kept.get("a").is_none());
+            kept.keep("a", known(4), |_| true);
+            assert_eq!(Kept::load(Some(folder.path())).get("a"), Some(&known(4)));
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One run: its processes, its result, and the command that follows.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lunway_target::BackupConfig;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use super::{BackupCommands, RunPoint, RunResult};
+
+/// Bytes of output that are looked at: a result has less than one KiB, and an error is a line.
+const OUTPUT_MAX: usize = 64 << 10;
+/// Longest sentence that is kept of an error, bytes: as much as a path of the kernel has.
+const ERROR_MAX: usize = 4096;
+/// Time that a command after a run has. One that hangs would keep the next run from beginning.
+const HOOK_TIME: Duration = Duration::from_secs(300);
+/// Interval at which it is looked whether it has ended.
+const HOOK_POLL: Duration = Duration::from_millis(50);
+/// What commands print before what has failed.
+const ERROR_MARK: &str = "lunway: ";
+
+/// Processes of runs under way, by the names of their schedules. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Processes(Arc<Mutex<Under>>);
+
+#[derive(Default)]
+struct Under {
+    running: BTreeMap<String, Pid>,
+    is_ending: bool,
+}
+
+impl Processes {
+    fn under(&self) -> MutexGuard<'_, Under> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks all of them to end, and lets no other begin.
+    pub(super) fn end(&self) {
+        let mut under = self.under();
+        under.is_ending = true;
+        for pid in under.running.values() {
+            // It may have ended, and is not waited for before this is unlocked.
+            let _ = kill_process(*pid, Signal::TERM);
+        }
+    }
+
+    /// They were asked to end.
+    pub(super) fn are_ending(&self) -> bool {
+        self.under().is_ending
+    }
+
+    fn spawn(&self, name: &str, command: &mut Command) -> io::Result<Child> {
+        let mut under = self.under();
+        if under.is_ending {
+            return Err(io::Error::other("the daemon ends"));
+        }
+        // Ctrl-C in the daemon's terminal is for the daemon.
+        let child = command.stdin(Stdio::null()).process_group(0).spawn()?;
+        if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            under.running.insert(name.to_owned(), pid);
+        }
+        Ok(child)
+    }
+
+    /// Reaps a process. Its number is taken off the list first, so that no other process is ever signalled.
+    fn reap(&self, name: &str, child: &mut Child) -> io::Result<std::process::ExitStatus> {
+        // Waits without reaping.
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+            let _ = rustix::io::retry_on_intr(|| {
+                rustix::process::waitid(rustix::process::WaitId::Pid(pid), options)
+            });
+        }
+        self.under().running.remove(name);
+        child.wait()
+    }
+}
+
+/// Makes a point, removes those that are not kept, and tells whom it may concern.
+pub(super) fn run(config: &BackupConfig, commands: BackupCommands, processes: &Processes) -> RunResult {
+    let mut result = RunResult::default();
+    let begun = Instant::now();
+    match output(&config.name, commands.run, processes) {
+        Ok(text) => match serde_json::from_str::<RunPoint>(&text) {
+            Ok(point) => result.point = Some(point),
+            Err(error) => result.error = Some(format!("the result of the run cannot be read: {error}")),
+        },
+        Err(error) => result.error = Some(error),
+    }
+    if let (Some(prune), None) = (commands.prune, &result.error)
+        && let Err(error) = output(&config.name, prune, processes)
+    {
+        result.error = Some(format!("the point was made, and old ones were not removed: {error}"));
+    }
+    result.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    result
+}
+
+/// Runs a command to its end, and returns what it printed.
+///
+/// # Errors
+///
+/// What it says has failed, in a line.
+fn output(name: &str, mut command: Command, processes: &Processes) -> Result<String, String> {
+    let cannot = |error: io::Error| format!("the command cannot be run: {error}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = processes.spawn(name, &mut command).map_err(cannot)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let errors = thread::Builder::new().spawn(move || stderr.map(last_bytes).unwrap_or_default());
+    let printed = stdout.map(last_bytes).unwrap_or_default();
+    let status = processes.reap(name, &mut child).map_err(cannot)?;
+    let said = errors.map(|errors| errors.join().unwrap_or_default()).unwrap_or_default();
+    match status.success() {
+        true => Ok(printed),
+        false => Err(failure(&said).unwrap_or_else(|| format!("the command ended with {status}"))),
+    }
+}
+
+/// The end of what a stream has, which is read to its end.
+fn last_bytes(mut stream: impl Read) -> String {
+    let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => kept.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+        if kept.len() > 2 * OUTPUT_MAX {
+            kept.drain(..kept.len() - OUTPUT_MAX);
+        }
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// The sentence of an error among what a command said: its own, else its last line.
+fn failure(said: &str) -> Option<String> {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let own = lines().filter_map(|line| line.strip_prefix(ERROR_MARK)).next_back();
+    let mut sentence = own.or_else(|| lines().next_back())?.to_owned();
+    if sentence.len() > ERROR_MAX {
+        let end = (0..=ERROR_MAX).rev().find(|end| sentence.is_char_boundary(*end)).unwrap_or(0);
+        sentence.truncate(end);
+    }
+    Some(sentence)
+}
+
+/// Runs the command that is configured for this result.
+pub(super) fn tell(config: &BackupConfig, result: &RunResult, processes: &Processes) {
+    let (which, hook) = match result.error {
+        None => ("on_success", &config.on_success),
+        Some(_) => ("on_failure", &config.on_failure),
+    };
+    let Some(hook) = hook else { return };
+    let mut command = Command::new("sh");
+    command.args(["-c", hook]).stdout(Stdio::null()).envs(facts(config, result));
+    if let Err(why) = in_time(&config.name, &mut command, processes) {
+        tracing::warn!(backup = config.name, "its {which} command {why}");
+    }
+}
+
+/// Environment of a command after a run.
+fn facts(config: &BackupConfig, result: &RunResult) -> Vec<(&'static str, String)> {
+    let point = result.point.clone().unwrap_or_default();
+    vec![
+        ("LUNWAY_BACKUP_NAME", config.name.clone()),
+        ("LUNWAY_BACKUP_SOURCE", config.source.to_string()),
+        ("LUNWAY_BACKUP_DESTINATION", config.destination.display().to_string()),
+        ("LUNWAY_BACKUP_RESULT", if result.error.is_none() { "succeeded" } else { "failed" }.to_owned()),
+        ("LUNWAY_BACKUP_ERROR", result.error.clone().unwrap_or_default()),
+        ("LUNWAY_BACKUP_SECONDS", (result.took_ms / 1000).to_string()),
+        ("LUNWAY_BACKUP_POINT", point.point),
+        ("LUNWAY_BACKUP_KIND", point.kind),
+        ("LUNWAY_BACKUP_CHANGED_BYTES", point.changed_bytes.to_string()),
+        ("LUNWAY_BACKUP_SENT_BYTES", point.sent_bytes.to_string()),
+        ("LUNWAY_BACKUP_STORED_BYTES", point.stored_bytes.to_string()),
+    ]
+}
+
+fn in_time(name: &str, command: &mut Command, processes: &Processes) -> Result<(), String> {
+    let mut child = processes.spawn(name, command).map_err(|error| format!("cannot be run: {error}"))?;
+    let begun = Instant::now();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let has_ended = |pid| {
+        let options = rustix::process::WaitIdOptions::EXITED
+            | rustix::process::WaitIdOptions::NOWAIT
+            | rustix::process::WaitIdOptions::NOHANG;
+        !matches!(rustix::process::waitid(rustix::process::WaitId::Pid(pid), options), Ok(None))
+    };
+    while pid.is_some_and(|pid| !has_ended(pid)) && begun.elapsed() < HOOK_TIME {
+        thread::sleep(HOOK_POLL);
+    }
+    let is_late = pid.is_some_and(|pid| !has_ended(pid));
+    if let Some(pid) = pid.filter(|_| is_late) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    let status = processes.reap(name, &mut child).map_err(|error| error.to_string())?;
+    match status.success() {
+        _ if is_late => Err(format!("was killed after {} s", HOOK_TIME.as_secs())),
+        true => Ok(()),
+        false => Err(format!("ended with {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(hooks: &str) -> BackupConfig {
+        let text = format!(
+            "name = \"db\"\nsource = \"iqn.2026-11.com.example:a/3\"\ndestination = \"/x\"\nevery = \"1h\"\n{hooks}"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    const POINT: &str = r#"{"point":"p1","kind":"full","why":"w","changed_bytes":1,"read_bytes":2,"sent_bytes":3,
+        "stored_bytes":4,"notes":[]}"#;
+
+    #[test]
+    fn a_run_is_what_its_command_printed_or_what_it_said_has_failed() {
+        let processes = Processes::default();
+        let made = |run: &str, prune: Option<&str>| run_commands(&processes, sh(run), prune.map(sh));
+        let good = format!("echo warning >&2; echo '{POINT}'");
+        let done = made(&good, Some("true"));
+        assert_eq!((done.error.as_deref(), done.point.as_ref().unwrap().sent_bytes), (None, 3));
+        let done = made(&good, Some("echo 'lunway: no room' >&2; exit 1"));
+        let error = done.error.unwrap();
+        assert!(error.contains("old ones were not removed: no room"), "{error}");
+        assert!(done.point.is_some());
+        let done =
+            made("echo 'lunway: it is gone' >&2; echo 'help: x' >&2; exit 1", Some("touch /never/made"));
+        assert_eq!((done.error.as_deref(), done.point), (Some("it is gone"), None));
+        assert_eq!(made("echo only this >&2; exit 3", None).error.as_deref(), Some("only this"));
+        assert!(made("exit 3", None).error.unwrap().contains("exit status: 3"));
+        assert!(made("echo '{}'", None).error.unwrap().contains("cannot be read"));
+        let error = made("head -c 300000 /dev/zero | tr '\\0' x >&2; exit 1", None).error.unwrap();
+        assert_eq!(error.len(), ERROR_MAX);
+    }
+
+    fn run_commands(processes: &Processes, run: Command, prune: Option<Command>) -> RunResult {
+        super::run(&config(""), BackupCommands { run, prune }, processes)
+    }
+
+    #[test]
+    fn the_command_after_a_run_has_its_facts_in_the_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = folder.path().join("said");
+        let hook = |name: &str| {
+            let facts = "$LUNWAY_BACKUP_NAME $LUNWAY_BACKUP_SOURCE $LUNWAY_BACKUP_RESULT $LUNWAY_BACKUP_POINT \
+                         $LUNWAY_BACKUP_SENT_BYTES $LUNWAY_BACKUP_ERROR";
+            format!("{name} = 'echo \"{facts}\" >> {}'\n", said.display())
+        };
+        let config = config(&[hook("on_success"), hook("on_failure")].concat());
+        let point = serde_json::from_str(POINT).unwrap();
+        let good = RunResult { point: Some(point), ..RunResult::default() };
+        tell(&config, &good, &Processes::default());
+        let bad = RunResult { error: Some("no; $(room)".to_owned()), ..RunResult::default() };
+        tell(&config, &bad, &Processes::default());
+        let lun = "iqn.2026-11.com.example:a/3";
+        assert_eq!(
+            std::fs::read_to_string(said).unwrap(),
+            format!("db {lun} succeeded p1 3 \ndb {lun} failed  0 no; $(room)\n")
+        );
+    }
+
+    #[test]
+    fn the_end_of_the_daemon_ends_runs_under_way_and_begins_none() {
+        let processes = Processes::default();
+        let running = processes.clone();
+        let run = thread::spawn(move || run_commands(&running, sh("exec sleep 60"), None));
+        while processes.under().running.is_empty() {
+            thread::sleep(HOOK_POLL);
+        }
+        let begun = Instant::now();
+        processes.end();
+        assert!(run.join().unwrap().error.unwrap().contains("signal: 15"));
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(run_commands(&processes, sh("true"), None).error.unwrap().contains("the daemon ends"));
+    }
+}

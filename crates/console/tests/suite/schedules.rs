@@ -1,0 +1,107 @@
+//! Backups by the clock, with a script in the place of the program that makes them.
+
+use std::fs;
+use std::time::Duration;
+
+use lunway_console::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, FILE, TARGET};
+
+const POINT: &str = r#"echo '{"point":"p","kind":"full","why":"w","changed_bytes":1,"read_bytes":2,"sent_bytes":3,
+    "stored_bytes":4}'"#;
+
+fn file(backups: &[(&str, &str)]) -> String {
+    let table = |(name, keys): &(&str, &str)| {
+        format!("[[backup]]\nname = \"{name}\"\nsource = \"{TARGET}/0\"\ndestination = \"{name}\"\n{keys}\n")
+    };
+    format!("state_dir = \"state\"\n{FILE}\n{}", backups.iter().map(table).collect::<String>())
+}
+
+/// The schedule of this name, when it is as expected.
+async fn until(daemon: &Daemon, name: &str, is_met: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let answer = daemon.get("/v1/schedules").await;
+        let schedules = answer["schedules"].as_array().unwrap();
+        if let Some(found) = schedules.iter().find(|of| of["name"] == name && is_met(of)) {
+            return found.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{name} does not become as expected: {}", daemon.get("/v1/schedules").await)
+}
+
+#[tokio::test]
+async fn a_schedule_runs_is_shown_is_changed_by_a_reload_and_by_nothing_else() {
+    let daemon =
+        Daemon::start_on(&file(&[("a", "every = \"1s\""), ("b", "at = [\"03:00\"]\ndays = [\"sun\"]")]))
+            .await;
+    daemon.begin_backups(POINT);
+    let a = until(&daemon, "a", |of| !of["last"].is_null()).await;
+    assert_eq!((&a["last"]["error"], &a["last"]["point"]["sent_bytes"]), (&Value::Null, &3.into()), "{a}");
+    let first = a["last"]["begun"].as_i64().unwrap();
+    let a = until(&daemon, "a", |of| of["last"]["begun"].as_i64() > Some(first)).await;
+    assert!(a["last_success"].as_i64() >= Some(first) && a["when"] == "every 1s", "{a}");
+    let b = until(&daemon, "b", |of| !of["next"].is_null()).await;
+    assert_eq!((&b["when"], &b["last"]), (&"sun 03:00".into(), &Value::Null), "{b}");
+    let metrics = daemon.client.text(Method::GET, "/metrics", None).await.unwrap();
+    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+    let line =
+        format!("lunway_backup_schedule_last_failed{{schedule=\"a\",target=\"{TARGET}\",lun=\"0\"}} 0\n");
+    assert!(metrics.contains(&line), "{metrics}");
+    // Asked for, and of no name.
+    let asked = daemon.call(Method::POST, "/v1/schedules/b/run", Value::Null).await.unwrap();
+    assert_eq!(asked["name"], "b");
+    assert_eq!(until(&daemon, "b", |of| !of["last"].is_null()).await["last"]["cause"], "asked");
+    assert_eq!(daemon.call(Method::POST, "/v1/schedules/c/run", Value::Null).await.unwrap_err().0, 404);
+    // Its commands are run as the daemon's user: the token does not give that.
+    let mut config = daemon.get("/v1/config").await["config"].clone();
+    config["backup"][0]["on_success"] = json!("touch hacked");
+    let (status, sentence) = daemon.put("/v1/config", config).await.unwrap_err();
+    assert!(status == 422 && sentence.contains("in the configuration file alone"), "{status} {sentence}");
+    fs::write(daemon.path(), file(&[("b", "every = \"9h\"")])).unwrap();
+    daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap();
+    let b = until(&daemon, "b", |of| of["when"] == "every 9h").await;
+    assert!(!b["last"].is_null(), "{b}");
+    assert_eq!(daemon.get("/v1/schedules").await["schedules"].as_array().unwrap().len(), 1);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn runs_of_one_logical_unit_take_turns_and_a_failure_is_said() {
+    let daemon = Daemon::start_on(&file(&[("a", "every = \"1h\""), ("b", "every = \"1h\"")])).await;
+    daemon.begin_backups("sleep 0.5; echo 'lunway: no share' >&2; exit 1");
+    for name in ["a", "b"] {
+        let done = until(&daemon, name, |of| !of["last"].is_null()).await;
+        assert_eq!(
+            (&done["last"]["error"], &done["last_success"]),
+            (&"no share".into(), &Value::Null),
+            "{done}"
+        );
+    }
+    let [a, b] = ["a", "b"].map(|name| {
+        let known = fs::read_to_string(daemon.folder.path().join("state/backups.json")).unwrap();
+        let known: Value = serde_json::from_str(&known).unwrap();
+        let record = &known["schedules"][name]["record"];
+        assert_eq!(record["attempts"], 0, "{known}");
+        record["begun_ms"].as_i64().unwrap()
+    });
+    assert!(b - a >= 500, "one after the other: {a} {b}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_the_end_of_the_daemon_ends_is_not_recorded_as_ended() {
+    let daemon = Daemon::start_on(&file(&[("a", "every = \"1h\"")])).await;
+    daemon.begin_backups("exec sleep 60");
+    until(&daemon, "a", |of| !of["running_since"].is_null()).await;
+    let conflict = daemon.call(Method::POST, "/v1/schedules/a/run", Value::Null).await.unwrap_err();
+    assert_eq!(conflict.0, 409, "{conflict:?}");
+    let kept = daemon.folder.path().join("state/backups.json");
+    daemon.console.stop().await;
+    let known: Value = serde_json::from_str(&fs::read_to_string(kept).unwrap()).unwrap();
+    assert_eq!(
+        (&known["schedules"]["a"]["record"]["attempts"], &known["schedules"]["a"]["last"]),
+        (&1.into(), &Value::Null)
+    );
+}
