@@ -583,6 +583,10 @@ fn the_demo_finishes_within_a_minute_and_its_report_renders() {
         "lane1 pulled",
         "lane2 writes",
         "blocks read back hold what was written",
+        "full backup: 48 MiB of 128 MiB sent",
+        "changed and backed up again: 2 MiB changed, 2 MiB read, 2 MiB sent",
+        "destroyed: 64 MiB",
+        "compared: all 128 MiB are what they were",
         "Report",
         "lunway-demo.html",
     ] {

@@ -1,6 +1,7 @@
 //! `lunway demo`.
 
 mod act;
+mod backups;
 mod lanes;
 mod proxies;
 mod volumes;
@@ -43,11 +44,12 @@ const MEASURED: u64 = LUN_SIZE;
 
 const FILE_NAME: &str = "lunway-demo.html";
 
-/// Show everything once on this machine, in under a minute: serve, copy, measure, survive a pulled cable.
+/// Show everything once on this machine, in under a minute: serve, copy, measure, survive a pulled cable, back up.
 ///
 /// Needs neither root nor preparation and touches no disk: the volumes are in memory (or in temporary files, with
 /// --vhdx), and the only file that stays is the report. The second part builds a network of two cables from
-/// namespaces; where the kernel or a container does not allow that, proxies take the place of the cables.
+/// namespaces; where the kernel or a container does not allow that, proxies take the place of the cables. The third
+/// part backs a disk up, destroys it, and restores it, in temporary files.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Write the report to this file [default: lunway-demo.html in the current directory, or in the temporary
@@ -95,6 +97,10 @@ impl Demo {
             false => Some(lanes::show(&volumes, &cancel, !self.no_namespaces)?),
         };
         document.sections.extend(act.as_ref().map(Act::section));
+        let backed_up = match self.lanes || cancel.is_cancelled() {
+            true => Ok(()),
+            false => backups::show(&cancel).map(|section| document.sections.push(section)),
+        };
         let path = self.write(&html(&document))?;
         terminal::print(&format!(
             "\n{}\n  The report, with charts: {}",
@@ -102,6 +108,7 @@ impl Demo {
             path.display()
         ))?;
         judge(&outcomes)?;
+        backed_up?;
         match act.is_none_or(|act| act.is_good()) {
             true => Ok(()),
             false => Err(Failure::failed(anyhow!("not all that was written over two lanes is there"))),
