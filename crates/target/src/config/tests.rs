@@ -179,7 +179,7 @@ fn a_backup_by_the_clock_says_when_and_what_cannot_be_is_refused() {
     let twice = format!("{every}[[backup]]\nname = \"dc\"\n{keys}{every}");
     for (more, part) in [
         ("", "name = \"db\": say when"),
-        ("at = [\"24:00\"]", "line 6, at: `24:00` is not a time of day"),
+        ("at = [\"24:00\"]", "line 8, at: `24:00` is not a time of day"),
         ("at = [\"02:00\"]\nevery = \"6h\"", "exclude each other"),
         ("every = \"6h\"\ndays = [\"mon\"]", "days belong to at"),
         ("every = \"6\"", "`6` is not a duration"),
