@@ -82,9 +82,11 @@ impl Storage for FailureRecorder {
 
 /// A folder that is only read, in which what could not be read is read again, at once and then each second, for as
 /// long as `patience`: a verification of hours shall survive what a share takes to come back.
-pub(crate) struct RetryingFolder<'a> {
-    pub(crate) inner: &'a dyn Folder,
-    pub(crate) patience: Duration,
+pub struct RetryingFolder<'a> {
+    /// The folder.
+    pub inner: &'a dyn Folder,
+    /// For how long.
+    pub patience: Duration,
 }
 
 struct RetryingFile {

@@ -1,10 +1,12 @@
 //! The catalogue: which points a folder holds, as its names and manifests say.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk};
 
+use crate::content::{ChainContent, Content};
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open, read_small};
 use crate::history::History;
@@ -12,7 +14,7 @@ use crate::manifest::{MANIFEST_MAX, Manifest, manifest_names, parse_stem};
 use crate::merge_record;
 use crate::point_files::{is_journal, journal_name, lacks, open_disk};
 use crate::point_id::PointId;
-use crate::time::Moment;
+use crate::point_name::find_point;
 
 /// Points that lie on each other, the full included. A chain of more is slow to open on a share, and Windows knows
 /// no more than some dozens in practice; the engine of `vhdx` opens 256.
@@ -190,23 +192,9 @@ impl Catalogue {
     ///
     /// [`BackupError::NoPoint`] where none does, or several do.
     pub fn find(&self, text: &str) -> Result<&Manifest> {
-        let none = |what: String| Err(BackupError::NoPoint(what));
-        if text == "latest" {
-            return self.newest().map_or_else(|| none("the destination holds no point".into()), Ok);
-        }
-        let mut points = self.points.iter().map(|point| &point.manifest);
-        if let Some(moment) = Moment::last_of(text) {
-            let found = points.rev().find(|point| point.time.is_some_and(|time| time <= moment.0));
-            return found.map_or_else(|| none(format!("no point is as old as {moment}")), Ok);
-        }
-        let matches = |point: &&Manifest| !text.is_empty() && point.point.to_string().starts_with(text);
-        match (points.find(matches), points.find(matches)) {
-            (Some(point), None) => Ok(point),
-            (Some(_), Some(_)) => none(format!("several points begin with {text}: give more digits")),
-            (None, _) => none(format!(
-                "there is no point {text:?}: an id of `lunway backup list`, latest, or a time as 2026-11-23T16:20 is expected"
-            )),
-        }
+        let all: Vec<_> =
+            self.points.iter().map(|point| (point.manifest.point, point.manifest.time)).collect();
+        self.get(find_point(&all, text)?).ok_or(BackupError::Lost)
     }
 
     /// The points on which a point lies, itself first, the full last.
@@ -267,6 +255,16 @@ impl Catalogue {
     /// [`BackupError::Damaged`] where a sidecar is not what its manifest says.
     pub fn history(&self, folder: &dyn Folder, id: PointId) -> Result<History> {
         History::open(folder, &self.chain(id)?)
+    }
+
+    /// The content of a point.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open) and [`history`](Self::history).
+    pub fn content(&self, folder: &dyn Folder, id: PointId) -> Result<Arc<dyn Content>> {
+        let (chain, history) = (self.open(folder, id)?, self.history(folder, id)?);
+        Ok(Arc::new(ChainContent { chain, history, point: id }))
     }
 
     /// Opens the VHDX files of a point for reading, its own first. Parents are those that the catalogue names, in this

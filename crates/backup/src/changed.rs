@@ -68,10 +68,15 @@ pub enum Since {
 
 impl Since {
     /// Returns `true` if it is the moment of this point.
-    pub fn is_moment_of(&self, manifest: &Manifest) -> bool {
+    pub(crate) fn is_moment_of(&self, manifest: &Manifest) -> bool {
+        self.is_moment(manifest.point, manifest.epoch.as_deref())
+    }
+
+    /// Returns `true` if it is the moment of a point that ended with this epoch.
+    pub fn is_moment(&self, point: PointId, ended: Option<&str>) -> bool {
         match self {
-            Self::Epoch(epoch) => manifest.epoch.as_ref() == Some(epoch),
-            Self::Point(point) => manifest.point == *point,
+            Self::Epoch(epoch) => ended == Some(epoch),
+            Self::Point(since) => *since == point,
         }
     }
 }

@@ -164,7 +164,7 @@ pub type Result<T> = std::result::Result<T, BackupError>;
 
 impl BackupError {
     /// For an operation on a file of the destination.
-    pub(crate) fn folder(what: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self + use<> {
+    pub fn folder(what: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self + use<> {
         let name = name.to_owned();
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
@@ -196,6 +196,6 @@ impl BackupError {
 }
 
 /// Returns `true` if an error concerns the file itself: it is missing, truncated, or not a file.
-pub(crate) fn is_of_the_file(kind: ErrorKind) -> bool {
+pub fn is_of_the_file(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput)
 }

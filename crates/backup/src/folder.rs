@@ -259,7 +259,11 @@ impl Folder for HostFolder {
 const EXTENTS_MAX: usize = 65_536;
 
 /// Reads a small file whole.
-pub(crate) fn read_small(folder: &dyn Folder, name: &str, max: u64) -> Result<Vec<u8>> {
+///
+/// # Errors
+///
+/// Where it cannot be read, or is longer than `max` bytes.
+pub fn read_small(folder: &dyn Folder, name: &str, max: u64) -> Result<Vec<u8>> {
     let reading = || BackupError::folder("reading", &folder.show(name));
     let file = folder.open(name, false).map_err(reading())?;
     let len = file.len().map_err(reading())?;
@@ -286,7 +290,11 @@ where
 }
 
 /// Writes a small file whole and durable; its name is durable after a [`Folder::sync`].
-pub(crate) fn write_whole(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+///
+/// What the folder says.
+pub fn write_whole(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<()> {
     let unfinished = format!("{name}{INCOMPLETE}");
     let writing = || BackupError::folder("writing", &folder.show(name));
     folder.remove(&unfinished).map_err(writing())?;

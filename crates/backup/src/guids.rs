@@ -10,6 +10,6 @@ use crate::point_id::PointId;
 pub type Guids = Arc<dyn Fn() -> Box<dyn GuidSource> + Send + Sync>;
 
 /// A new point's id.
-pub(crate) fn new_id(guids: &Guids) -> PointId {
+pub fn new_id(guids: &Guids) -> PointId {
     PointId(guids().next().to_digits() as u64)
 }

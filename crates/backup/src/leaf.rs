@@ -13,7 +13,7 @@ pub const UNIT: u64 = 1 << 20;
 /// Leaves of a unit.
 pub const LEAVES: usize = (UNIT / LEAF) as usize;
 /// The largest disk, bytes: VHDX's own limit. Numbers of units fit into 32 bits.
-pub(crate) const DISK_MAX: u64 = 64 << 40;
+pub const DISK_MAX: u64 = 64 << 40;
 
 /// BLAKE3 of a leaf's bytes. The last leaf of a disk may be shorter than others.
 pub type LeafHash = [u8; 32];
@@ -42,24 +42,24 @@ impl Leaf {
 pub(crate) type Lost = HashSet<(PointId, u32, u8)>;
 
 /// Returns `true` if all bytes are zero.
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+pub fn is_zero(bytes: &[u8]) -> bool {
     // Ored together in pieces of a few cache lines, which the compiler does with vectors.
     bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
 /// Units of a disk of `size` bytes.
-pub(crate) fn units(size: u64) -> u32 {
+pub fn units(size: u64) -> u32 {
     size.div_ceil(UNIT) as u32
 }
 
 /// The bytes of a unit on a disk of `size` bytes.
-pub(crate) fn unit_range(unit: u32, size: u64) -> Range<u64> {
+pub fn unit_range(unit: u32, size: u64) -> Range<u64> {
     let start = u64::from(unit) * UNIT;
     start.min(size)..(start + UNIT).min(size)
 }
 
 /// The bytes of a leaf of a unit on a disk of `size` bytes; empty behind its end.
-pub(crate) fn leaf_range(unit: u32, leaf: usize, size: u64) -> Range<u64> {
+pub fn leaf_range(unit: u32, leaf: usize, size: u64) -> Range<u64> {
     let start = u64::from(unit) * UNIT + leaf as u64 * LEAF;
     start.min(size)..(start + LEAF).min(size)
 }

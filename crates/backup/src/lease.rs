@@ -179,7 +179,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Holder of the lease.
-    pub(crate) fn holder(&self) -> &Holder {
+    pub fn holder(&self) -> &Holder {
         &self.holder
     }
 

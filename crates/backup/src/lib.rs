@@ -23,13 +23,13 @@
 //! |---|---|
 //! | [`Folder`], [`HostFolder`] | the few operations on files that a backup needs |
 //! | `access` | failures of the way to a file, apart from damage of the file |
-//! | [`Lease`], [`MountedPoint`] | one writer at a time; readers for which a prune waits |
-//! | [`run()`], [`Request`], [`Changed`] | one run |
+//! | [`Lease`], [`Presence`], [`MountedPoint`] | one writer at a time; readers for which a prune waits |
+//! | [`run()`], [`Request`], [`Changed`] | one run; how its source is read and sampled (`reading`, `sample`) |
 //! | `draft`, `journal`, `ship`, `seal` | its steps: files of an incomplete point, what is durable, units, the commit |
 //! | `underway`, `rhythm` | units side by side, when what was sent is recorded |
 //! | [`Catalogue`], [`Manifest`], [`PointId`] | which points there are |
 //! | `sidecar`, `history`, `leaf`, `skeleton` | hashes: of a point, through a chain, of 64 KiB, of all else |
-//! | [`restore()`], [`verify()`], [`prune()`] | the other verbs |
+//! | [`restore()`], [`Content`], [`verify()`], [`prune()`] | the other verbs |
 //! | [`Epochs`] | those of change tracking that were closed for a destination |
 //! | `merge`, `heal`, [`Notes`] | points into one; damage, noted and repaired |
 //!
@@ -40,6 +40,7 @@ mod access;
 mod catalogue;
 mod changed;
 mod coarse_map;
+mod content;
 mod draft;
 mod epochs;
 mod error;
@@ -58,10 +59,15 @@ mod notes;
 mod pace;
 mod point_files;
 mod point_id;
+mod point_name;
+mod presence;
 mod prune;
+mod reading;
+mod request;
 mod restore;
 mod rhythm;
 mod run;
+mod sample;
 mod seal;
 mod ship;
 mod sidecar;
@@ -71,24 +77,38 @@ mod time;
 mod underway;
 mod verify;
 
+pub use access::RetryingFolder;
 pub use catalogue::{Catalogue, LINKS_MAX, Point};
 pub use changed::{Change, ChangeMap, Changed, ChangedRange, Since};
 pub use coarse_map::CoarseMap;
+pub use content::Content;
 pub use epochs::Epochs;
-pub use error::{BackupError, Result};
-pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open};
-pub use guids::Guids;
+pub use error::{BackupError, Result, is_of_the_file};
+pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open, read_small, write_whole};
+pub use guids::{Guids, new_id};
 pub use history::{History, Layer};
 pub use journal::Counted;
-pub use leaf::{LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves};
+pub use leaf::{
+    DISK_MAX, LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves, is_zero, leaf_range, unit_range, units,
+};
 pub use lease::{Holder, Lease};
-pub use manifest::{FORMAT, Level, Manifest, PointKind, SkippedBytes};
-pub use mount::{MountedPoint, PointMount};
+pub use manifest::{
+    FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, parse_stem, seal, stem, unseal,
+};
+pub use mount::{MountedPoint, PointMount, refuse_mounts};
 pub use notes::{Damage, Notes};
+pub use pace::Pace;
 pub use point_id::PointId;
+pub use point_name::find_point;
+pub use presence::{Presence, refuse};
 pub use prune::{Retention, Step, prune};
-pub use restore::{Order, Restored, Target, restore};
-pub use run::{Outcome, Progress, Request, run};
+pub use reading::Masks;
+pub use request::Request;
+pub use restore::{Order, Restored, Target, restore, restore_content};
+pub use run::{Outcome, Progress, run};
+pub use sample::{NewestPoint, SampledBase};
 pub use sidecar::{Sidecar, SidecarError, Writer};
+pub use threads::on;
 pub use time::Moment;
+pub use underway::Underway;
 pub use verify::{FoundDamage, Report, Verification, verify};

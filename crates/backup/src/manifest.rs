@@ -169,7 +169,7 @@ impl Manifest {
 }
 
 /// A document with the hash of itself.
-pub(crate) fn seal<T: Serialize>(document: &T) -> Vec<u8> {
+pub fn seal<T: Serialize>(document: &T) -> Vec<u8> {
     // Of our own types, which have no maps with keys that JSON cannot have.
     let body = serde_json::to_string_pretty(document).unwrap_or_default();
     let body = format!("\"manifest\":{body}}}\n");
@@ -178,7 +178,11 @@ pub(crate) fn seal<T: Serialize>(document: &T) -> Vec<u8> {
 }
 
 /// The document, if its hash is right.
-pub(crate) fn unseal<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> std::result::Result<T, String> {
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn unseal<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> std::result::Result<T, String> {
     #[derive(Deserialize)]
     struct Envelope<T> {
         manifest: T,
@@ -194,12 +198,12 @@ pub(crate) fn unseal<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> std::result:
 }
 
 /// `000012-0123456789abcdef`.
-pub(crate) fn stem(generation: u64, point: PointId) -> String {
+pub fn stem(generation: u64, point: PointId) -> String {
     format!("{generation:06}-{point}")
 }
 
 /// Generation and id out of a stem.
-pub(crate) fn parse_stem(stem: &str) -> Option<(u64, PointId)> {
+pub fn parse_stem(stem: &str) -> Option<(u64, PointId)> {
     let (generation, id) = stem.split_once('-')?;
     let digits = generation.len() >= 6 && generation.bytes().all(|byte| byte.is_ascii_digit());
     let parsed = (digits.then(|| generation.parse().ok())??, id.parse().ok()?);
@@ -215,7 +219,7 @@ pub(crate) fn leaves_name(stem: &str) -> String {
 }
 
 /// The two copies of a manifest: the second one first, whose rename is no commit.
-pub(crate) fn manifest_names(stem: &str) -> [String; 2] {
+pub fn manifest_names(stem: &str) -> [String; 2] {
     [format!("{stem}.copy.json"), format!("{stem}.json")]
 }
 

@@ -7,18 +7,18 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 
 use lunway_vhdx::{CreateOptions, create};
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, HostFolder, Lock};
+use crate::folder::{Folder, HostFolder};
 use crate::guids::Guids;
-use crate::lease::{self, Holder};
+use crate::lease::Holder;
 use crate::manifest::Manifest;
 use crate::point_files::open_disk;
+use crate::presence::{self, Presence};
 
 const NAME: &str = "mount-";
 /// The end of the name of the file that takes a mount's writes.
@@ -27,17 +27,7 @@ const THROWAWAY: &str = ".vhdx.throwaway";
 /// A point that is mounted: a prune waits for its end. It ends when this is dropped.
 pub struct PointMount {
     folder: Arc<dyn Folder>,
-    name: String,
-    _lock: Option<Lock>,
-    end: Option<mpsc::Sender<()>>,
-    beats: Option<JoinHandle<()>>,
-}
-
-/// Digits of the name of a mount's file; `None`: it is none.
-fn id(name: &str) -> Option<&str> {
-    let id = name.strip_prefix(NAME)?;
-    let is_id = id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then_some(id)
+    presence: Presence,
 }
 
 impl PointMount {
@@ -47,20 +37,12 @@ impl PointMount {
     ///
     /// Where the file cannot be made: on a share that is read-only for this machine, other machines cannot be told.
     pub fn begin(folder: Arc<dyn Folder>, holder: &Holder) -> Result<Self> {
-        let name = format!("{NAME}{:016x}", holder.nonce);
-        let writing = || BackupError::folder("writing", &folder.show(&name));
-        let file = folder.create(&name).map_err(writing())?;
-        let lock = folder.lock(&name).unwrap_or_default();
-        lease::write(&file, holder).map_err(writing())?;
-        let (end, ended) = mpsc::channel();
-        let beats = thread::Builder::new().name("backup-mount".into());
-        let beats = beats.spawn(move || lease::beat(&file, &ended)).ok();
-        Ok(Self { folder, name, _lock: lock, end: Some(end), beats })
+        Ok(Self { presence: Presence::begin(Arc::clone(&folder), NAME, holder)?, folder })
     }
 
     /// Name of the file that takes the writes of this mount; it is removed with the mount.
     fn throwaway(&self) -> String {
-        format!("{}{THROWAWAY}", self.name)
+        format!("{}{THROWAWAY}", self.presence.name())
     }
 
     /// Makes that file, a differencing disk on a point: its name.
@@ -80,12 +62,7 @@ impl PointMount {
 
 impl Drop for PointMount {
     fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(beats) = self.beats.take() {
-            let _ = beats.join();
-        }
         let _ = self.folder.remove(&self.throwaway());
-        let _ = self.folder.remove(&self.name);
     }
 }
 
@@ -139,26 +116,13 @@ fn is_refused(kind: io::ErrorKind) -> bool {
 /// # Errors
 ///
 /// [`BackupError::InUse`].
-pub(crate) fn refuse_mounts(folder: &dyn Folder, us: &Holder, is_cancelled: &dyn Fn() -> bool) -> Result<()> {
+pub fn refuse_mounts(folder: &dyn Folder, us: &Holder, is_cancelled: &dyn Fn() -> bool) -> Result<()> {
     let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
-    for name in names.iter().filter(|name| id(name).is_some()) {
-        match lease::wait_until_stale(folder, name, us, is_cancelled) {
-            Ok(_) => {}
-            Err(BackupError::InUse { holder }) => {
-                return Err(BackupError::InUse {
-                    holder: format!("{holder}, which has mounted a point of it"),
-                });
-            }
-            Err(error) => return Err(error),
-        }
-        let removing = || BackupError::folder("removing", &folder.show(name));
-        folder.remove(&format!("{name}{THROWAWAY}")).map_err(removing())?;
-        folder.remove(name).map_err(removing())?;
-    }
-    // Of a mount whose own file was removed.
+    presence::refuse(folder, NAME, us, "has mounted a point of it", is_cancelled)?;
+    // None of those mounts is alive.
     for name in names.iter().filter(|name| name.ends_with(THROWAWAY) && name.starts_with(NAME)) {
         let mount = name.strip_suffix(THROWAWAY).unwrap_or_default();
-        if id(mount).is_some() && !names.iter().any(|name| name == mount) {
+        if presence::is_one(mount, NAME) {
             folder.remove(name).map_err(BackupError::folder("removing", &folder.show(name)))?;
         }
     }
@@ -184,7 +148,7 @@ mod tests {
         let said = look().unwrap_err().to_string();
         assert!(said.contains("process 7 on h, which has mounted a point"), "{said}");
         // What a kill leaves: the files, and no lock.
-        mount._lock = None;
+        mount.presence.forget_lock();
         look().unwrap();
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());
         let mount = PointMount::begin(folder.clone(), &holder(2)).unwrap();

@@ -65,7 +65,11 @@ impl Notes {
     }
 
     /// Writes them, durably. The caller holds the lease.
-    pub(crate) fn store(&self, folder: &dyn Folder) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// What the folder says.
+    pub fn store(&self, folder: &dyn Folder) -> Result<()> {
         write_whole(folder, NOTES, &seal(self))?;
         folder.sync().map_err(crate::BackupError::folder("writing", &folder.show(NOTES)))
     }

@@ -9,19 +9,20 @@ const NAP: Duration = Duration::from_millis(200);
 
 /// Bytes each second, over all threads that send.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     bytes_per_second: Option<u64>,
     /// Earliest time for the next byte.
     next: Mutex<Option<Instant>>,
 }
 
 impl Pace {
-    pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
+    /// A limit; `None`: none.
+    pub fn new(bytes_per_second: Option<u64>) -> Self {
         Self { bytes_per_second, next: Mutex::default() }
     }
 
     /// Waits until so many bytes may be sent. Blocks.
-    pub(crate) fn wait(&self, bytes: u64) {
+    pub fn wait(&self, bytes: u64) {
         let Some(rate) = self.bytes_per_second.filter(|rate| *rate > 0) else { return };
         let begin = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);

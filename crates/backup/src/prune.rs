@@ -55,10 +55,15 @@ impl Retention {
     /// Points that are kept. Always: the newest, the newest that was verified, and incomplete ones' parents, which are
     /// the newest.
     pub fn keeps(&self, catalogue: &Catalogue, notes: &Notes) -> BTreeSet<PointId> {
-        let newest: Vec<&Manifest> = catalogue.points().iter().rev().map(|point| &point.manifest).collect();
-        let mut kept: BTreeSet<PointId> =
-            newest.iter().take(self.last.max(1)).map(|point| point.point).collect();
-        kept.extend(newest.iter().map(|point| point.point).find(|point| notes.verified.contains(point)));
+        let points = catalogue.points().iter().rev().map(|point| (point.manifest.point, point.manifest.time));
+        self.keeps_of(&points.collect::<Vec<_>>(), notes)
+    }
+
+    /// The same of points by their ids and times, the newest first.
+    pub fn keeps_of(&self, newest: &[(PointId, Option<u64>)], notes: &Notes) -> BTreeSet<PointId> {
+        let ids = || newest.iter().map(|(point, _)| *point);
+        let mut kept: BTreeSet<PointId> = ids().take(self.last.max(1)).collect();
+        kept.extend(ids().find(|point| notes.verified.contains(point)));
         let week = |moment: Moment| (moment.0 / 86_400 + 3) / 7;
         let month = |moment: Moment| moment.date().0 * 12 + moment.date().1;
         let rules: [(usize, &dyn Fn(Moment) -> u64); 5] = [
@@ -70,10 +75,10 @@ impl Retention {
         ];
         for (count, period) in rules {
             let mut seen = BTreeSet::new();
-            for point in &newest {
-                let Some(time) = point.time else { continue };
-                if seen.len() < count && seen.insert(period(Moment(time))) {
-                    kept.insert(point.point);
+            for (point, time) in newest {
+                let Some(time) = time else { continue };
+                if seen.len() < count && seen.insert(period(Moment(*time))) {
+                    kept.insert(*point);
                 }
             }
         }

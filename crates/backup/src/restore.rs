@@ -7,12 +7,11 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, SharedBuf, Zeroing};
 use lunway_file::Workers;
-use lunway_vhdx::Chain;
 
 use crate::catalogue::Catalogue;
+use crate::content::Content;
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Open};
-use crate::history::History;
+use crate::folder::Folder;
 use crate::leaf::{LEAVES, Leaf, UNIT, leaf_range, unit_range, units};
 use crate::point_id::PointId;
 use crate::threads::on;
@@ -42,13 +41,6 @@ pub struct Restored {
     pub zeroed: u64,
     /// Bytes of the device that were read and found to differ or not.
     pub compared: u64,
-}
-
-struct Shared {
-    chain: Chain<Open>,
-    history: History,
-    point: PointId,
-    size: u64,
 }
 
 /// A part of a unit that is written.
@@ -82,11 +74,25 @@ pub async fn restore(
     is_cancelled: &(dyn Fn() -> bool + Sync),
     progress: &mut dyn FnMut(u64),
 ) -> Result<Restored> {
+    let content = catalogue.content(&**folder, order.point)?;
+    restore_content(&content, order.range, order.target, device, is_cancelled, progress).await
+}
+
+/// The same of a point of any kind of destination.
+///
+/// # Errors
+///
+/// As of [`restore()`].
+pub async fn restore_content(
+    content: &Arc<dyn Content>,
+    range: Option<Range<u64>>,
+    target: Target,
+    device: &dyn BlockDevice,
+    is_cancelled: &(dyn Fn() -> bool + Sync),
+    progress: &mut dyn FnMut(u64),
+) -> Result<Restored> {
     let lanes = Workers::new();
-    let Order { point, range, target } = order;
-    let chain = catalogue.open(&**folder, point)?;
-    let history = catalogue.history(&**folder, point)?;
-    let size = chain.size();
+    let size = content.size();
     let range = range.unwrap_or(0..size);
     if range.is_empty() || range.end > size {
         return Err(BackupError::Refused(format!(
@@ -95,8 +101,8 @@ pub async fn restore(
         )));
     }
     check(device, range.end - range.start)?;
-    let shared = Arc::new(Shared { chain, history, point, size });
-    let restore = Restore { device, target, range: range.clone(), shared, lanes };
+    let content = Arc::clone(content);
+    let restore = Restore { device, target, range: range.clone(), content, lanes };
     let mut restored = Restored::default();
     let mut running = FuturesUnordered::new();
     let end = units(range.end);
@@ -154,19 +160,19 @@ struct Restore<'a> {
     target: Target,
     /// The bytes of the disk that are restored; the first one is the device's first.
     range: Range<u64>,
-    shared: Arc<Shared>,
+    content: Arc<dyn Content>,
     lanes: Workers,
 }
 
 impl Restore<'_> {
     /// Units of a window that must be looked at.
     async fn wanted(&self, window: Range<u32>) -> Result<Vec<u32>> {
-        let shared = Arc::clone(&self.shared);
+        let content = Arc::clone(&self.content);
         let asked = window.clone();
         let held = on(&self.lanes.reads, move || {
             let mut held = Vec::new();
             let mut at = asked.start;
-            while let Some(unit) = shared.history.next(at)?.filter(|unit| *unit < asked.end) {
+            while let Some(unit) = content.next(at)?.filter(|unit| *unit < asked.end) {
                 held.push(unit);
                 at = unit + 1;
             }
@@ -202,7 +208,7 @@ impl Restore<'_> {
 
     /// Returns the part of a unit that is restored.
     fn clipped(&self, unit: u32) -> Range<u64> {
-        let unit = unit_range(unit, self.shared.size);
+        let unit = unit_range(unit, self.content.size());
         unit.start.max(self.range.start)..unit.end.min(self.range.end)
     }
 
@@ -219,10 +225,10 @@ impl Restore<'_> {
             }
             Target::Blank | Target::Unknown => None,
         };
-        let (shared, target) = (Arc::clone(&self.shared), self.target);
+        let (content, target) = (Arc::clone(&self.content), self.target);
         let within = range.clone();
         let parts =
-            on(&self.lanes.reads, move || shared.parts(unit, &within, there.as_deref(), target)).await?;
+            on(&self.lanes.reads, move || parts(&*content, unit, &within, there.as_deref(), target)).await?;
         for part in parts {
             let (offset, len) = (part.range.start - self.range.start, part.range.end - part.range.start);
             let failed = |error| BackupError::Target { offset, error };
@@ -267,74 +273,61 @@ impl Restore<'_> {
     }
 }
 
-impl Shared {
-    /// Returns the parts of a unit to write, given what the device holds there where that matters. Blocks.
-    ///
-    /// `within` is what is restored of the unit, and what `there` holds; leaves that it cuts are hashed whole.
-    fn parts(
-        &self,
-        unit: u32,
-        within: &Range<u64>,
-        there: Option<&[u8]>,
-        target: Target,
-    ) -> Result<Vec<Part>> {
-        let states = self.history.unit_with_layers(unit)?;
-        let clip = |range: &Range<u64>| range.start.max(within.start)..range.end.min(within.end);
-        let mut parts: Vec<Part> = Vec::new();
-        let mut leaf = 0;
-        // Runs of leaves alike.
-        let kind = |leaf: usize| -> Option<bool> {
-            let range = leaf_range(unit, leaf, self.size);
-            if clip(&range).is_empty() {
-                return None;
-            }
-            let (state, _) = states[leaf];
-            // A leaf of which only a part is there is written.
-            let same = clip(&range) == range
-                && there.is_some_and(|there| {
-                    let (from, to) = (range.start - within.start, range.end - within.start);
-                    Leaf::of(&there[from as usize..to as usize]) == state
-                });
-            let zero = state == Leaf::Zero;
-            let is_there = same || zero && target == Target::Blank;
-            (!is_there).then_some(zero)
-        };
-        while leaf < LEAVES {
-            let Some(zero) = kind(leaf) else {
-                leaf += 1;
-                continue;
-            };
-            let first = leaf;
-            while leaf < LEAVES && kind(leaf) == Some(zero) {
-                leaf += 1;
-            }
-            let range = leaf_range(unit, first, self.size).start..leaf_range(unit, leaf - 1, self.size).end;
-            if zero {
-                parts.push(Part { range: clip(&range), data: None });
-                continue;
-            }
-            let mut data = Buf::for_overwrite((range.end - range.start) as usize);
-            self.chain.read_at(range.start, &mut data).map_err(BackupError::disk("the chain"))?;
-            for (index, state) in states.iter().enumerate().take(leaf).skip(first) {
-                let of = leaf_range(unit, index, self.size);
-                let bytes = &data[(of.start - range.start) as usize..(of.end - range.start) as usize];
-                if Leaf::of(bytes) != state.0 {
-                    let layer = state.1.and_then(|layer| self.history.layers().get(layer));
-                    return Err(BackupError::Damaged {
-                        point: layer.map_or(self.point, |layer| layer.point),
-                        what: format!("its data at offset {} are not what was sent", of.start),
-                    });
-                }
-            }
-            let clipped = clip(&range);
-            let data = match clipped == range {
-                true => data,
-                false => Buf::copy_of(
-                    &data[(clipped.start - range.start) as usize..(clipped.end - range.start) as usize],
-                ),
-            };
-            parts.push(Part { range: clipped, data: Some(data.freeze()) });
+/// Returns the parts of a unit to write, given what the device holds there where that matters. Blocks.
+///
+/// `within` is what is restored of the unit, and what `there` holds; leaves that it cuts are read and hashed whole.
+fn parts(
+    content: &dyn Content,
+    unit: u32,
+    within: &Range<u64>,
+    there: Option<&[u8]>,
+    target: Target,
+) -> Result<Vec<Part>> {
+    let (size, states) = (content.size(), content.unit(unit)?);
+    let clip = |range: &Range<u64>| range.start.max(within.start)..range.end.min(within.end);
+    let mut parts: Vec<Part> = Vec::new();
+    let mut leaf = 0;
+    // Runs of leaves alike.
+    let kind = |leaf: usize| -> Option<bool> {
+        let range = leaf_range(unit, leaf, size);
+        if clip(&range).is_empty() {
+            return None;
         }
-        Ok(parts)
+        let state = states[leaf];
+        // A leaf of which only a part is there is written.
+        let same = clip(&range) == range
+            && there.is_some_and(|there| {
+                let (from, to) = (range.start - within.start, range.end - within.start);
+                content.leaf_of(&there[from as usize..to as usize]) == state
+            });
+        let zero = state == Leaf::Zero;
+        let is_there = same || zero && target == Target::Blank;
+        (!is_there).then_some(zero)
+    };
+    while leaf < LEAVES {
+        let Some(zero) = kind(leaf) else {
+            leaf += 1;
+            continue;
+        };
+        let first = leaf;
+        while leaf < LEAVES && kind(leaf) == Some(zero) {
+            leaf += 1;
+        }
+        let range = leaf_range(unit, first, size).start..leaf_range(unit, leaf - 1, size).end;
+        if zero {
+            parts.push(Part { range: clip(&range), data: None });
+            continue;
+        }
+        let mut data = Buf::for_overwrite((range.end - range.start) as usize);
+        content.read(unit, first..leaf, &states, &mut data)?;
+        let clipped = clip(&range);
+        let data = match clipped == range {
+            true => data,
+            false => Buf::copy_of(
+                &data[(clipped.start - range.start) as usize..(clipped.end - range.start) as usize],
+            ),
+        };
+        parts.push(Part { range: clipped, data: Some(data.freeze()) });
     }
+    Ok(parts)
 }

@@ -12,8 +12,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lunway_block::{BlockDevice, BlockError, Buf, Extent, ExtentKind};
-use lunway_copy::Skipped;
 use lunway_file::Workers;
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
@@ -25,15 +23,17 @@ use crate::guids::Guids;
 use crate::heal;
 use crate::history::History;
 use crate::journal::Counted;
-use crate::leaf::{LEAF, LEAVES, UNIT, UnitLeaves, unit_range, units};
+use crate::leaf::{LEAF, UNIT, UnitLeaves, units};
 use crate::lease::Lease;
-use crate::manifest::{Level, Manifest, PointKind};
+use crate::manifest::{Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
 use crate::point_files::{lacks, open_disk};
+use crate::request::Request;
 use crate::rhythm::Rhythm;
+use crate::sample::{NewestPoint, SampledBase};
 use crate::seal::Sealing;
-use crate::ship::{Masks, Shared, Work, mask};
+use crate::ship::{Shared, Work};
 use crate::threads::on;
 use crate::underway::Underway;
 
@@ -47,40 +47,8 @@ const ANNOUNCED: u32 = 65_536;
 /// The same where an earlier pass has left something: what is announced is forgotten of that, so 1 GiB.
 const ANNOUNCED_LATER: u32 = 1024;
 
-/// Backup request: what is backed up, and how.
-pub struct Request<'a> {
-    /// The source. It must not change while it is read.
-    pub source: &'a dyn BlockDevice,
-    /// Name of the source, without secrets.
-    pub source_name: String,
-    /// Changes since the last point.
-    pub changed: Changed,
-    /// Ranges of the source that need not be kept.
-    pub skipped: &'a Skipped,
-    /// Reason why it need not.
-    pub skipped_why: &'a str,
-    /// The frozen state that is read, where it is one: a snapshot's name. An interrupted run of the same state goes on
-    /// where it stopped; else everything is read again, and what was sent is not sent again.
-    pub state: Option<String>,
-    /// The epoch of change tracking that ends with this point.
-    pub epoch: Option<String>,
-    /// Consistency level: what the users of the source had done.
-    pub level: Level,
-    /// Seconds since 1970: information for people.
-    pub time: Option<u64>,
-    /// Make a full, whatever is known.
-    pub full: bool,
-    /// The source is the same disk under another name.
-    pub rename_source: bool,
-    /// Bytes of data that are sent each second, at most.
-    pub bytes_per_second: Option<u64>,
-    /// Bytes of what is said to be unchanged that are compared with the source.
-    pub sample_bytes: u64,
-    /// Chooses the sample.
-    pub seed: u64,
-    /// Returns `true` if the run should end early; asked before each unit.
-    pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
-}
+/// A unit that was dealt with.
+type Shipped = (UnitLeaves, Counted);
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,6 +105,23 @@ pub async fn run(
             run.attempt(progress).await
         }
         done => done,
+    }
+}
+
+/// The parent of the point that is made, as a sample of the source is compared with it.
+struct Sampled {
+    shipment: Shared,
+    /// A point of the chain has left something out: leaves that none of them holds need not be zeroes at the source.
+    left_out: bool,
+}
+
+impl SampledBase for Sampled {
+    fn sample(&self, number: u64) -> Result<Option<u32>> {
+        self.shipment.history.sample(number)
+    }
+
+    fn is_as_before(&self, unit: u32, data: &[u8], asked: u16) -> Result<bool> {
+        self.shipment.is_as_before(unit, data, asked, self.left_out)
     }
 }
 
@@ -197,7 +182,11 @@ impl Run<'_> {
         )?;
         self.notes.append(&mut draft.notes);
         let left_out = self.left_out(&catalogue, decision.parent.as_ref())?;
-        self.distrust(&draft.shipment, decision.parent.as_ref(), left_out).await?;
+        let parent = decision.parent.as_ref().map(NewestPoint::of);
+        let compared = Arc::new(Sampled { shipment: Arc::clone(&draft.shipment), left_out });
+        self.notes.extend(self.request.distrust(&compared, parent, &self.lanes.reads).await?);
+        // The draft is taken apart in the end, when its shipment has no other user.
+        drop(compared);
         let changed = self.candidates(resize, heal.forced);
         let counted = self.ship(&mut draft, &changed, progress).await?;
         self.lease.check()?;
@@ -270,79 +259,10 @@ impl Run<'_> {
         Ok(Decision { why, parent: Some(newest.clone()), history })
     }
 
-    /// Compares a sample of what is said to be unchanged: one difference, and the map is not believed.
-    ///
-    /// What is left out now is not compared, since a change of it was not backed up; and in a chain that has left
-    /// something out (`left_out`) leaves that none of its points holds, which need not be zeroes at the source.
-    async fn distrust(&mut self, shipment: &Shared, parent: Option<&Manifest>, left_out: bool) -> Result<()> {
-        let Changed::Known { since, .. } = &self.request.changed else { return Ok(()) };
-        let Some(parent) = parent else {
-            self.request.changed = Changed::Unknown { why: "a full holds everything".into() };
-            return Ok(());
-        };
-        if !since.is_moment_of(parent) {
-            let why = format!("changes are known since {since}, which is not point {}", parent.point);
-            self.request.changed = Changed::Unknown { why };
-            return Ok(());
-        }
-        let size = self.request.source.geometry().size.min(parent.virtual_bytes);
-        let whole = (size / UNIT) as u32;
-        let mut random = self.request.seed | 1;
-        for number in 0..self.request.sample_bytes / UNIT {
-            // xorshift64, of which any sequence will do.
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let Some(anywhere) = random.checked_rem(u64::from(whole)) else { break };
-            let mut unit = anywhere as u32;
-            if number % 2 == 0 {
-                let (sampled, place) = (Arc::clone(shipment), random);
-                unit = on(&self.lanes.reads, move || sampled.history.sample(place)).await?.unwrap_or(unit);
-            }
-            let range = unit_range(unit, size);
-            if unit >= whole || self.is_touched(range.clone()) {
-                continue;
-            }
-            let skipped = self.skipped_leaves(unit);
-            if skipped == u16::MAX {
-                continue;
-            }
-            let data = self.read(range.clone()).await?;
-            let compared = Arc::clone(shipment);
-            let is_as_before = move || compared.is_as_before(unit, &data, !skipped, left_out);
-            if !on(&self.lanes.reads, is_as_before).await? {
-                let why = format!(
-                    "a sample at offset {} differs although no change was known: change tracking is not believed",
-                    range.start
-                );
-                self.notes.push(why.clone());
-                self.request.changed = Changed::Unknown { why };
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
     /// Tells whether any point below the new one has left something out.
     fn left_out(&self, catalogue: &Catalogue, parent: Option<&Manifest>) -> Result<bool> {
         let Some(parent) = parent else { return Ok(false) };
         Ok(catalogue.chain(parent.point)?.iter().any(|manifest| !manifest.skipped.is_empty()))
-    }
-
-    /// The leaves of a unit that are left out.
-    fn skipped_leaves(&self, unit: u32) -> u16 {
-        let offset = u64::from(unit) * UNIT;
-        let skips = |leaf: &usize| self.request.skipped.covers(offset + *leaf as u64 * LEAF);
-        (0..LEAVES).filter(skips).fold(0, |bits, leaf| bits | 1 << leaf)
-    }
-
-    fn is_touched(&self, range: Range<u64>) -> bool {
-        match &self.request.changed {
-            Changed::Unknown { .. } => true,
-            Changed::Known { ranges, .. } => {
-                ranges.next(range.start).is_some_and(|changed| changed.offset < range.end)
-            }
-        }
     }
 
     /// Returns the ranges to examine in addition to the changes.
@@ -354,31 +274,6 @@ impl Run<'_> {
             _ => {}
         }
         forced
-    }
-
-    async fn read(&self, range: Range<u64>) -> Result<Buf> {
-        let buf = Buf::for_overwrite((range.end - range.start) as usize);
-        match self.request.source.read(range.start, buf).await {
-            Ok(data) => Ok(data),
-            Err(error) => Err(self.failed_at(range, error).await),
-        }
-    }
-
-    /// The place at which a read failed: the device's own word, or the first leaf that cannot be read. Over NBD an
-    /// error has no place.
-    async fn failed_at(&self, range: Range<u64>, error: BlockError) -> BackupError {
-        match error.place() {
-            Some(offset) if offset > range.start => return BackupError::Source { offset, error },
-            None => return BackupError::Source { offset: range.start, error },
-            Some(_) => {}
-        }
-        for leaf in range.clone().step_by(LEAF as usize) {
-            let len = LEAF.min(range.end - leaf) as usize;
-            if let Err(error) = self.request.source.read(leaf, Buf::for_overwrite(len)).await {
-                return BackupError::Source { offset: error.place().unwrap_or(leaf), error };
-            }
-        }
-        BackupError::Source { offset: range.start, error }
     }
 
     /// Sends what must be sent. Whatever its end is, no unit is under way any more.
@@ -399,7 +294,7 @@ impl Run<'_> {
         draft: &mut Draft,
         forced: &[Range<u64>],
         progress: &mut dyn FnMut(Progress),
-        running: &mut Underway<'r>,
+        running: &mut Underway<'r, Shipped>,
     ) -> Result<()> {
         let size = draft.shipment.size;
         let end = units(size);
@@ -408,7 +303,7 @@ impl Run<'_> {
         let mut rhythm = Rhythm::new(draft.counted.sent, Instant::now());
         while let Some(first) = self.next_unit(draft, at, end, forced).await? {
             let last = (first + WINDOW_UNITS).min(end);
-            let masks = self.masks(first..last, size, forced).await?;
+            let masks = self.request.masks(first..last, size, forced).await?;
             let shipment = Arc::clone(&draft.shipment);
             let works = on(&self.lanes.reads, move || shipment.plan(&masks)).await?;
             for work in works {
@@ -446,7 +341,7 @@ impl Run<'_> {
     async fn take(
         &self,
         draft: &mut Draft,
-        running: &mut Underway<'_>,
+        running: &mut Underway<'_, Shipped>,
         rhythm: &mut Rhythm,
         under_way: usize,
         next: u32,
@@ -475,74 +370,18 @@ impl Run<'_> {
         if at >= end {
             return Ok(None);
         }
-        let Changed::Known { ranges, .. } = &self.request.changed else { return Ok(Some(at)) };
+        let changed = self.request.next_changed(at, forced);
+        if changed == Some(at) {
+            return Ok(changed);
+        }
         let shipment = Arc::clone(&draft.shipment);
         let left = on(&self.lanes.reads, move || shipment.next_left(at)).await?;
-        let offset = u64::from(at) * UNIT;
-        let unit = |offset: u64| (offset / UNIT) as u32;
-        let changed = ranges.next(offset).map(|range| unit(range.offset));
-        let behind =
-            forced.iter().filter(|range| range.end > offset).map(|range| unit(range.start.max(offset)));
-        let next = behind.chain(changed).chain(left).min();
-        Ok(next.filter(|next| *next < end))
+        Ok(changed.into_iter().chain(left).min().filter(|next| *next < end))
     }
 
-    /// Returns what the source and the caller report about units.
-    async fn masks(&self, window: Range<u32>, size: u64, forced: &[Range<u64>]) -> Result<Vec<Masks>> {
-        let (start, end) = (unit_range(window.start, size).start, unit_range(window.end - 1, size).end);
-        let mut masks: Vec<Masks> = window.clone().map(|unit| Masks { unit, ..Masks::default() }).collect();
-        let mut mark = |range: Range<u64>, set: fn(&mut Masks, u16)| {
-            let range = range.start.max(start)..range.end.min(end);
-            if range.start < range.end {
-                for unit in (range.start / UNIT) as u32..range.end.div_ceil(UNIT) as u32 {
-                    set(&mut masks[(unit - window.start) as usize], mask(unit, range.clone()));
-                }
-            }
-        };
-        let reads_zero = self.request.source.geometry().unmap.zeroes();
-        for extent in self.extents(start, end - start).await? {
-            let zero = match extent.kind {
-                ExtentKind::Data => false,
-                ExtentKind::Zero => true,
-                ExtentKind::Unallocated => reads_zero,
-            };
-            if !zero {
-                mark(extent.offset..extent.end(), |masks, bits| masks.data |= bits);
-            }
-        }
-        match &self.request.changed {
-            Changed::Unknown { .. } => mark(start..end, |masks, bits| masks.touched |= bits),
-            Changed::Known { ranges, .. } => {
-                let mut at = start;
-                while let Some(range) = ranges.next(at).filter(|range| range.offset < end) {
-                    let to = range.offset.saturating_add(range.len).max(at + 1);
-                    mark(range.offset..to, |masks, bits| masks.touched |= bits);
-                    at = to;
-                }
-            }
-        }
-        for range in forced {
-            mark(range.clone(), |masks, bits| masks.touched |= bits);
-        }
-        for masks in &mut masks {
-            masks.skip = self.skipped_leaves(masks.unit);
-        }
-        Ok(masks)
-    }
-
-    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
-        match self.request.source.extents(offset, len, usize::MAX).await {
-            // A device that cannot say what is where is read.
-            Err(BlockError::Unsupported) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
-            // Where the medium fails, the reads find out: the map of a whole unit may name only its own start.
-            Err(BlockError::Medium { .. }) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
-            extents => extents.map_err(|error| BackupError::Source { offset, error }),
-        }
-    }
-
-    async fn unit(&self, shipment: Shared, work: Work) -> Result<(UnitLeaves, Counted)> {
+    async fn unit(&self, shipment: Shared, work: Work) -> Result<Shipped> {
         let range = work.reads(shipment.size);
-        let data = if range.is_empty() { None } else { Some(self.read(range).await?) };
+        let data = if range.is_empty() { None } else { Some(self.request.read(range).await?) };
         on(&self.lanes.writes, move || shipment.carry_out(&work, data.as_ref())).await
     }
 

@@ -24,10 +24,11 @@ use crate::error::{BackupError, Result};
 use crate::folder::Open;
 use crate::history::History;
 use crate::journal::Counted;
-use crate::leaf::{LEAF, LEAVES, Leaf, Lost, UNIT, UnitLeaves, leaf_range, unit_range};
+use crate::leaf::{LEAF, LEAVES, Leaf, Lost, UnitLeaves, leaf_range, unit_range};
 use crate::pace::Pace;
 use crate::point_files::damaged;
 use crate::point_id::PointId;
+use crate::reading::Masks;
 use crate::sidecar::Sidecar;
 
 /// State of a leaf in the file after an earlier pass.
@@ -49,18 +50,6 @@ enum Act {
     Zero,
     /// Left out: its contents are not needed.
     Skip,
-}
-
-/// Information from the source and the caller about a unit; a bit for each leaf.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Masks {
-    pub(crate) unit: u32,
-    /// May have changed.
-    pub(crate) touched: u16,
-    /// May hold data.
-    pub(crate) data: u16,
-    /// Need not be kept.
-    pub(crate) skip: u16,
 }
 
 /// A unit to be dealt with.
@@ -297,27 +286,5 @@ impl Shipment {
     }
 }
 
-/// The bits of leaves that a range of bytes touches in a unit.
-pub(crate) fn mask(unit: u32, range: Range<u64>) -> u16 {
-    let start = u64::from(unit) * UNIT;
-    let from = range.start.max(start) - start;
-    let to = range.end.min(start + UNIT).saturating_sub(start);
-    (from / LEAF..to.div_ceil(LEAF)).fold(0, |mask, leaf| mask | 1 << leaf)
-}
-
 /// A shipment, shared.
 pub(crate) type Shared = Arc<Shipment>;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mask_has_every_leaf_that_a_range_touches() {
-        assert_eq!(mask(0, 0..UNIT), u16::MAX);
-        assert_eq!(mask(1, UNIT + LEAF - 1..UNIT + LEAF + 1), 0b11);
-        assert_eq!(mask(1, 0..UNIT), 0);
-        assert_eq!(mask(1, UNIT..UNIT), 0);
-        assert_eq!(mask(0, UNIT - 1..5 * UNIT), 1 << 15);
-    }
-}

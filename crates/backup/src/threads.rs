@@ -5,7 +5,11 @@ use lunway_file::ThreadPool;
 use crate::error::{BackupError, Result};
 
 /// Runs a job that blocks on a thread.
-pub(crate) async fn on<T: Send + Unpin + 'static>(
+///
+/// # Errors
+///
+/// Those of the job.
+pub async fn on<T: Send + Unpin + 'static>(
     pool: &ThreadPool,
     job: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

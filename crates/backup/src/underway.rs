@@ -6,34 +6,39 @@ use std::pin::Pin;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 
 use crate::error::Result;
-use crate::journal::Counted;
-use crate::leaf::UnitLeaves;
 
 /// Work on one unit.
-type Job<'a> = Pin<Box<dyn Future<Output = Result<(UnitLeaves, Counted)>> + 'a>>;
+type Job<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
 /// Units under way.
-#[derive(Default)]
-pub(crate) struct Underway<'a> {
-    jobs: FuturesOrdered<Job<'a>>,
+pub struct Underway<'a, T> {
+    jobs: FuturesOrdered<Job<'a, T>>,
     units: VecDeque<u32>,
 }
 
-impl<'a> Underway<'a> {
+impl<T> Default for Underway<'_, T> {
+    fn default() -> Self {
+        Self { jobs: FuturesOrdered::new(), units: VecDeque::new() }
+    }
+}
+
+impl<'a, T> Underway<'a, T> {
     /// Begins a unit, which lies behind all that are under way.
-    pub(crate) fn push(&mut self, unit: u32, job: impl Future<Output = Result<(UnitLeaves, Counted)>> + 'a) {
+    pub fn push(&mut self, unit: u32, job: impl Future<Output = Result<T>> + 'a) {
         self.jobs.push_back(Box::pin(job));
         self.units.push_back(unit);
     }
 
     /// Waits for the first one; `None` if there is none.
-    pub(crate) async fn next(&mut self) -> Option<Result<(UnitLeaves, Counted)>> {
+    pub async fn next(&mut self) -> Option<Result<T>> {
         let done = self.jobs.next().await;
         self.units.pop_front();
         done
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Units that are under way.
+    #[expect(clippy::len_without_is_empty, reason = "it is compared with a limit")]
+    pub fn len(&self) -> usize {
         self.units.len()
     }
 
