@@ -1,0 +1,48 @@
+//! Packs that are about to be removed: what a run that begins must not refer to.
+
+use std::collections::HashSet;
+
+use lunway_backup::{BackupError, Folder, Result, read_small, seal, unseal, write_whole};
+use serde::{Deserialize, Serialize};
+
+const DYING: &str = "dying.json";
+/// Most bytes of it: a million packs, 32 TiB.
+const DYING_BYTES_MAX: u64 = 32 << 20;
+
+/// The list of the last prune.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dying {
+    /// Ids of packs, 16 hexadecimal digits each.
+    packs: Vec<String>,
+}
+
+impl Dying {
+    pub(crate) fn of(packs: &[u64]) -> Self {
+        Self { packs: packs.iter().map(|pack| format!("{pack:016x}")).collect() }
+    }
+
+    /// Reads it: empty where there is none, `None` where it is damaged.
+    pub(crate) fn load(folder: &dyn Folder) -> Result<Option<HashSet<u64>>> {
+        let bytes = match read_small(folder, DYING, DYING_BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(BackupError::Folder { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Some(HashSet::new()));
+            }
+            Err(error) => return Err(error),
+        };
+        let packs =
+            |dying: Self| dying.packs.iter().filter_map(|pack| u64::from_str_radix(pack, 16).ok()).collect();
+        Ok(unseal(&bytes).ok().map(packs))
+    }
+
+    pub(crate) fn store(&self, folder: &dyn Folder) -> Result<()> {
+        write_whole(folder, DYING, &seal(self))?;
+        folder.sync().map_err(BackupError::folder("writing", &folder.show(DYING)))
+    }
+
+    pub(crate) fn remove(folder: &dyn Folder) -> Result<()> {
+        let removing = || BackupError::folder("removing", &folder.show(DYING));
+        folder.remove(DYING).map_err(removing())?;
+        folder.sync().map_err(removing())
+    }
+}

@@ -1,0 +1,74 @@
+//! Backups of block devices in a repository: points of many disks, which share what is alike.
+//!
+//! ```text
+//!   source ──▶ what changed ∩ not dead ──▶ 64 KiB leaves ──▶ known? ──▶ zstd, encrypt ──▶ packs
+//!              (the caller says)           (BLAKE3)          (index)                       ▲
+//!                                              └──▶ nodes of 1 MiB ──▶ branches ──▶ root ──┘──▶ point
+//! ```
+//!
+//! The rooms `pack`, `segment`, `tree` and `point` have the formats, field for field. What a chain and a repository
+//! have in common is in [`lunway_backup`]: folders, leases, requests, how a source is read and sampled, restoring,
+//! retention.
+//!
+//! # Promises
+//!
+//! - Packs, then the index, then the point, which is the only commit: a kill or power cut at any step leaves all points
+//!   that were there, and what was sent before is not sent again.
+//! - What is read is compared with its id: damage is named, never given out.
+//! - No decision rests on the destination's clock.
+//! - Several runs write at once; a prune removes what none of them may refer to.
+//! - Memory does not grow with a disk but by its root, 128 KiB for a tebibyte; a prune and a verification take a bit
+//!   for each leaf of the repository, 2 MiB for a tebibyte.
+//!
+//! # Parts
+//!
+//! | part | is |
+//! |---|---|
+//! | [`Places`], [`Repository`], [`Marker`] | where it lies, what it is |
+//! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
+//! | `pack`, `segment`, `tree`, `point` | the formats |
+//! | `index`, `reader`, `content` | where entries lie; reading them; a point's disk |
+//! | [`run()`], `ship`, `packer` | one run |
+//! | [`verify()`], `walk`, `damage`, `frames` | what is needed, what is damaged, what is mended |
+//! | [`prune()`], `dying` | retention, and freeing room |
+//!
+//! **Invariant:** this crate is handed devices, maps and folders. It does not know the command line, or where devices
+//! come from.
+
+mod bytes;
+mod codec;
+mod content;
+mod damage;
+mod dying;
+mod frames;
+mod index;
+mod keys;
+mod marker;
+mod memory;
+mod pack;
+mod packer;
+mod places;
+mod point;
+mod prune;
+mod random;
+mod reader;
+mod repository;
+mod run;
+mod segment;
+mod ship;
+mod tree;
+mod verify;
+mod walk;
+
+pub use codec::{Codec, ENTRY_MAX, Encoded, Id, MasterKey};
+pub use content::PointContent;
+pub use keys::{Identity, Recipient, WrappedKey};
+pub use marker::{FORMAT, Marker};
+pub use pack::{FormatError, Location, PACK_TARGET, PackBuilder, read_directory};
+pub use places::{HostPlaces, Places, is_series_name};
+pub use point::{Points, RepositoryPoint};
+pub use prune::{Pruned, given_up, prune};
+pub use repository::{Repository, is_repository};
+pub use run::{RunOutcome, run};
+pub use segment::Segment;
+pub use verify::{NamedPoints, RepositoryReport, verify};

@@ -1,0 +1,376 @@
+//! Retention: points that are not kept are removed, and the room is freed that none needs any more.
+//!
+//! ```text
+//!   1  points    manifests of the series; from here on every step may be repeated
+//!   2  mark      every entry that a point of any series needs
+//!   3  rewrite   what is needed of packs that are mostly not, into new ones
+//!   4  dying     the list of packs to be removed: no run that begins from now on refers to them
+//!   5  alone     no run that began before is alive, and none begins: otherwise the next prune goes on
+//!   6  index     one segment in the place of all, without the dying
+//!   7  sweep     packs, then the list
+//! ```
+//!
+//! A run that began before step 4 may have made a point since step 2: then it is marked again.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use lunway_backup::{
+    BackupError, Folder, Holder, Lease, Notes, PointId, Presence, Result, Retention, refuse, refuse_mounts,
+};
+
+use crate::codec::Id;
+use crate::damage::KnownDamage;
+use crate::dying::Dying;
+use crate::index::{Index, of_file, write_segment};
+use crate::pack::{Location, pack_name, read_directory};
+use crate::packer::{Kind, Packer};
+use crate::point::Points;
+use crate::reader::Reader;
+use crate::repository::{Repository, SWEEPER, WRITER};
+use crate::segment::{Segment, merged, segment_name};
+use crate::walk::{Marks, Walk};
+
+/// Entries that one prune writes again at most: what a run holds as well, 32 GiB of leaves. The next one goes on.
+const REWRITTEN_MAX: usize = 1 << 19;
+/// Attempts to mark what runs that end meanwhile have added.
+const ATTEMPTS: usize = 3;
+
+/// Result of a prune.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Points that were removed, the oldest first.
+    pub removed: Vec<PointId>,
+    /// Packs that were removed.
+    pub packs: usize,
+    /// Bytes of entries in them.
+    pub freed_bytes: u64,
+    /// Bytes of those that were written again before.
+    pub rewritten_bytes: u64,
+    /// Why room is freed by the next prune only.
+    pub deferred: Option<String>,
+}
+
+/// The points of a series that a prune would remove, the oldest first.
+pub fn given_up(points: &Points, notes: &Notes, retention: &Retention) -> Vec<PointId> {
+    let newest: Vec<_> = points.points().iter().rev().map(|point| (point.point, point.time)).collect();
+    let kept = retention.keeps_of(&newest, notes);
+    points.points().iter().map(|point| point.point).filter(|point| !kept.contains(point)).collect()
+}
+
+/// Removes what is not kept of a series, whose lease the caller holds, and frees room. `progress` hears of packs that
+/// were dealt with, and all of them; `false` ends the prune.
+///
+/// # Errors
+///
+/// [`BackupError::InUse`] while a point of the series is mounted. Where damage is known: what is damaged may be all
+/// that is left of something.
+pub fn prune(
+    repository: &Repository,
+    series: &Arc<dyn Folder>,
+    lease: &Lease<'_>,
+    retention: &Retention,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Pruned> {
+    refuse_mounts(&**series, lease.holder(), &|| false)?;
+    let points = repository.points(&**series)?;
+    let notes = Notes::load(&**series)?;
+    let known = KnownDamage::load(&*repository.folder)?;
+    let damaged = !notes.damage.is_empty() || !points.unreadable.is_empty() || !known.is_empty();
+    if damaged && !retention.despite_damage {
+        return Err(refused_for_damage());
+    }
+    let removed = given_up(&points, &notes, retention);
+    for point in points.points().iter().filter(|point| removed.contains(&point.point)) {
+        lease.check()?;
+        point.remove(&**series)?;
+    }
+    let holder = lease.holder();
+    let packs = Lease::take(&*repository.folder, holder.clone(), &|| false);
+    let pruned = match packs {
+        Ok(lease) => Sweep { repository, lease: &lease, holder, despite_damage: retention.despite_damage }
+            .run(progress),
+        Err(error) => Err(error),
+    };
+    match pruned {
+        Ok(pruned) => Ok(Pruned { removed, ..pruned }),
+        Err(BackupError::InUse { holder }) => {
+            Ok(Pruned { removed, deferred: Some(holder), ..Pruned::default() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn refused_for_damage() -> BackupError {
+    BackupError::Refused(
+        "damage is known: nothing is removed until `lunway backup run` has repaired it and `lunway backup verify` finds \
+         none, or --despite-damage says so"
+            .into(),
+    )
+}
+
+struct Sweep<'a> {
+    repository: &'a Repository,
+    /// Of the packs.
+    lease: &'a Lease<'a>,
+    holder: &'a Holder,
+    despite_damage: bool,
+}
+
+/// What there is, and what of it is needed.
+struct Marked {
+    points: BTreeSet<PointId>,
+    reader: Reader,
+    marks: Marks,
+}
+
+/// An entry and its new place.
+type Placed = (Id, Location);
+
+/// Bytes of a pack's entries.
+#[derive(Clone, Copy, Default)]
+struct Use {
+    needed: u64,
+    all: u64,
+}
+
+impl Sweep<'_> {
+    fn run(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Pruned> {
+        // Of one that was killed.
+        refuse(&*self.repository.folder, SWEEPER, self.holder, "removes packs of it", &|| false)?;
+        let mut marked = self.mark()?;
+        for _ in 0..ATTEMPTS {
+            let uses = self.uses(&marked)?;
+            let victims = victims(&marked, &uses);
+            if victims.is_empty() {
+                Dying::remove(&*self.repository.folder)?;
+                return Ok(Pruned::default());
+            }
+            let (rewritten, victims) = self.rewrite(&marked, &uses, victims, progress)?;
+            Dying::of(&victims).store(&*self.repository.folder)?;
+            let alone = self.alone()?;
+            // Of runs that began before the list was there and have ended.
+            if self.point_ids()? != marked.points {
+                drop(alone);
+                marked = self.mark()?;
+                continue;
+            }
+            return self.remove(&marked, &uses, &victims, &rewritten, &alone);
+        }
+        Err(BackupError::InUse { holder: "backups, which have ended one after another meanwhile".into() })
+    }
+
+    fn point_ids(&self) -> Result<BTreeSet<PointId>> {
+        let all = self.repository.all_points()?;
+        Ok(all.iter().flat_map(|(_, points)| points.points()).map(|point| point.point).collect())
+    }
+
+    fn mark(&self) -> Result<Marked> {
+        let all = self.repository.all_points()?;
+        if !self.despite_damage
+            && let Some((name, _)) = all.iter().find(|(_, points)| !points.unreadable.is_empty())
+        {
+            return Err(BackupError::Refused(format!(
+                "a manifest of {name} cannot be read: no room is freed, as nothing says what its point needs"
+            )));
+        }
+        let reader = self.repository.reader(Arc::new(self.repository.index()?));
+        let mut walk = Walk::new(&reader, &|| false);
+        let mut ids = BTreeSet::new();
+        for point in all.iter().flat_map(|(_, points)| points.points()) {
+            ids.insert(point.point);
+            if !walk.point(point)?.is_empty() && !self.despite_damage {
+                return Err(refused_for_damage());
+            }
+        }
+        let marks = walk.marks;
+        Ok(Marked { points: ids, reader, marks })
+    }
+
+    /// What is needed of each pack.
+    fn uses(&self, marked: &Marked) -> Result<HashMap<u64, Use>> {
+        let index = &marked.reader.index;
+        let mut uses: HashMap<u64, Use> = index.packs().iter().map(|pack| (*pack, Use::default())).collect();
+        for (segment, entries) in index.segments().iter().enumerate() {
+            for (number, entry) in entries.entries().enumerate() {
+                let (_, location) = self.entry(entry)?;
+                let Some(of) = uses.get_mut(&location.pack) else {
+                    continue;
+                };
+                of.all += u64::from(location.stored);
+                if marked.marks.has(segment, number as u64) {
+                    of.needed += u64::from(location.stored);
+                }
+            }
+        }
+        // An index that is damaged, or a directory: nothing is known of such a pack.
+        for (pack, _) in &index.unreadable {
+            uses.remove(pack);
+        }
+        Ok(uses)
+    }
+
+    fn entry(
+        &self,
+        entry: std::result::Result<(Id, Location), crate::pack::FormatError>,
+    ) -> Result<(Id, Location)> {
+        let what = |what| BackupError::Refused(format!("an index was damaged while it was used: {what}"));
+        of_file(&*self.repository.folder, "an index", entry)?.map_err(what)
+    }
+
+    /// Writes again what is needed of packs that are to be removed: entries with their new places, and those packs that
+    /// can be removed now.
+    fn rewrite(
+        &self,
+        marked: &Marked,
+        uses: &HashMap<u64, Use>,
+        victims: Vec<u64>,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<(Vec<Placed>, Vec<u64>)> {
+        let repository = self.repository;
+        let folder = &*repository.folder;
+        let mut packer = Packer::begin(Arc::clone(&repository.folder), None)?;
+        let (mut rewritten, mut done) = (Vec::new(), Vec::new());
+        let total = victims.len() as u64;
+        for (number, pack) in victims.into_iter().enumerate() {
+            if !progress(number as u64, total) {
+                return Err(BackupError::Cancelled);
+            }
+            if uses.get(&pack).is_none_or(|of| of.needed == 0) {
+                done.push(pack);
+                continue;
+            }
+            let name = pack_name(pack);
+            let reading = || BackupError::folder("reading", &folder.show(&name));
+            let file = folder.open(&name, false).map_err(reading())?;
+            let Ok(entries) = of_file(folder, &name, read_directory(&*file, pack))? else {
+                continue;
+            };
+            if rewritten.len() + entries.len() > REWRITTEN_MAX {
+                break;
+            }
+            for (id, location) in entries {
+                let found = marked.reader.index.find(&id)?;
+                let is_needed = found.is_some_and(|found| {
+                    found.location == location && marked.marks.has(found.segment, found.number)
+                });
+                if !is_needed {
+                    continue;
+                }
+                let Ok(bytes) = marked.reader.read(&id) else {
+                    return Err(refused_for_damage());
+                };
+                let kind =
+                    if u64::from(location.raw) < lunway_backup::LEAF { Kind::Tree } else { Kind::Data };
+                let encoded = repository.codec.encode(&id, &bytes);
+                rewritten.push((id, packer.add(kind, id, &encoded)?));
+            }
+            done.push(pack);
+        }
+        packer.flush()?;
+        folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+        rewritten.sort_unstable_by_key(|(id, _)| *id);
+        Ok((rewritten, done))
+    }
+
+    /// Sees to it that no process reads or writes what is removed; none begins to until this is dropped.
+    fn alone(&self) -> Result<Presence> {
+        let folder = &self.repository.folder;
+        refuse(&**folder, SWEEPER, self.holder, "removes packs of it", &|| false)?;
+        let alone = Presence::begin(Arc::clone(folder), SWEEPER, self.holder)?;
+        folder.sync().map_err(BackupError::folder("writing", &folder.show(alone.name())))?;
+        refuse(&**folder, WRITER, self.holder, "writes to it", &|| false)?;
+        for name in
+            self.repository.places().series().map_err(BackupError::folder("reading", &folder.show("")))?
+        {
+            let opening = BackupError::folder("opening", &name);
+            let series = self.repository.places().of_series(&name).map_err(opening)?;
+            refuse_mounts(&*series, self.holder, &|| false)?;
+        }
+        self.repository.sweep_incomplete(&self.repository.names()?)?;
+        Ok(alone)
+    }
+
+    /// Replaces the index, and removes the packs.
+    fn remove(
+        &self,
+        marked: &Marked,
+        uses: &HashMap<u64, Use>,
+        victims: &[u64],
+        rewritten: &[(Id, Location)],
+        alone: &Presence,
+    ) -> Result<Pruned> {
+        let folder = &*self.repository.folder;
+        let index = &marked.reader.index;
+        let dying: HashSet<u64> = victims.iter().copied().collect();
+        self.lease.check()?;
+        self.write_index(index, &dying, rewritten)?;
+        let removing = || BackupError::folder("removing", &folder.show(""));
+        for segment in index.stored().iter().chain(index.unusable.iter().map(|(number, _)| number)) {
+            folder.remove(&segment_name(*segment)).map_err(removing())?;
+        }
+        folder.sync().map_err(removing())?;
+        let mut pruned = Pruned { packs: victims.len(), ..Pruned::default() };
+        for pack in victims {
+            self.lease.check()?;
+            alone.check()?;
+            folder.remove(&pack_name(*pack)).map_err(removing())?;
+            let of = uses.get(pack).copied().unwrap_or_default();
+            pruned.freed_bytes += of.all - of.needed;
+            pruned.rewritten_bytes += of.needed;
+        }
+        folder.sync().map_err(removing())?;
+        Dying::remove(folder)?;
+        self.forget_damage(&dying)?;
+        Ok(pruned)
+    }
+
+    /// Writes one segment of all entries that lie in packs that stay.
+    fn write_index(&self, index: &Index, dying: &HashSet<u64>, rewritten: &[(Id, Location)]) -> Result<()> {
+        let folder = &*self.repository.folder;
+        write_segment(folder, &mut |writer| {
+            let writing = || BackupError::folder("writing", &folder.show("index"));
+            let stays = |pack: &u64| !dying.contains(pack) && index.packs().contains(pack);
+            for pack in index.segments().iter().flat_map(Segment::packs).filter(|pack| stays(pack)) {
+                writer.cover(*pack);
+            }
+            let mut moved = rewritten.iter().peekable();
+            let mut push = |id: &Id, location: &Location| writer.push(id, location).map_err(writing());
+            for entry in merged(index.segments().iter()) {
+                let (id, location) = self.entry(entry)?;
+                while let Some((moved, place)) = moved.next_if(|(moved, _)| *moved <= id) {
+                    push(moved, place)?;
+                }
+                if stays(&location.pack) && index.is_usable(&id, &location) {
+                    push(&id, &location)?;
+                }
+            }
+            moved.try_for_each(|(id, place)| push(id, place))
+        })?;
+        Ok(())
+    }
+
+    /// Takes packs that are gone out of what is known to be damaged.
+    fn forget_damage(&self, gone: &HashSet<u64>) -> Result<()> {
+        let folder = &*self.repository.folder;
+        let known = KnownDamage::load(folder)?;
+        let mut left = known.clone();
+        left.packs.retain(|pack| !gone.contains(pack));
+        left.frames.retain(|pack| !gone.contains(pack));
+        left.entries.retain(|(pack, _)| !gone.contains(pack));
+        left.segments.clear();
+        if left == known { Ok(()) } else { left.store(folder) }
+    }
+}
+
+/// The packs of which nothing is needed, and those of which less than half is; the emptiest first.
+fn victims(marked: &Marked, uses: &HashMap<u64, Use>) -> Vec<u64> {
+    let mut victims: Vec<(u64, u64)> = uses
+        .iter()
+        .filter(|(_, of)| of.needed * 2 < of.all || of.all == 0)
+        .map(|(pack, of)| (of.needed * 1000 / of.all.max(1), *pack))
+        .collect();
+    victims.sort_unstable();
+    let _ = marked;
+    victims.into_iter().map(|(_, pack)| pack).collect()
+}

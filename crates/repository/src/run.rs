@@ -1,0 +1,549 @@
+//! A backup run: from the changes at the source to a point.
+//!
+//! ```text
+//!   1  begin     this process is a writer, durably; then the index is read, and what is dying
+//!   2  ship      leaves that no pack has into packs, in the order of the disk; nodes and branches beside them
+//!   3  packs     the last ones get their names; the folder durable
+//!   4  index     a segment of what is new; the folder durable
+//!   5  commit    is this process still taken for alive? STEM.copy.json, then STEM.json: the commit
+//! ```
+//!
+//! A kill between any two steps leaves the points that were there. Packs that have their names are found by the next
+//! run, of any series, which sends nothing of them again.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use lunway_backup::{
+    BackupError, Changed, Counted, DISK_MAX, Folder, Guids, INCOMPLETE, LEAF, Lease, Masks, NewestPoint,
+    Notes, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway, manifest_names, new_id, on,
+    parse_stem, refuse, unit_range, units,
+};
+use lunway_file::Workers;
+
+use crate::codec::{Id, ZEROES};
+use crate::content::PointContent;
+use crate::dying::Dying;
+use crate::frames;
+use crate::index::{Index, of_file, write_segment};
+use crate::marker::FORMAT;
+use crate::pack::Location;
+use crate::packer::{Kind, Packer};
+use crate::point::{Points, RepositoryPoint};
+use crate::repository::{Repository, SWEEPER};
+use crate::segment::{Segment, segment_name};
+use crate::ship::{Sampled, Shipment, Shipped, read_range};
+use crate::tree::{NODES, branches, join};
+
+/// Units under way at a time, 32 MiB of memory: as of a chain.
+const IN_FLIGHT: usize = 32;
+/// Units whose map is asked for at a time: 1 GiB, as copies do.
+const WINDOW_UNITS: u32 = 1024;
+/// New entries that are held before they become a segment of the index: some 50 MiB of memory, 32 GiB of new leaves.
+const FRESH_MAX: usize = 1 << 19;
+
+/// Result of a run.
+#[derive(Clone, Debug)]
+pub struct RunOutcome {
+    /// The new point.
+    pub point: RepositoryPoint,
+    /// Notes for the operator.
+    pub notes: Vec<String>,
+}
+
+/// Backs a source up into a series of a repository, and makes one point. The lease is that of the series.
+///
+/// # Errors
+///
+/// Why no point was made. What was sent is kept for the next run.
+pub async fn run(
+    repository: &Repository,
+    series: &Arc<dyn Folder>,
+    lease: &Lease<'_>,
+    guids: &Guids,
+    request: Request<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RunOutcome> {
+    let geometry = request.source.geometry();
+    if geometry.size == 0 || geometry.size > DISK_MAX {
+        return Err(BackupError::Refused(format!(
+            "the source has {} bytes: a point holds from one sector to 64 TiB",
+            geometry.size
+        )));
+    }
+    let presence = repository.begin_writing(lease.holder())?;
+    refuse(&*repository.folder, SWEEPER, lease.holder(), "removes packs of it", &|| false)?;
+    clean(&**series)?;
+    let mut index = repository.index()?;
+    let mut notes = Vec::new();
+    frames::mend(repository, &index, &mut notes)?;
+    // Without the list every pack counts as dying that no segment knows, and no segment knows one that is.
+    let dying = Dying::load(&*repository.folder)?.unwrap_or_else(|| index.loose().iter().copied().collect());
+    if adopt(repository, &index, &dying, &mut notes)? {
+        index = repository.index()?;
+    }
+    let index = Arc::new(index);
+    let points = Points::load(&**series, &repository.codec)?;
+    check_source(&points, &request)?;
+    for name in repository.marker().problems(&*repository.folder) {
+        repository.marker().store(&*repository.folder)?;
+        notes.push(format!("{name} was written again"));
+    }
+    heal_copies(&**series, &points, &mut notes)?;
+    let mut run = Run { repository, series, lease, presence, request, lanes: Workers::new(), notes };
+    run.make(guids, &points, index, dying, progress).await
+}
+
+/// Removes what a run of the series has left that was stopped before its commit.
+fn clean(series: &dyn Folder) -> Result<()> {
+    let removing = || BackupError::folder("removing", &series.show(""));
+    let names = series.names().map_err(removing())?;
+    for name in &names {
+        let stem = name.split('.').next().unwrap_or_default();
+        if parse_stem(stem).is_none() && !name.starts_with("checks.json") {
+            continue;
+        }
+        let [copy, first] = manifest_names(stem);
+        let is_orphan = *name == copy && !names.contains(&first);
+        if name.ends_with(INCOMPLETE) || is_orphan {
+            series.remove(name).map_err(removing())?;
+        }
+    }
+    series.sync().map_err(removing())
+}
+
+/// Gives packs that no segment knows one of their own, in the place of segments that are damaged.
+fn adopt(
+    repository: &Repository,
+    index: &Index,
+    dying: &HashSet<u64>,
+    notes: &mut Vec<String>,
+) -> Result<bool> {
+    let folder = &*repository.folder;
+    let adopted: Vec<u64> = index.loose().iter().copied().filter(|pack| !dying.contains(pack)).collect();
+    if adopted.is_empty() && index.unusable.is_empty() {
+        return Ok(false);
+    }
+    if !adopted.is_empty() {
+        let Some(loose) = index.segments().last() else {
+            return Ok(false);
+        };
+        write_segment(folder, &mut |writer| {
+            let writing = || BackupError::folder("writing", &folder.show("index"));
+            for pack in &adopted {
+                writer.cover(*pack);
+            }
+            for entry in loose.entries() {
+                let entry = of_file(folder, "index", entry)?;
+                let (id, location) = entry.map_err(BackupError::Refused)?;
+                if !dying.contains(&location.pack) {
+                    writer.push(&id, &location).map_err(writing())?;
+                }
+            }
+            Ok(())
+        })?;
+    }
+    for (number, what) in &index.unusable {
+        let name = segment_name(*number);
+        folder.remove(&name).map_err(BackupError::folder("removing", &folder.show(&name)))?;
+        notes.push(format!("{} was made again: {what}", folder.show(&name)));
+    }
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+    Ok(true)
+}
+
+fn check_source(points: &Points, request: &Request<'_>) -> Result<()> {
+    match points.newest() {
+        Some(newest) if newest.source != request.source_name && !request.rename_source => {
+            Err(BackupError::OtherSource {
+                there: newest.source.clone(),
+                source_name: request.source_name.clone(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes manifests again of which one copy is not whole.
+fn heal_copies(series: &dyn Folder, points: &Points, notes: &mut Vec<String>) -> Result<()> {
+    for (id, _) in &points.copy_problems {
+        if let Some(point) = points.get(*id) {
+            point.store(series)?;
+            notes.push(format!("the manifest of point {id} was written again"));
+        }
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    repository: &'a Repository,
+    series: &'a Arc<dyn Folder>,
+    lease: &'a Lease<'a>,
+    presence: Presence,
+    request: Request<'a>,
+    lanes: Workers,
+    notes: Vec<String>,
+}
+
+/// What arrives: entries on their way into packs, and the tree above them.
+struct Load<'a> {
+    repository: &'a Repository,
+    shipment: Arc<Shipment>,
+    packer: Packer,
+    tree: Tree,
+    counted: Counted,
+}
+
+/// The tree of the new point while it is made: branches of the base, and one that is being changed.
+struct Tree {
+    branches: Vec<Id>,
+    current: Option<(u32, Vec<Id>)>,
+}
+
+impl Run<'_> {
+    async fn make(
+        &mut self,
+        guids: &Guids,
+        points: &Points,
+        index: Arc<Index>,
+        dying: HashSet<u64>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<RunOutcome> {
+        let (base, why) = self.base(points, &index)?;
+        let newest = base.as_ref().map(|(point, _)| point.clone());
+        let damaged = Notes::load(&**self.series)?.damage;
+        let heals =
+            newest.as_ref().is_some_and(|newest| damaged.iter().any(|found| found.point() == newest.point));
+        if heals {
+            self.request.changed = Changed::Unknown {
+                why: "the newest point is damaged, and what the source still has of it is sent again".into(),
+            };
+        }
+        let size = self.request.source.geometry().size;
+        let shipment = Arc::new(Shipment {
+            size,
+            folder: Arc::clone(&self.repository.folder),
+            codec: Arc::clone(&self.repository.codec),
+            base: base.map(|(_, content)| content),
+            left_out: newest.as_ref().is_some_and(|newest| newest.left_out),
+            heals,
+            index,
+            dying,
+            written: RwLock::default(),
+            fresh: Mutex::default(),
+        });
+        let compared = newest.as_ref().map(|newest| NewestPoint {
+            point: newest.point,
+            epoch: newest.epoch.clone(),
+            virtual_bytes: newest.virtual_bytes,
+        });
+        let sampled = Arc::new(Sampled(Arc::clone(&shipment)));
+        let distrusted = self.request.distrust(&sampled, compared, &self.lanes.reads).await?;
+        self.notes.extend(distrusted);
+        let before = newest.as_ref().map_or(size, |newest| newest.virtual_bytes);
+        let forced: Vec<_> = resized(before, size).into_iter().collect();
+        let why = match (&newest, &self.request.changed) {
+            (None, _) => why,
+            (Some(_), Changed::Unknown { why }) => format!("compared by hash: {why}"),
+            (Some(_), Changed::Known { since, .. }) => format!("changes since {since} are known"),
+        };
+        let mut load = Load {
+            repository: self.repository,
+            tree: Tree::of(&shipment),
+            shipment,
+            packer: Packer::begin(Arc::clone(&self.repository.folder), self.request.bytes_per_second)?,
+            counted: Counted::default(),
+        };
+        if let Err(error) = self.ship(&mut load, &forced, progress).await {
+            // What was sent is kept: packs that have their names are found again.
+            let _ = load.checkpoint();
+            return Err(error);
+        }
+        let root = load.end_tree(before > size)?;
+        load.checkpoint()?;
+        let point = self.point(guids, points, newest.as_ref(), why, &load)?;
+        let point = point.sealed(&root, &self.repository.codec);
+        self.commit(&point)?;
+        Ok(RunOutcome { point, notes: std::mem::take(&mut self.notes) })
+    }
+
+    /// The newest point and its content, or the reason why it is not compared with.
+    fn base(
+        &mut self,
+        points: &Points,
+        index: &Arc<Index>,
+    ) -> Result<(Option<(RepositoryPoint, PointContent)>, String)> {
+        let full = |why: &str| Ok((None, why.to_owned()));
+        if self.request.full {
+            return full("it was asked for");
+        }
+        let Some(newest) = points.newest() else {
+            return full(match points.unreadable.is_empty() {
+                true => "it is the first",
+                false => "no manifest can be read",
+            });
+        };
+        if newest.sector_bytes != self.request.source.geometry().logical_sector {
+            return full("the source has another logical sector than before");
+        }
+        let reader = Arc::new(self.repository.reader(Arc::clone(index)));
+        match PointContent::open(reader, newest) {
+            Ok(content) => Ok((Some((newest.clone(), content)), String::new())),
+            Err(BackupError::Damaged { point, what }) => {
+                let why = format!("point {point} is damaged: {what}");
+                self.notes.push(why.clone());
+                full(&why)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what must be sent. Whatever its end is, no unit is under way any more.
+    async fn ship(
+        &self,
+        load: &mut Load<'_>,
+        forced: &[Range<u64>],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let mut running = Underway::default();
+        let shipped = self.ship_windows(load, forced, progress, &mut running).await;
+        while running.next().await.is_some() {}
+        shipped
+    }
+
+    async fn ship_windows<'r>(
+        &'r self,
+        load: &mut Load<'_>,
+        forced: &[Range<u64>],
+        progress: &mut dyn FnMut(Progress),
+        running: &mut Underway<'r, Shipped>,
+    ) -> Result<()> {
+        let total = load.shipment.size;
+        let end = units(total);
+        let mut at = 0;
+        while let Some(first) = self.request.next_changed(at, forced).filter(|first| at < end && *first < end)
+        {
+            let last = (first + WINDOW_UNITS).min(end);
+            let masks = self.request.masks(first..last, total, forced).await?;
+            let planned = Arc::clone(&load.shipment);
+            for work in on(&self.lanes.reads, move || planned.plan(masks)).await? {
+                if (self.request.is_cancelled)() {
+                    load.take(running, 0).await?;
+                    return Err(BackupError::Cancelled);
+                }
+                load.take(running, IN_FLIGHT - 1).await?;
+                progress(Progress { done: u64::from(work.unit) * UNIT, total, sent: load.counted.sent });
+                running.push(work.unit, self.unit(Arc::clone(&load.shipment), work));
+            }
+            at = last;
+            progress(Progress { done: unit_range(at - 1, total).end, total, sent: load.counted.sent });
+            if (self.request.is_cancelled)() {
+                load.take(running, 0).await?;
+                return Err(BackupError::Cancelled);
+            }
+        }
+        load.take(running, 0).await
+    }
+
+    async fn unit(&self, shipment: Arc<Shipment>, masks: Masks) -> Result<Shipped> {
+        let range = read_range(&masks, shipment.size);
+        let data = if range.is_empty() { None } else { Some(self.request.read(range).await?) };
+        on(&self.lanes.writes, move || shipment.carry_out(masks, data.as_ref())).await
+    }
+
+    fn point(
+        &self,
+        guids: &Guids,
+        points: &Points,
+        base: Option<&RepositoryPoint>,
+        why: String,
+        load: &Load<'_>,
+    ) -> Result<RepositoryPoint> {
+        let (request, counted) = (&self.request, &load.counted);
+        let geometry = request.source.geometry();
+        let skipped = SkippedBytes { bytes: counted.skipped, why: request.skipped_why.into() };
+        Ok(RepositoryPoint {
+            format: FORMAT,
+            point: new_id(guids),
+            generation: points.next_generation()?,
+            base: base.map(|base| base.point),
+            why,
+            source: request.source_name.clone(),
+            source_id: request.source.identity().content,
+            epoch: request.epoch.clone(),
+            level: request.level,
+            time: request.time,
+            virtual_bytes: geometry.size,
+            sector_bytes: geometry.logical_sector,
+            left_out: counted.skipped > 0 || base.is_some_and(|base| base.left_out),
+            skipped: if counted.skipped > 0 { vec![skipped] } else { Vec::new() },
+            changed_bytes: counted.changed,
+            read_bytes: counted.read,
+            sent_bytes: counted.sent,
+            stored_bytes: load.packer.written,
+            root: String::new(),
+            authenticated: None,
+        })
+    }
+
+    /// Makes the point, if this process was taken for alive all the time: otherwise a prune may have removed what it
+    /// refers to.
+    fn commit(&self, point: &RepositoryPoint) -> Result<()> {
+        self.lease.check()?;
+        self.presence.check()?;
+        point.store(&**self.series)?;
+        // Suspended between the two, for longer than others wait.
+        self.presence.check().or_else(|error| point.remove(&**self.series).and(Err(error)))
+    }
+}
+
+impl Load<'_> {
+    /// Waits until at most so many units are under way.
+    async fn take(&mut self, running: &mut Underway<'_, Shipped>, under_way: usize) -> Result<()> {
+        while running.len() > under_way
+            && let Some(shipped) = running.next().await
+        {
+            self.add(shipped?)?;
+            if self.shipment.fresh().len() >= FRESH_MAX {
+                self.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next unit in the order of the disk: its new leaves go into packs, its node into the tree.
+    fn add(&mut self, shipped: Shipped) -> Result<()> {
+        for (id, encoded) in &shipped.new {
+            let location = self.packer.add(Kind::Data, *id, encoded)?;
+            self.shipment.fresh().insert(*id, Some(location));
+        }
+        self.counted.changed += shipped.counted.changed;
+        self.counted.read += shipped.counted.read;
+        self.counted.sent += shipped.counted.sent;
+        self.counted.skipped += shipped.counted.skipped;
+        if let Some((id, bytes)) = shipped.node {
+            if let Some(bytes) = bytes {
+                self.store(&id, &bytes)?;
+            }
+            self.set_node(shipped.unit, id)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the repository has an entry of the tree.
+    fn store(&mut self, id: &Id, bytes: &[u8]) -> Result<()> {
+        if self.shipment.claim(id)? {
+            let encoded = self.shipment.codec.encode(id, bytes);
+            let location = self.packer.add(Kind::Tree, *id, &encoded)?;
+            self.shipment.fresh().insert(*id, Some(location));
+        }
+        Ok(())
+    }
+
+    fn set_node(&mut self, unit: u32, id: Id) -> Result<()> {
+        let nodes = self.branch(unit / NODES)?;
+        nodes[(unit % NODES) as usize] = id;
+        Ok(())
+    }
+
+    /// The nodes of a branch, which becomes the one that is being changed.
+    fn branch(&mut self, branch: u32) -> Result<&mut Vec<Id>> {
+        if self.tree.current.as_ref().is_some_and(|(current, _)| *current != branch) {
+            self.end_branch()?;
+        }
+        let (_, nodes) = match self.tree.current.take() {
+            Some(current) => self.tree.current.insert(current),
+            None => {
+                let nodes = before(&self.shipment, branch)?;
+                self.tree.current.insert((branch, nodes))
+            }
+        };
+        Ok(nodes)
+    }
+
+    fn end_branch(&mut self) -> Result<()> {
+        let Some((branch, nodes)) = self.tree.current.take() else {
+            return Ok(());
+        };
+        self.tree.branches[branch as usize] = match join(nodes) {
+            None => ZEROES,
+            Some(bytes) => {
+                let id = self.shipment.codec.id(&bytes);
+                self.store(&id, &bytes)?;
+                id
+            }
+        };
+        Ok(())
+    }
+
+    /// Ends the tree: the id of its root.
+    fn end_tree(&mut self, is_smaller: bool) -> Result<Id> {
+        let end = units(self.shipment.size);
+        if is_smaller && !end.is_multiple_of(NODES) {
+            // What the last branch had behind the new end. No branch that was changed lies behind it.
+            self.branch(end / NODES)?[(end % NODES) as usize..].fill(ZEROES);
+        }
+        self.end_branch()?;
+        let bytes = self.tree.branches.concat();
+        let root = self.shipment.codec.id(&bytes);
+        self.store(&root, &bytes)?;
+        Ok(root)
+    }
+
+    /// Makes durable what was sent, and gives it a segment of the index.
+    fn checkpoint(&mut self) -> Result<()> {
+        let folder = &*self.repository.folder;
+        self.packer.flush()?;
+        folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+        let mut entries: Vec<(Id, Location)> = Vec::new();
+        self.shipment.fresh().retain(|id, location| match location {
+            Some(location) => {
+                entries.push((*id, *location));
+                false
+            }
+            None => true,
+        });
+        if entries.is_empty() {
+            return Ok(());
+        }
+        entries.sort_unstable_by_key(|(id, _)| *id);
+        let number = write_segment(folder, &mut |writer| {
+            let written = entries.iter().try_for_each(|(id, location)| writer.push(id, location));
+            written.map_err(BackupError::folder("writing", &folder.show("index")))
+        })?;
+        let name = segment_name(number);
+        let file = folder.open(&name, false).map_err(BackupError::folder("opening", &folder.show(&name)))?;
+        let segment = of_file(folder, &name, Segment::open(file, number))?.map_err(BackupError::Refused)?;
+        self.shipment.written.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        Ok(())
+    }
+}
+
+/// The nodes of a branch of the base.
+fn before(shipment: &Shipment, branch: u32) -> Result<Vec<Id>> {
+    let zeroes = || Ok(vec![ZEROES; NODES as usize]);
+    match shipment.base.as_ref().map(|base| base.nodes(branch)) {
+        None => zeroes(),
+        // All of its units are dealt with, and none of it is needed.
+        Some(Err(BackupError::Damaged { .. })) if shipment.heals => zeroes(),
+        Some(nodes) => nodes,
+    }
+}
+
+impl Tree {
+    fn of(shipment: &Shipment) -> Self {
+        let mut all = shipment.base.as_ref().map_or_else(Vec::new, |base| base.branches().to_vec());
+        all.resize(branches(units(shipment.size)) as usize, ZEROES);
+        Self { branches: all, current: None }
+    }
+}
+
+/// What has to be looked at again of a disk that has another size than before: from the unit of the smaller one's last
+/// byte on, since its last leaf had another length, or has less behind it.
+fn resized(before: u64, now: u64) -> Option<Range<u64>> {
+    match before.min(now) {
+        _ if before == now => None,
+        least => Some((least - 1) / UNIT * UNIT..before.max(now).next_multiple_of(LEAF)),
+    }
+}

@@ -1,0 +1,146 @@
+//! Kills and power cuts at every step of a run and of a prune: every point that was there stays what it was, and the
+//! next run makes a right one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kit;
+
+use kit::{MIB, Model, Random, Source, amount, check, compare, crashing, new_directory, pruned, sound};
+use lunway_crash::Directory;
+
+const SIZE: u64 = 3 * MIB + 512;
+
+/// What a crash behind so many steps leaves; an odd `kind` is a kill, an even one a power cut.
+fn crashed(directory: &Directory, steps: usize, kind: u64, random: &mut Random) -> Directory {
+    if kind % 2 == 1 {
+        return directory.after_kill(steps);
+    }
+    let choice = random.next();
+    let mut bits = Random::new(random.next());
+    // Everything, nothing, or any part of what was not durable.
+    let share = random.next() % 3;
+    directory.after_power_cut(
+        steps,
+        || match share {
+            0 => false,
+            1 => !bits.next().is_multiple_of(8),
+            _ => bits.next().is_multiple_of(2),
+        },
+        |states| (choice % states as u64) as usize,
+    )
+}
+
+/// Steps at which a recording is cut: all of them, or where there are many a part that another seed changes.
+fn cuts(directory: &Directory, seed: u64) -> impl Iterator<Item = usize> + use<> {
+    let all = directory.steps();
+    let stride = (all / amount("LUNWAY_BACKUP_CUTS", 20) as usize).max(1);
+    println!("{all} steps, each {stride}th");
+    (0..=all).skip(seed as usize % stride).step_by(stride)
+}
+
+fn each_cut_of_a_run(base: &Directory, model: &Model, source: &mut Source) {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let recorded = base.at_rest();
+    let outcome = compare(&crashing(&recorded), "one", source, 100);
+    let mut sealed = model.clone();
+    sealed.insert(outcome.point.point, source.model.clone());
+    let whole = outcome.point.stored_bytes;
+    sound(&crashing(&recorded.at_rest()), "the run itself");
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context =
+                format!("seed {seed}, cut behind step {steps} ({}), kind {kind}", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            let points = check(&crashing(&directory), &sealed, &context);
+            assert!(model.keys().all(|point| points.contains(point)), "{context}: a point is gone");
+            let packs = directory
+                .names()
+                .iter()
+                .filter(|name| name.starts_with("pack-") && !name.contains('.'))
+                .count();
+            let outcome = compare(&crashing(&directory), "one", source, 300);
+            let mut model = sealed.clone();
+            model.insert(outcome.point.point, source.model.clone());
+            check(&crashing(&directory), &model, &format!("{context}, next run"));
+            // A pack that has its name is not sent again. There are two: leaves and tree.
+            if packs == sealed_packs(base) + 2 {
+                assert_eq!(outcome.point.stored_bytes, 0, "{context}");
+            }
+            assert!(outcome.point.stored_bytes <= whole, "{context}");
+            sound(&crashing(&directory), &format!("{context}, next run"));
+        }
+    }
+}
+
+fn sealed_packs(directory: &Directory) -> usize {
+    directory.names().iter().filter(|name| name.starts_with("pack-")).count()
+}
+
+#[test]
+fn the_first_run_survives_a_cut_at_every_step() {
+    for is_encrypted in [false, true] {
+        let mut source = Source::new(SIZE);
+        source.change(&mut Random::new(1), 12);
+        each_cut_of_a_run(&new_directory(is_encrypted), &Model::new(), &mut source);
+    }
+}
+
+#[test]
+fn a_later_run_survives_a_cut_at_every_step() {
+    let mut source = Source::new(SIZE);
+    let mut random = Random::new(3);
+    let base = new_directory(false);
+    let mut model = Model::new();
+    for seed in 1..3 {
+        source.change(&mut random, 8);
+        let outcome = compare(&crashing(&base), "one", &mut source, seed);
+        model.insert(outcome.point.point, source.model.clone());
+    }
+    source.change(&mut random, 5);
+    each_cut_of_a_run(&base.at_rest(), &model, &mut source);
+}
+
+#[test]
+fn a_prune_survives_a_cut_at_every_step() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let mut source = Source::new(SIZE);
+    let base = new_directory(false);
+    let mut model = Model::new();
+    for number in 1..6 {
+        source.change(&mut random, 5);
+        let outcome = compare(&crashing(&base), "one", &mut source, number);
+        model.insert(outcome.point.point, source.model.clone());
+    }
+    let recorded = base.at_rest();
+    let done = pruned(&crashing(&recorded), "one", 2, 9).unwrap();
+    assert!(done.packs > 0 && done.rewritten_bytes > 0, "{done:?}");
+    let kept = check(&crashing(&recorded), &model, "the prune itself");
+    assert_eq!(kept.len(), 2);
+    sound(&crashing(&recorded.at_rest()), "the prune itself");
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context =
+                format!("seed {seed}, cut behind step {steps} ({}), kind {kind}", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            let points = check(&crashing(&directory), &model, &context);
+            assert!(
+                kept.iter().all(|point| points.contains(point)),
+                "{context}: a point that is kept is gone"
+            );
+            // What is dying is not referred to by a run between.
+            let between = directory.at_rest();
+            let outcome = compare(&crashing(&between), "one", &mut source, 50);
+            let mut after = model.clone();
+            after.insert(outcome.point.point, source.model.clone());
+            pruned(&crashing(&between), "one", 3, 51).unwrap();
+            let found = check(&crashing(&between), &after, &format!("{context}, run and prune"));
+            assert!(found.contains(&outcome.point.point), "{context}");
+            sound(&crashing(&between), &format!("{context}, run and prune"));
+            pruned(&crashing(&directory), "one", 2, 52).unwrap();
+            assert_eq!(check(&crashing(&directory), &model, &format!("{context}, pruned again")), kept);
+            sound(&crashing(&directory), &format!("{context}, pruned again"));
+        }
+    }
+}

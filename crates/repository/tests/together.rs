@@ -1,0 +1,96 @@
+//! Several writers at once, and a prune beside them.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kit::support::How;
+use kit::{MIB, Model, Random, Source, back_up, check, make, open, pruned, sound};
+use lunway_backup::BackupError;
+use lunway_repository::{HostPlaces, Identity, Places, Repository};
+
+#[test]
+fn two_disks_are_backed_up_at_once_while_a_prune_waits_for_its_turn() {
+    let place = tempfile::tempdir().unwrap();
+    let places = || Arc::new(HostPlaces::open(place.path(), 0o600).unwrap()) as Arc<dyn Places>;
+    make(&*places(), false);
+    let mut model = Model::new();
+    for round in 0..3 {
+        let points = std::thread::scope(|scope| {
+            let runs: Vec<_> = (0..3u64)
+                .map(|disk| {
+                    let repository = open(places());
+                    scope.spawn(move || {
+                        let mut source = Source::new(4 * MIB);
+                        // The first two hold the same.
+                        source.change(&mut Random::new(disk.max(1) + round * 10), 20);
+                        let how = How::new(source.unknown(), 1 + disk + round * 100);
+                        let outcome = back_up(&repository, &format!("disk{disk}"), &source, how).unwrap();
+                        (outcome.point.point, source.model)
+                    })
+                })
+                .collect();
+            runs.into_iter().map(|run| run.join().unwrap()).collect::<Vec<_>>()
+        });
+        model.extend(points);
+        check(&open(places()), &model, &format!("round {round}"));
+    }
+    let repository = open(places());
+    // A run that is stopped in its middle: the prune removes points, and frees no room.
+    let mut source = Source::new(4 * MIB);
+    source.change(&mut Random::new(77), 20);
+    let asked = AtomicU64::new(0);
+    let beside = open(places());
+    let (model, other) = (&mut model, &repository);
+    let is_cancelled = || {
+        if asked.fetch_add(1, Ordering::Relaxed) == 2 {
+            let done = pruned(&beside, "disk0", 1, 900).unwrap();
+            assert_eq!(done.removed.len(), 2);
+            assert!(done.deferred.unwrap().contains("which writes to it"));
+        }
+        false
+    };
+    let how = How { is_cancelled: &is_cancelled, ..How::new(source.unknown(), 800) };
+    let outcome = back_up(other, "disk9", &source, how).unwrap();
+    assert!(asked.into_inner() > 2);
+    model.insert(outcome.point.point, source.model.clone());
+    check(&repository, model, "beside a prune");
+    let done = pruned(&repository, "disk0", 1, 901).unwrap();
+    assert_eq!((done.deferred, done.packs > 0), (None, true));
+    check(&repository, model, "after the next prune");
+    sound(&repository, "the end");
+}
+
+#[test]
+fn a_repository_is_read_by_its_recipients_alone_and_another_one_costs_a_small_file() {
+    let place = tempfile::tempdir().unwrap();
+    let places = || Arc::new(HostPlaces::open(place.path(), 0o600).unwrap()) as Arc<dyn Places>;
+    make(&*places(), true);
+    let mut source = Source::new(2 * MIB);
+    source.write(0, &b"a secret of the disk".repeat(1000)[..512 * 39]);
+    let point = kit::compare(&open(places()), "one", &mut source, 1).point;
+    for entry in
+        std::fs::read_dir(place.path()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file())
+    {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        assert!(!bytes.windows(8).any(|window| window == b"a secret"), "{:?}", entry.path());
+    }
+    let stranger = || vec![Identity::generate().unwrap()];
+    let refused = Repository::open(places(), None, &stranger()).map(drop);
+    assert!(matches!(refused, Err(BackupError::Refused(what)) if what.contains("1 recipient,")));
+    let another = Identity::generate().unwrap();
+    let before = kit::restored(&open(places()), &point).unwrap();
+    open(places()).add_recipient(&another.recipient()).unwrap();
+    let mut theirs = Repository::open(places(), None, &[another]).unwrap();
+    assert_eq!(kit::restored(&theirs, &point).unwrap(), before);
+    let first = kit::identity(true)[0].recipient();
+    theirs.remove_recipient(&first).unwrap();
+    assert!(Repository::open(places(), None, &kit::identity(true)).is_err());
+    let last: Vec<_> = theirs.marker().keys.iter().map(|key| key.recipient.parse().unwrap()).collect();
+    assert_eq!(last.len(), 1);
+    assert!(theirs.remove_recipient(&last[0]).is_err(), "the last one");
+    assert_eq!(kit::restored(&theirs, &point).unwrap(), before);
+}
