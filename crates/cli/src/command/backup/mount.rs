@@ -25,7 +25,7 @@ Examples:
   # A virtual machine boots from it, and leaves no trace:
   lunway backup mount /mnt/share/server1 --writable --nbd unix:/run/p.sock
   # The same as a LUN of the daemon:
-  lunway lun add iqn.2026-11.com.example:disks 5 'point:/mnt/share/server1@3f2a?writes=discard'")]
+  lunway lun add iqn.2026-11.com.example:db 5 'point:/mnt/db?writes=discard'")]
 pub(super) struct Mount {
     #[command(flatten)]
     destination: Destination,
