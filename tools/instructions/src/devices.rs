@@ -41,7 +41,7 @@ fn now<T>(io: Io<T>) -> T {
     answer
 }
 
-/// The answer, whoever gives it.
+/// The answer, also of a thread.
 fn soon<T>(io: Io<T>) -> T {
     match io {
         Io::Ready(answer) => answer,

@@ -1,8 +1,8 @@
 //! Carries out I/O on each path of the program, for callgrind, which counts the instructions (`tests/budgets.rs`).
 //!
-//! Wall time is noise on a machine that others use, and instructions are not. Counted are the protocol cores, the device
-//! server, the layers and the devices, in user space: neither the kernel nor the runtime, whose share is different in
-//! each run.
+//! Wall time is noise on a machine that others use, and instructions are not. Counted are the protocol cores, the
+//! device server, the layers and the devices, in user space: neither the kernel nor the runtime, whose share is
+//! different in each run.
 //!
 //! ```text
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='instructions::counted*' \
@@ -18,8 +18,8 @@ mod devices;
 
 use conversation::{Direction, Shape, Side};
 
-/// Operations that are counted. Enough that what happens once in a while (an acknowledgement, a buffer for the pool) counts as
-/// often as it does.
+/// Operations that are counted. Enough that what happens once in a while (an acknowledgement, a buffer for the pool)
+/// counts as often as it does.
 const COUNTED: u32 = 512;
 /// The same for large transfers, where each moves a mebibyte.
 const COUNTED_LARGE: u32 = 8;

@@ -4,8 +4,9 @@ use std::process::Command;
 
 use lunway_foreign::program;
 
-/// Instructions for each operation in a build for tests: two percent above what valgrind 3.19 counted with Rust 1.95, the same
-/// in each run. A path that takes less than [`LEAST`] of its budget fails as well: its budget no longer says anything.
+/// Instructions for each operation in a build for tests: two percent above what valgrind 3.19 counted with Rust 1.95,
+/// the same in each run. A path that takes less than [`LEAST`] of its budget fails as well: the budget no longer says
+/// anything.
 const BUDGETS: &[(&str, u64)] = &[
     ("target, read of 4 KiB, depth 32", 6170),
     ("target, write of 4 KiB, depth 32", 6720),
@@ -26,9 +27,10 @@ const BUDGETS: &[(&str, u64)] = &[
 ];
 const LEAST: f64 = 0.9;
 
-/// The C library's copies are the same on all processors: neither `rep movsb`, each of whose steps valgrind counts, nor wide
-/// vectors.
-const SAME_COPIES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F_Usable,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load";
+/// The C library's copies are the same on all processors: neither `rep movsb`, each of whose steps valgrind counts, nor
+/// wide vectors.
+const SAME_COPIES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F_Usable,-AVX512F,-AVX512VL,-ERMS,-FSRM,\
+                           -AVX_Fast_Unaligned_Load";
 
 #[test]
 fn no_path_takes_more_instructions_than_its_budget() {
