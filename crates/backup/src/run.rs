@@ -393,6 +393,10 @@ impl Run<'_> {
             Changed::Unknown { why } if manifest.kind == PointKind::Increment => {
                 format!("compared by hash: {why}")
             }
+            // An earlier run, which began the point, may have known less.
+            Changed::Known { since, .. } if manifest.kind == PointKind::Increment => {
+                format!("changes since {since} are known")
+            }
             _ => manifest.why.clone(),
         };
         manifest.why = why;

@@ -360,10 +360,30 @@ fn exports_of_qemu_are_devices_that_are_read_and_written() {
     assert_same_bytes(Path::new(&at("source.img")), Path::new(&at("back.img")));
     let shown = succeed(lunway(&["inspect", &uri]));
     assert!(shown.contains("256 MiB"), "{shown}");
+    // Read by a thread that no runtime has.
+    let inside = json_of(lunway(&["disk", "inside", &uri, "--json"]));
+    assert_eq!(inside["size"], SIZE, "{inside}");
     let other = finish(lunway(&["inspect", &format!("nbd://127.0.0.1:{port}/other")]), support::PATIENCE);
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(said.contains("it has no export of this name"), "{said}");
     drop(serving);
     let gone = finish(lunway(&["inspect", &uri]), support::PATIENCE);
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no NBD connection to nbd://127.0.0.1"));
+}
+
+#[test]
+fn a_vhdx_file_lies_on_an_export() {
+    let Some(qemu_nbd) = lunway_foreign::program("qemu-nbd") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    image(Path::new(&at("source.img")), SIZE, 64 << 20);
+    succeed(lunway(&["copy", &at("source.img"), &at("disk.vhdx")]));
+    let socket = folder.path().join("nbd.sock");
+    let mut command = Command::new(&qemu_nbd);
+    command.args(["--persistent", "--shared", "8", "--format", "raw", "--socket", socket.to_str().unwrap()]);
+    command.arg(at("disk.vhdx"));
+    let _serving = Serving::start(command, &socket);
+    let device = format!("vhdx:nbd+unix:///?socket={}", socket.display());
+    succeed(lunway(&["copy", &device, &at("back.img")]));
+    assert_same_bytes(Path::new(&at("source.img")), Path::new(&at("back.img")));
 }

@@ -249,6 +249,23 @@ fn a_run_reads_what_changed_since_the_point_of_its_own_destination() {
 }
 
 #[test]
+fn what_the_file_system_of_a_lun_proves_to_be_free_is_left_out() {
+    let Some(mke2fs) = lunway_foreign::program("mke2fs") else { return };
+    let folder = folder();
+    let folder = folder.path();
+    fs::write(folder.join("disk.img"), vec![7; SIZE as usize]).unwrap();
+    let mut make = Command::new(mke2fs);
+    make.args(["-q", "-F", "-t", "ext4", "-E", "nodiscard"]).arg(folder.join("disk.img"));
+    succeed(make);
+    let _daemon = Daemon::start(folder);
+    let done = succeed(backup(folder, 0, &["one", "--skip-free", "--json"]));
+    let done: Value = serde_json::from_str(&done).unwrap();
+    assert!(done["skipped_bytes"].as_u64().unwrap() > SIZE / 2, "{done}");
+    assert!(done["read_bytes"].as_u64().unwrap() < SIZE / 2, "{done}");
+    wait_until_no_snapshot(folder);
+}
+
+#[test]
 fn a_frozen_guest_is_thawed_whatever_comes_and_the_point_says_so() {
     let folder = folder();
     let folder = folder.path();

@@ -52,6 +52,12 @@ async fn an_export_is_read_by_many_requests_at_a_time_and_its_holes_are_seen() {
     assert_eq!(write, Err(BlockError::ReadOnly));
     assert!(matches!(client.read(SIZE, Buf::for_overwrite(512)).await, Err(BlockError::OutOfRange { .. })));
 
+    // A thread that no runtime has asks as well.
+    let client = Arc::new(client);
+    let asking = Arc::clone(&client);
+    let read = std::thread::spawn(move || asking.read(0, Buf::for_overwrite(512)).into_future());
+    assert_eq!(read.join().unwrap().await.unwrap()[0], 1);
+
     drop(client);
     connections.wait_for(|count| *count == 0).await.unwrap();
     drop(stop);

@@ -198,12 +198,14 @@ impl Restore {
                 "seconds": seconds,
             }));
         }
-        let compared = match restored.compared {
+        let if_any = |bytes: u64, what| match bytes {
             0 => String::new(),
-            compared => format!(", {} compared", HumanSize(compared)),
+            bytes => format!(", {} {what}", HumanSize(bytes)),
         };
+        let (zeroed, compared) =
+            (if_any(restored.zeroed, "zeroed"), if_any(restored.compared, "compared"));
         terminal::print(&format!(
-            "point {point}: {} restored ({} written{compared}) in {seconds:.1} s{told}",
+            "point {point}: {} restored ({} written{zeroed}{compared}) in {seconds:.1} s{told}",
             HumanSize(size),
             HumanSize(restored.written)
         ))
