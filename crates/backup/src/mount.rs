@@ -1,6 +1,6 @@
 //! Mounts: points that are read where they lie, for as long as that takes.
 //!
-//! A reader that serves a point for hours keeps its files open. A prune would replace or remove them under it, which
+//! A reader that serves or restores a point for hours keeps its files open. A prune would replace or remove them under it, which
 //! servers of shares answer with stale handles or refuse in the middle. So a mount leaves a file, `mount-ID`, that its
 //! process locks and beats in as in a [lease](crate::Lease), and a prune refuses while one is alive. Runs only add
 //! files, and are not stopped.
@@ -40,6 +40,19 @@ impl PointMount {
         Ok(Self { presence: Presence::begin(Arc::clone(&folder), NAME, holder)?, folder })
     }
 
+    /// The same for a reader that goes on where this cannot be said: `None` if this user may not write to the folder, or
+    /// if it has no room, so that a prune is not told.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin`](Self::begin), for other reasons.
+    pub fn begin_if_possible(folder: Arc<dyn Folder>, holder: &Holder) -> Result<Option<Self>> {
+        match Self::begin(folder, holder) {
+            Err(BackupError::Folder { source, .. }) if is_refused(source.kind()) => Ok(None),
+            begun => begun.map(Some),
+        }
+    }
+
     /// Name of the file that takes the writes of this mount; it is removed with the mount.
     fn throwaway(&self) -> String {
         format!("{}{THROWAWAY}", self.presence.name())
@@ -70,7 +83,7 @@ impl Drop for PointMount {
 pub struct MountedPoint {
     /// The file: the point's own, which is only read, or one that takes writes and ends with the mount.
     pub file: PathBuf,
-    /// `None`: this user may not write to the folder, so that a prune is not told and may replace the files.
+    /// `None`: this user cannot write to the folder, so that a prune is not told and may replace the files.
     pub mount: Option<PointMount>,
 }
 
@@ -89,10 +102,9 @@ impl MountedPoint {
         holder: &Holder,
         guids: &Guids,
     ) -> Result<Self> {
-        let mount = match PointMount::begin(folder.clone(), holder) {
-            Ok(mount) => Some(mount),
-            Err(BackupError::Folder { source, .. }) if !takes_writes && is_refused(source.kind()) => None,
-            Err(error) => return Err(error),
+        let mount = match takes_writes {
+            true => Some(PointMount::begin(folder.clone(), holder)?),
+            false => PointMount::begin_if_possible(folder.clone(), holder)?,
         };
         let catalogue = Catalogue::load(&**folder)?;
         let manifest = catalogue.find(point)?;
@@ -105,9 +117,10 @@ impl MountedPoint {
     }
 }
 
-/// Returns `true` if this user may not write to the folder.
+/// Returns `true` if this user may not write to the folder, or cannot as it is full.
 fn is_refused(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(kind, PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Refuses a change of files that a mount may read. What mounts of processes that have ended left is removed. Blocks as
@@ -118,7 +131,7 @@ fn is_refused(kind: io::ErrorKind) -> bool {
 /// [`BackupError::InUse`].
 pub fn refuse_mounts(folder: &dyn Folder, us: &Holder, is_cancelled: &dyn Fn() -> bool) -> Result<()> {
     let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
-    presence::refuse(folder, NAME, us, "has mounted a point of it", is_cancelled)?;
+    presence::refuse(folder, NAME, us, "reads a point of it", is_cancelled)?;
     // None of those mounts is alive.
     for name in names.iter().filter(|name| name.ends_with(THROWAWAY) && name.starts_with(NAME)) {
         let mount = name.strip_suffix(THROWAWAY).unwrap_or_default();
@@ -146,7 +159,7 @@ mod tests {
         let mut mount = PointMount::begin(folder.clone(), &holder(1)).unwrap();
         folder.create(&mount.throwaway()).unwrap();
         let said = look().unwrap_err().to_string();
-        assert!(said.contains("process 7 on h, which has mounted a point"), "{said}");
+        assert!(said.contains("process 7 on h, which reads a point"), "{said}");
         // What a kill leaves: the files, and no lock.
         mount.presence.forget_lock();
         look().unwrap();

@@ -50,6 +50,10 @@ impl Presence {
             io::ErrorKind::NotFound => attempt(),
             _ => Err(error),
         });
+        if made.is_err() {
+            // On a full share it was made and has nothing in it.
+            let _ = folder.remove(&unfinished);
+        }
         let (file, lock) = made.map_err(writing())?;
         let (end, ended) = mpsc::channel();
         let beats = thread::Builder::new().name("backup-presence".into());

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ impl Freezing {
         let begun = Instant::now();
         let cancel = interrupt::watch();
         let frozen = Frozen::begin(thaw.clone(), limit.max(THAW_TIME));
-        let done = carry_out(freeze, limit).and_then(|()| {
+        let done = carry_out(freeze, limit, &freezes).and_then(|()| {
             if cancel.is_cancelled() {
                 return Err(Failure::failed(anyhow!(
                     "interrupted while the guest was frozen; it was thawed"
@@ -107,16 +107,33 @@ static OWED: Mutex<Option<Owed>> = Mutex::new(None);
 struct Owed {
     command: String,
     limit: Duration,
+    /// The command that freezes, while it runs.
+    freezes: Option<Pid>,
 }
 
 /// Result of a thaw; `None`: none was owed any more.
 type Thawed = Option<Result<(), Failure>>;
 
-/// Runs the thaw that is owed, if one is; a caller that comes second waits until it has run.
+fn owed() -> MutexGuard<'static, Option<Owed>> {
+    OWED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the thaw that is owed, if one is; a caller that comes second waits until it has run. A command that freezes is
+/// ended before: it would freeze the guest after it was thawed.
 pub(crate) fn thaw_owed() -> Thawed {
-    let mut owed = OWED.lock().unwrap_or_else(PoisonError::into_inner);
-    let Owed { command, limit } = owed.take()?;
-    Some(carry_out(&command, limit))
+    let mut owed = owed();
+    let Owed { command, limit, freezes } = owed.take()?;
+    if let Some(freezes) = freezes {
+        let _ = kill_process_group(freezes, Signal::KILL);
+    }
+    Some(carry_out(&command, limit, &|_| ()))
+}
+
+/// Notes which process freezes.
+fn freezes(process: Option<Pid>) {
+    if let Some(owed) = &mut *owed() {
+        owed.freezes = process;
+    }
 }
 
 /// A guest that is, or is being, frozen.
@@ -128,7 +145,7 @@ struct Frozen {
 impl Frozen {
     /// From now on the thaw is owed.
     fn begin(command: String, limit: Duration) -> Self {
-        *OWED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Owed { command, limit });
+        *owed() = Some(Owed { command, limit, freezes: None });
         Self { late: Mutex::new(None) }
     }
 
@@ -167,13 +184,16 @@ impl Drop for Frozen {
 }
 
 /// Runs a command of the user's, for as long as `limit`: then all of its processes are ended, as one that goes on would
-/// freeze the guest after it was thawed. They are a group of their own, which Ctrl-C does not reach.
-fn carry_out(command: &str, limit: Duration) -> Result<(), Failure> {
+/// freeze the guest after it was thawed. They are a group of their own, which Ctrl-C does not reach. `note` is told its
+/// process, and when it has ended.
+fn carry_out(command: &str, limit: Duration, note: &dyn Fn(Option<Pid>)) -> Result<(), Failure> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::null()).process_group(0);
     let mut child = shell.spawn().with_context(|| format!("cannot run `{command}`"))?;
-    let status = wait_for(&mut child, limit).with_context(|| format!("cannot wait for `{command}`"))?;
-    match status {
+    note(Some(Pid::from_child(&child)));
+    let status = wait_for(&mut child, limit);
+    note(None);
+    match status.with_context(|| format!("cannot wait for `{command}`"))? {
         Some(status) if status.success() => Ok(()),
         Some(status) => Err(Failure::failed(anyhow!("`{command}` failed ({status})"))),
         None => {

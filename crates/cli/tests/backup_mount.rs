@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{PATIENCE, Served, assert_same_bytes, finish, image, lunway, succeed, until, wait};
+use support::{PATIENCE, Running, Served, assert_same_bytes, finish, image, lunway, succeed, until, wait};
 
 /// Bytes of the disk.
 const SIZE: u64 = 24 << 20;
@@ -216,6 +216,27 @@ fn a_point_is_restored_into_a_new_vhdx_file_and_onto_a_lun() {
     // It holds data now.
     let refused = finish(fixture.restore(&served.url(0), &[]), PATIENCE);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--overwrite"), "{refused:?}");
+}
+
+/// The point was removed under the restore, and what it had overwritten was lost as well.
+#[test]
+fn a_prune_waits_for_the_end_of_a_restore() {
+    let fixture = BackupFixture::new();
+    let first = fixture.run()["point"].as_str().unwrap().to_owned();
+    fixture.change(1 << 20, 7);
+    fixture.run();
+    let slow = format!("rate:4M:{}", fixture.path("slow.img"));
+    fs::File::create(fixture.path("slow.img")).unwrap().set_len(SIZE).unwrap();
+    let restoring = Running::start(fixture.restore(&slow, &["--point", &first, "--overwrite"]));
+    until(|| fixture.left().iter().any(|name| name.starts_with("mount-")));
+    let prune = || finish(lunway(&["backup", "prune", &fixture.path("dest"), "--keep-last", "1"]), PATIENCE);
+    let refused = prune();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("which reads a point of it"), "{said}");
+    restoring.signal(Signal::TERM);
+    assert!(!restoring.end(PATIENCE).status.success());
+    assert!(prune().status.success());
+    assert_eq!(fixture.left(), Vec::<String>::new());
 }
 
 #[test]

@@ -357,6 +357,25 @@ fn a_signal_while_the_guest_is_frozen_does_not_leave_it_frozen() {
     assert_eq!(hooks(folder), "f\nt\n");
 }
 
+/// The thaw ran, and then what froze went on and froze the guest.
+#[test]
+fn a_command_that_freezes_is_ended_before_a_second_signal_has_the_guest_thawed() {
+    let folder = folder();
+    let folder = folder.path();
+    let _daemon = Daemon::start(folder);
+    let source = format!("lun:{IQN}/0");
+    let freeze = ["--freeze", "echo b >> said; sleep 3; echo f >> said", "--thaw", "echo t >> said"];
+    let running =
+        Running::start(command(folder, &[&["backup", "run", &source, "one"], &freeze[..]].concat()));
+    support::until(|| hooks(folder) == "b\n");
+    running.signal(Signal::TERM);
+    thread::sleep(Duration::from_millis(700));
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(PATIENCE).status.code(), Some(130));
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(hooks(folder), "b\nt\n");
+}
+
 /// The time that was left was not passed on, and a daemon that hung kept the guest frozen for two minutes.
 #[test]
 fn the_guest_is_thawed_at_the_deadline_while_the_daemon_hangs_and_no_snapshot_is_left() {

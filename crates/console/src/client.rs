@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::error::ErrorBody;
-use crate::killed::KilledProcess;
+use crate::killed::{ENDING_TIME, KilledProcess};
 use crate::running::{RunningDaemon, runtime_folder};
 use crate::token::{TokenError, read_token};
 
@@ -27,8 +27,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 const ANSWER_TIME: Duration = Duration::from_secs(120);
 /// Time limit for the answer to a question: none of them waits for a disk.
 const GET_TIME: Duration = Duration::from_secs(30);
-/// Time that a process takes to end after a kill where no disk keeps it: the kernel frees gigabytes in less.
-const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Longest answer, bytes.
 const ANSWER_MAX: usize = 64 << 20;
 /// Characters to escape within one part of a path.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Threads of a process that are looked at: more than a daemon has for its cores and devices.
 const THREADS_MAX: usize = 4096;
@@ -10,6 +11,9 @@ const THREADS_MAX: usize = 4096;
 const EXITING: u64 = 0x4;
 /// SIGKILL in the masks of `/proc/PID/status`: bit 0 is signal 1 (proc_pid_status(5)).
 const SIGKILL: u64 = 1 << 8;
+
+/// Time that a process takes to end after a kill where no disk keeps it: the kernel frees gigabytes in less.
+pub(crate) const ENDING_TIME: Duration = Duration::from_millis(500);
 
 /// A process that was killed and cannot end: the kernel keeps a thread that waits for a disk (state D) until the disk
 /// has answered, and with it the process's sockets, locks and open files. Nothing answers on them any more.

@@ -6,7 +6,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -24,7 +25,7 @@ use tokio::sync::Semaphore;
 
 use crate::admission::{AdmissionGuard, CONNECTIONS_MAX, TokenAdmission};
 use crate::error::ApiError;
-use crate::killed::KilledProcess;
+use crate::killed::{ENDING_TIME, KilledProcess};
 use crate::running::RunningDaemon;
 use crate::token::Token;
 
@@ -85,10 +86,27 @@ pub enum ListenError {
     Thread(io::Error),
 }
 
-/// Listens on `path`, whose folder is made where only that is missing.
+/// Listens on `path`, whose folder is made where only that is missing. For a daemon that was killed it waits until it
+/// has ended, for 2 s.
 pub(crate) fn bind(path: &Path) -> Result<UnixSocket, ListenError> {
     make_folder(path).map_err(|source| ListenError::Unix { path: path.to_owned(), source })?;
-    UnixSocket::bind(path).map_err(|error| match error {
+    // A supervisor starts a daemon again as soon as it has killed it.
+    let until = Instant::now() + ENDING_TIME * 4;
+    let bound = loop {
+        match UnixSocket::bind(path) {
+            Err(BindError::Taken(path))
+                if RunningDaemon::killed_on(&path).is_some() && Instant::now() < until =>
+            {
+                thread::sleep(ENDING_TIME / 10);
+            }
+            // It may have ended between the two questions.
+            Err(BindError::Taken(path)) if RunningDaemon::killed_on(&path).is_none() => {
+                break UnixSocket::bind(&path);
+            }
+            bound => break bound,
+        }
+    };
+    bound.map_err(|error| match error {
         BindError::Taken(path) => match RunningDaemon::killed_on(&path) {
             Some(process) => ListenError::Killed { path, process },
             None => ListenError::Taken(path),

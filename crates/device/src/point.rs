@@ -69,7 +69,7 @@ pub(crate) fn open(name: &PointName, read_only: bool) -> Result<(VhdxDevice, Hel
     if mounted.mount.is_none() {
         let folder = folder.path().display();
         tracing::warn!(
-            "{folder} cannot be written by this user: a prune is not told of this mount, and may replace the files under it"
+            "{folder} cannot be written: a prune is not told of this mount, and may replace the files under it"
         );
     }
     Ok((VhdxDevice::open(&mounted.file, !takes_writes)?, Held(mounted.mount)))

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_backup::{BackupError, Folder, Manifest, Order, Restored, Target, restore};
+use lunway_backup::{BackupError, Folder, Manifest, Order, PointMount, Restored, Target, restore};
 use lunway_bench::{Region, holds_data};
 use lunway_block::BlockDevice;
 use lunway_block::size::{HumanSize, parse_size};
@@ -16,7 +16,7 @@ use lunway_copy::{Before, of_paths};
 use lunway_device::OpenOptions;
 use serde_json::json;
 
-use super::{Destination, catalogue, failed, refuse_inside};
+use super::{Destination, catalogue, failed, holder, refuse_inside};
 use crate::awaited::{Awaited, waits_for};
 use crate::command::copy::{Copy, Destination as Into, How, exactly, partial, rename, unchanged};
 use crate::command::disk::NewDisk;
@@ -76,6 +76,12 @@ impl Restore {
         }
         let mode = own.mode();
         let folder: Arc<dyn Folder> = own;
+        // A prune must not remove what is read here, maybe for hours.
+        let mount = PointMount::begin_if_possible(folder.clone(), &holder()?).map_err(failed)?;
+        if mount.is_none() {
+            let told = "cannot be written: a prune is not told of this restore, and may remove what it reads";
+            eprintln!("lunway: {} {told}", folder.show(""));
+        }
         let catalogue = catalogue(&*folder)?;
         let manifest = catalogue.find(&self.point).map_err(failed)?;
         let sector = manifest.sector_bytes;
