@@ -59,7 +59,9 @@ impl Cause {
         match self {
             Self::Full => "its backing store is full: free space there, or make it larger",
             Self::Medium => "its device cannot read or write: look at the disk and at the kernel's log",
-            Self::Gone => "its device is gone: bring it back, then remove the LUN and add it again, or restart the daemon",
+            Self::Gone => {
+                "its device is gone: bring it back, then remove the LUN and add it again, or restart the daemon"
+            }
             Self::Timeout => {
                 "its device does not answer in time: look at the disk or at the storage behind it"
             }

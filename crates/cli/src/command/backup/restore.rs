@@ -208,8 +208,7 @@ impl Restore {
             0 => String::new(),
             bytes => format!(", {} {what}", HumanSize(bytes)),
         };
-        let (zeroed, compared) =
-            (if_any(restored.zeroed, "zeroed"), if_any(restored.compared, "compared"));
+        let (zeroed, compared) = (if_any(restored.zeroed, "zeroed"), if_any(restored.compared, "compared"));
         terminal::print(&format!(
             "point {point}: {} restored ({} written{zeroed}{compared}) in {seconds:.1} s{told}",
             HumanSize(size),
