@@ -1,9 +1,9 @@
 //! Mounts: points that are read where they lie, for as long as that takes.
 //!
-//! A reader that serves or restores a point for hours keeps its files open. A prune would replace or remove them under it, which
-//! servers of shares answer with stale handles or refuse in the middle. So a mount leaves a file, `mount-ID`, that its
-//! process locks and beats in as in a [lease](crate::Lease), and a prune refuses while one is alive. Runs only add
-//! files, and are not stopped.
+//! A reader that serves or restores a point for hours keeps its files open. A prune would replace or remove them under
+//! it, which servers of shares answer with stale handles or refuse in the middle. So a mount leaves a file, `mount-ID`,
+//! that its process locks and beats in as in a [lease](crate::Lease), and a prune refuses while one is alive. Runs only
+//! add files, and are not stopped.
 
 use std::io;
 use std::path::PathBuf;
@@ -40,8 +40,8 @@ impl PointMount {
         Ok(Self { presence: Presence::begin(Arc::clone(&folder), NAME, holder)?, folder })
     }
 
-    /// The same for a reader that goes on where this cannot be said: `None` if this user may not write to the folder, or
-    /// if it has no room, so that a prune is not told.
+    /// The same for a reader that goes on where this cannot be said: `None` if this user may not write to the folder,
+    /// or if it has no room, so that a prune is not told.
     ///
     /// # Errors
     ///

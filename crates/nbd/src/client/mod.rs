@@ -36,8 +36,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// clients lets the next one wait without a word.
 const MORE_TIMES: u32 = 4;
 const MORE_TIME: Duration = Duration::from_millis(500);
-/// Replies to one question about extents. A server that tells of little at a time would keep the caller waiting for hours:
-/// of the rest nothing is known. QEMU tells of 2047 extents in each.
+/// Replies to one question about extents. A server that tells of little at a time would keep the caller waiting for
+/// hours: of the rest nothing is known. QEMU tells of 2047 extents in each.
 const STATUS_REPLIES: usize = 1024;
 /// Space that a trim gives back, where a server has it: what file systems allocate by. NBD does not say.
 const GRANULARITY: u32 = 4096;
