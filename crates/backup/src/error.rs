@@ -73,6 +73,19 @@ pub enum BackupError {
         /// Holder of the lease.
         holder: String,
     },
+    /// A disk elsewhere is still being completed from a point.
+    #[error(
+        "the disk {disk} on {host} is still being completed from a point of the destination: wait until it stands alone \
+         (`lunway lun list` there says how far it is); if that disk is no more, remove {hold}"
+    )]
+    Held {
+        /// The disk.
+        disk: String,
+        /// The machine that has it.
+        host: String,
+        /// The file that says so.
+        hold: String,
+    },
     /// Another writer took the destination while this one was suspended.
     #[error(
         "another writer has taken the destination meanwhile: nothing was sealed; run the backup again when it has ended"

@@ -15,6 +15,7 @@ use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, HostFolder};
 use crate::guids::Guids;
+use crate::hold::refuse_holds;
 use crate::lease::Holder;
 use crate::manifest::Manifest;
 use crate::point_files::open_disk;
@@ -131,6 +132,7 @@ fn is_refused(kind: io::ErrorKind) -> bool {
 /// [`BackupError::InUse`].
 pub fn refuse_mounts(folder: &dyn Folder, us: &Holder, is_cancelled: &dyn Fn() -> bool) -> Result<()> {
     let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    refuse_holds(folder, &names, us)?;
     presence::refuse(folder, NAME, us, "reads a point of it", is_cancelled)?;
     // None of those mounts is alive.
     for name in names.iter().filter(|name| name.ends_with(THROWAWAY) && name.starts_with(NAME)) {

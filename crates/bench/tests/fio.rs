@@ -236,7 +236,8 @@ impl Timed {
         let path = folder.path().join("nbd");
         let ram = Arc::new(RamDisk::new(SIZE, 512).unwrap());
         let device: Arc<dyn BlockDevice> = Arc::new(Delay::new(ram, time));
-        let export = Export { name: String::new(), description: String::new(), device: device.clone() };
+        let export =
+            Export { name: String::new(), description: String::new(), device: device.clone(), bitmaps: None };
         let (address, (bound, is_bound)) = (NbdAddress::Unix(path.clone()), mpsc::channel());
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

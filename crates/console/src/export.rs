@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use lunway_nbd::{Export, NbdAddress, NbdServer};
+use lunway_nbd::{DirtyBitmaps, Export, NbdAddress, NbdServer};
 use lunway_target::{Server, SnapshotHandle};
 use tokio::sync::{oneshot, watch};
 
+use crate::epoch_bitmaps::EpochBitmaps;
 use crate::error::ApiError;
 
 /// Time limit for the first reader of a snapshot that lasts as long as it is read.
@@ -60,8 +61,10 @@ impl Exports {
         let socket = std::path::absolute(&socket).unwrap_or(socket);
         let (stop, stopped) = oneshot::channel();
         let (bound, is_bound) = oneshot::channel();
-        let export =
-            Export { name: name.to_owned(), description: "a snapshot of a logical unit".to_owned(), device };
+        let bitmaps =
+            snapshot.changes().map(|changes| Arc::new(EpochBitmaps(changes)) as Arc<dyn DirtyBitmaps>);
+        let description = "a snapshot of a logical unit".to_owned();
+        let export = Export { name: name.to_owned(), description, device, bitmaps };
         let serving = Serving {
             address: NbdAddress::Unix(socket.clone()),
             name: name.to_owned(),

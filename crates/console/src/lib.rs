@@ -34,6 +34,7 @@ mod backing;
 mod client;
 mod console;
 mod document;
+mod epoch_bitmaps;
 mod error;
 mod export;
 mod extract;

@@ -16,6 +16,7 @@
 mod open_error;
 mod opened;
 mod point;
+mod pulled_point;
 
 pub use lunway_block::BlockDevice;
 pub use open_error::DeviceOpenError;

@@ -1,11 +1,12 @@
 //! A point of a backup as a device.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 use lunway_backup::{BackupError, Guids, Holder, HostFolder, MountedPoint, PointMount};
-use lunway_block::spec::PointName;
+use lunway_block::spec::{PointName, PointWrites};
 use lunway_file::Closed;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::{VhdxDevice, VhdxDeviceOpenError, random_guids};
@@ -20,6 +21,14 @@ pub enum PointOpenError {
     /// No such point, or one that is not whole.
     #[error(transparent)]
     Backup(#[from] BackupError),
+    /// The file that takes the writes for good.
+    #[error("{}: {why}", file.display())]
+    Kept {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// The kernel has no random numbers.
     #[error("asking for random numbers: {0}")]
     Random(#[source] io::Error),
@@ -64,7 +73,7 @@ pub(crate) fn open(name: &PointName, read_only: bool) -> Result<(VhdxDevice, Hel
     let holder = Holder::this_process(guids.next().to_digits() as u64);
     // The kernel does not stop once it has given some.
     let more: Guids = Arc::new(|| random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO)));
-    let takes_writes = name.discards_writes && !read_only;
+    let takes_writes = name.writes == PointWrites::Discarded && !read_only;
     let mounted = MountedPoint::begin(&folder, &name.point, takes_writes, &holder, &more)?;
     if mounted.mount.is_none() {
         let folder = folder.path().display();

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use lunway_block::BlockDevice;
+use lunway_block::{BlockDevice, BlockError, Io};
 
 use crate::wire::transmission;
 
 /// Most bytes of one read or write: what the specification lets a client assume that a server takes.
 pub(crate) const TRANSFER_MAX: u32 = 32 << 20;
+/// Longest name of a bitmap, bytes: QEMU's.
+const BITMAP_NAME_MAX: usize = 1023;
 /// Preferred block size where the device gives none: the page of a client that maps it.
 const PREFERRED_MIN: u32 = 4096;
 
@@ -23,12 +25,46 @@ pub struct Export {
     pub description: String,
     /// The device. It is told to flush when clients do, and once more when the server ends.
     pub device: Arc<dyn BlockDevice>,
+    /// What is known of changes; `None`: nothing.
+    pub bitmaps: Option<Arc<dyn DirtyBitmaps>>,
 }
+
+/// Ranges of an export that have changed since some instant, of several instants: the metadata contexts
+/// `qemu:dirty-bitmap:NAME`, as QEMU shows its own.
+pub trait DirtyBitmaps: Send + Sync {
+    /// The names of the bitmaps, in order; at most [`BITMAPS_MAX`] are shown.
+    fn names(&self) -> Vec<String>;
+
+    /// What is dirty from `offset` on: lengths, and whether so many bytes are, in order and without gaps, and not
+    /// beyond `len` in all. At most `count` of them, and at least one.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not known: the client has to take everything as dirty.
+    fn dirty(
+        &self,
+        name: &str,
+        offset: u64,
+        len: u64,
+        count: usize,
+    ) -> Io<Result<Vec<(u64, bool)>, BlockError>>;
+}
+
+/// Bitmaps of one export: as many epochs as change tracking keeps, and what the answers about them take is bounded.
+pub const BITMAPS_MAX: usize = 64;
 
 impl Export {
     /// Returns `true` if a client that says `name` means this export.
     pub(crate) fn is(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
+    }
+
+    /// The names of its bitmaps. Those that no context can be named after are left out.
+    pub(crate) fn bitmaps(&self) -> Vec<String> {
+        let mut names = self.bitmaps.iter().flat_map(|bitmaps| bitmaps.names()).collect::<Vec<_>>();
+        names.retain(|name| !name.is_empty() && name.len() <= BITMAP_NAME_MAX);
+        names.truncate(BITMAPS_MAX);
+        names
     }
 
     /// The size as it is now, bytes.

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Spoken is the fixed newstyle protocol of `doc/proto.md` of the NBD project: structured replies, block status in the
-//! context `base:allocation`, flush and FUA, trim, write zeroes, several connections to one export (a flush on one
-//! holds for all), and the experimental extension `RESIZE`. Not spoken: TLS, extended headers, `CACHE`, fast zeroes.
+//! contexts `base:allocation` and `qemu:dirty-bitmap:NAME`, flush and FUA, trim, write zeroes, several connections to
+//! one export (a flush on one holds for all), and the experimental extension `RESIZE`. Not spoken: TLS, extended
+//! headers, `CACHE`, fast zeroes.
 //!
 //! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and sockets; it does not know what the
 //! device is.
@@ -14,7 +15,7 @@
 //! | file | room of |
 //! |---|---|
 //! | `wire.rs` | the protocol's numbers and headers |
-//! | `export.rs` | [`Export`]: a device, its name, and what is said of it |
+//! | `export.rs` | [`Export`]: a device, its name, and what is said of it; [`DirtyBitmaps`] |
 //! | `negotiation.rs` | the handshake |
 //! | `transmission.rs` | the hot path: requests in, replies out |
 //! | `server.rs` | [`NbdServer`]: listening, connections, the end |
@@ -30,5 +31,5 @@ mod transmission;
 mod wire;
 
 pub use client::{ConnectError, DirtyPart, NbdClient};
-pub use export::Export;
+pub use export::{BITMAPS_MAX, DirtyBitmaps, Export};
 pub use server::{NbdAddress, NbdAddressError, NbdBindError, NbdLimits, NbdServer, PORT};

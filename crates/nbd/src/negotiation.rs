@@ -10,7 +10,7 @@ use crate::export::Export;
 use crate::stream::Stream;
 use crate::wire::{
     Greeting, NBD_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, allocation,
-    handshake, info, option, reply,
+    dirty_bitmap, handshake, info, option, reply,
 };
 
 /// Most bytes of an option: a name of 4096 and any sensible number of queries.
@@ -21,12 +21,21 @@ const STRING_MAX: usize = 4096;
 const ZEROES: [u8; 124] = [0; 124];
 
 /// Result of the negotiation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// Replies come in chunks.
     pub(crate) structured: bool,
     /// Block status may be asked for, in the context `base:allocation`.
     pub(crate) allocation: bool,
+    /// The same of these bitmaps: the numbers by which replies refer to them, and their names.
+    pub(crate) bitmaps: Vec<(u32, String)>,
+}
+
+impl Agreed {
+    /// Contexts of which a block status tells.
+    pub(crate) fn contexts(&self) -> usize {
+        usize::from(self.allocation) + self.bitmaps.len()
+    }
 }
 
 /// Reason why a handshake did not end in the transmission phase.
@@ -193,6 +202,7 @@ impl Haggling<'_> {
         let set = self.option == option::SET_META_CONTEXT;
         if set {
             self.agreed.allocation = false;
+            self.agreed.bitmaps.clear();
         }
         let mut data = Data(data);
         let asked = (|| {
@@ -210,15 +220,30 @@ impl Haggling<'_> {
         if !self.export.is(name) {
             return self.reply(reply::ERR_UNKNOWN, b"there is no export of this name");
         }
-        let ours = allocation::NAME.as_bytes();
-        let all = queries.is_empty() || queries.contains(&&b"base:"[..]);
-        if queries.contains(&ours) || (all && !set) {
-            let mut context = if set { allocation::ID } else { 0 }.to_be_bytes().to_vec();
-            context.extend_from_slice(ours);
-            self.reply(reply::META_CONTEXT, &context);
+        let asks = |context: &str| queries.contains(&context.as_bytes());
+        // A namespace, or a part of one with its colon, means all that is in it, of a list alone.
+        let lists = |part: &str| !set && (queries.is_empty() || asks(part));
+        if asks(allocation::NAME) || lists("base:") {
+            self.context(set, allocation::ID, allocation::NAME);
             self.agreed.allocation |= set;
         }
+        let lists_bitmaps = lists(dirty_bitmap::NAMESPACE) || lists(dirty_bitmap::PREFIX);
+        for (number, name) in (dirty_bitmap::FIRST_ID..).zip(self.export.bitmaps()) {
+            let context = format!("{}{name}", dirty_bitmap::PREFIX);
+            if asks(&context) || lists_bitmaps {
+                self.context(set, number, &context);
+                if set {
+                    self.agreed.bitmaps.push((number, name));
+                }
+            }
+        }
         self.reply(reply::ACK, &[]);
+    }
+
+    /// Tells of one context. Where it is not chosen its number means nothing.
+    fn context(&mut self, set: bool, number: u32, name: &str) {
+        let number = if set { number } else { 0 }.to_be_bytes();
+        self.reply(reply::META_CONTEXT, &[&number[..], name.as_bytes()].concat());
     }
 }
 

@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::operation::{Answer, Refused, Result, begin, memory_of};
-use self::reply::{Piece, chunk, simple};
+use self::reply::{Piece, chunk, chunk_before, simple};
 use crate::export::{Export, TRANSFER_MAX};
 use crate::negotiation::Agreed;
 use crate::stream::Stream;
-use crate::wire::{REQUEST_MAGIC, Request, allocation, chunk, command};
+use crate::wire::{REQUEST_MAGIC, Request, chunk, command};
 
 /// Size of the receive buffer: 32 writes of 4 KiB with their headers.
 const INBOX: usize = 132 << 10;
@@ -312,7 +312,7 @@ impl Transmission {
 
     /// Has the device do it.
     fn perform(&mut self, request: Request, data: Buf) {
-        match begin(&self.export.device, self.agreed, &request, data) {
+        match begin(&self.export, &self.agreed, &request, data) {
             Io::Ready(result) => self.answer(Done { request, result }),
             Io::Pending(future) => {
                 self.memory_under_way += memory_of(&request);
@@ -352,14 +352,16 @@ impl Transmission {
                 self.queue(simple(&request, 0));
                 self.queue_data(data);
             }
-            Ok(Answer::Status(descriptors)) => {
-                self.queue(chunk(
-                    &request,
-                    chunk::BLOCK_STATUS,
-                    &allocation::ID.to_be_bytes(),
-                    descriptors.len(),
-                ));
-                self.queue(Piece::Short(descriptors));
+            Ok(Answer::Status(contexts)) => {
+                let last = contexts.len().saturating_sub(1);
+                for (number, (context, descriptors)) in contexts.into_iter().enumerate() {
+                    let (id, len) = (context.to_be_bytes(), descriptors.len());
+                    self.queue(match number == last {
+                        true => chunk(&request, chunk::BLOCK_STATUS, &id, len),
+                        false => chunk_before(&request, chunk::BLOCK_STATUS, &id, len),
+                    });
+                    self.queue(Piece::Short(descriptors));
+                }
             }
             // Only reads and block status have to be answered in chunks.
             Ok(Answer::Done) => self.queue(simple(&request, 0)),

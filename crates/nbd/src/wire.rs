@@ -117,7 +117,10 @@ pub(crate) mod allocation {
 
 /// The metadata contexts `qemu:dirty-bitmap:NAME`: what was written since the bitmap began.
 pub(crate) mod dirty_bitmap {
+    pub(crate) const NAMESPACE: &str = "qemu:";
     pub(crate) const PREFIX: &str = "qemu:dirty-bitmap:";
+    /// The number of the first one; those behind it follow.
+    pub(crate) const FIRST_ID: u32 = 2;
     pub(crate) const DIRTY: u32 = 1 << 0;
 }
 

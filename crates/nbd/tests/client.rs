@@ -26,7 +26,7 @@ async fn an_export_is_read_by_many_requests_at_a_time_and_its_holes_are_seen() {
         disk.write(number << 26, data, Durability::Volatile).await.unwrap();
     }
     let device: Arc<dyn BlockDevice> = Arc::new(ReadOnly::new(disk));
-    let export = Export { name: "x".to_owned(), description: String::new(), device };
+    let export = Export { name: "x".to_owned(), description: String::new(), device, bitmaps: None };
     let server = NbdServer::bind(&NbdAddress::Unix(socket.clone()), export).await.unwrap();
     let mut connections = server.connections();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -46,7 +46,7 @@ fn serve() -> (SocketAddr, PathBuf) {
                 ram.write(offset, data.freeze(), Durability::Volatile).await.unwrap();
             }
             let device: Arc<dyn BlockDevice> = Arc::new(ram);
-            let export = Export { name: "disk".into(), description: String::new(), device };
+            let export = Export { name: "disk".into(), description: String::new(), device, bitmaps: None };
             let server = NbdServer::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap();
             let NbdAddress::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };
             let thread = Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap());

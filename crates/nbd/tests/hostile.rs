@@ -46,7 +46,8 @@ impl Served {
     async fn start(device: Arc<dyn BlockDevice>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nbd");
-        let export = Export { name: "disk".into(), description: String::new(), device: device.clone() };
+        let export =
+            Export { name: "disk".into(), description: String::new(), device: device.clone(), bitmaps: None };
         let server = NbdServer::bind(&NbdAddress::Unix(path.clone()), export).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async {
@@ -388,7 +389,12 @@ async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
 #[tokio::test]
 async fn a_socket_is_taken_over_from_the_dead_and_left_to_the_living() {
     let served = Served::ram().await;
-    let export = || Export { name: String::new(), description: String::new(), device: served.device.clone() };
+    let export = || Export {
+        name: String::new(),
+        description: String::new(),
+        device: served.device.clone(),
+        bitmaps: None,
+    };
     let address = NbdAddress::Unix(served.path.clone());
     let error = NbdServer::bind(&address, export()).await.err().unwrap().to_string();
     assert!(error.contains("another program listens"), "{error}");
@@ -423,7 +429,7 @@ async fn on_tcp(limits: NbdLimits) -> std::net::SocketAddr {
 }
 
 async fn on_tcp_with(device: Arc<dyn BlockDevice>, limits: NbdLimits) -> std::net::SocketAddr {
-    let export = Export { name: "disk".into(), description: String::new(), device };
+    let export = Export { name: "disk".into(), description: String::new(), device, bitmaps: None };
     let server =
         NbdServer::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap().with_limits(limits);
     let NbdAddress::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };

@@ -62,7 +62,7 @@ impl Served {
         let (begun, (let_go, go_on)) = (Arc::<AtomicUsize>::default(), watch::channel(false));
         let inner = RamDisk::new(LONG.into(), 512).unwrap();
         let device = Arc::new(Stalled { inner, begun: Arc::clone(&begun), go_on });
-        let export = Export { name: "disk".into(), description: String::new(), device };
+        let export = Export { name: "disk".into(), description: String::new(), device, bitmaps: None };
         let limits = NbdLimits { connections: 2 * CONNECTIONS, ..NbdLimits::default() };
         let server = NbdServer::bind(address, export).await.unwrap().with_limits(limits);
         let address = server.address().unwrap();

@@ -75,11 +75,11 @@ pub use secret::SecretError;
 pub use server::{
     BackEndError, ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary,
     FileDiffers, FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations,
-    OpenDevice, OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError, SnapshotHandle,
-    SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
+    OpenDevice, OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError, SnapshotChanges,
+    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
 };
 pub use source::SourceHost;
 pub use source_quota::SourceQuota;
 pub use state::{BACKUPS_FILE, FileStore, StateDirError};
-pub use summary::{LunSummary, SessionKeys, SessionSummary, SpaceReading, TargetSummary};
+pub use summary::{LunSummary, PullReading, SessionKeys, SessionSummary, SpaceReading, TargetSummary};
 pub use warning::{Warning, WarningKind};

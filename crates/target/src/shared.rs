@@ -23,7 +23,7 @@ use crate::portal::{Advertise, Ends, PortalTable};
 use crate::principal;
 use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Standing, Ticket};
 use crate::source::{Denials, LoginThrottle};
-use crate::summary::{LunSummary, SpaceReading};
+use crate::summary::{LunSummary, PullReading, SpaceReading};
 
 /// State of a session that each of its connections has.
 pub(crate) struct SessionContext {
@@ -112,7 +112,14 @@ impl Target {
         let reading = |(lun, unit): (u16, Arc<LogicalUnit>)| {
             let device = unit.device();
             let space = device.space().map(SpaceReading::from);
-            DeviceReading { target: self.config.name.to_string(), lun, size: device.geometry().size, space }
+            let pull = device.pull().map(PullReading::from);
+            DeviceReading {
+                target: self.config.name.to_string(),
+                lun,
+                size: device.geometry().size,
+                space,
+                pull,
+            }
         };
         self.scsi.luns().into_iter().map(reading).collect()
     }
@@ -130,6 +137,7 @@ impl Target {
                 read_only: unit.is_read_only(),
                 serial: unit.identity().serial().to_owned(),
                 space: unit.device().space().map(SpaceReading::from),
+                pull: unit.device().pull().map(PullReading::from),
                 lost_file: unit.device().backing(),
                 shrunk_from: None,
                 offline: None,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lunway_block::Space;
+use lunway_block::{Pull, Space};
 use lunway_iscsi::login::LoggedIn;
 use lunway_iscsi::negotiation::Negotiated;
 use schemars::JsonSchema;
@@ -45,6 +45,8 @@ pub struct LunSummary {
     pub serial: String,
     /// Its backing store, as it was at most 30 seconds ago; null: unknown.
     pub space: Option<SpaceReading>,
+    /// What its disk still lacks, and takes from a point of a backup in the background; null: nothing.
+    pub pull: Option<PullReading>,
     /// Fault of the file behind it: its name leads elsewhere, or another program has cut it. Null: nothing is known to
     /// be.
     pub lost_file: Option<String>,
@@ -69,6 +71,26 @@ pub struct SpaceReading {
 impl From<Space> for SpaceReading {
     fn from(Space { allocated, used, available }: Space) -> Self {
         Self { allocated, used, available }
+    }
+}
+
+/// Progress of a disk that takes what it lacks from elsewhere, in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PullReading {
+    /// Bytes that were copied since the device was opened.
+    pub copied: u64,
+    /// Bytes that are still to be copied, about.
+    pub left: u64,
+    /// Time that the rest takes at the rate so far, seconds; null: not known yet.
+    pub seconds_left: Option<u64>,
+    /// Reason why it does not get on: it is tried again every few seconds; null: it does.
+    pub error: Option<String>,
+}
+
+impl From<Pull> for PullReading {
+    fn from(pull: Pull) -> Self {
+        let seconds_left = pull.time_left().map(|time| time.as_secs());
+        Self { copied: pull.copied, left: pull.left, seconds_left, error: pull.error }
     }
 }
 

@@ -95,15 +95,19 @@ pub enum SpecError {
     RbdTime(DurationError),
     /// `point:` without a folder, or with nothing behind the `@`.
     #[error(
-        "a point of a backup is written point:FOLDER[@POINT][?writes=discard]: the beginning of an id, a time, or latest"
+        "a point of a backup is written point:FOLDER[@POINT], with ?writes=discard or ?[timeout=TIME&]into=FILE.vhdx behind \
+         it if it is to be written: the point is the beginning of an id, a time, or latest"
     )]
     PointForm,
     /// `point:…?writes=` with another word behind it.
-    #[error("`point:…?writes={value}`: a point does not change, so discard is expected")]
+    #[error("`point:…?writes={value}`: a point does not change, so discard is expected, or into=FILE.vhdx")]
     PointWrites {
         /// The word.
         value: String,
     },
+    /// A time limit that is none.
+    #[error("in `point:…?timeout=TIME`: {0}")]
+    PointTime(DurationError),
     /// A path that cannot be written down.
     #[error(
         "{path}: its name is not UTF-8, so it cannot be written down: give the file, or its folder, another name"

@@ -14,6 +14,7 @@
 //! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
 //! | `rbd:[CLUSTER:]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]` | an image of a Ceph cluster, see [`RbdName`] |
 //! | `point:FOLDER[@POINT][?writes=discard]` | a point of a backup, see [`PointName`] |
+//! | `point:FOLDER[@POINT]?[timeout=TIME&]into=FILE.vhdx` | a point that becomes a disk of its own |
 //! | `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH` | an export of an NBD server, see [`NbdUri`] |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
 //! | `rate:RATE:DEVICE` | at most `RATE` bytes per second (`100M`, `100MB/s`) |
@@ -42,7 +43,7 @@ pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url_text::IscsiUrlText;
 pub use nbd::{NbdEndpoint, NbdUri};
 pub use options::split_options;
-pub use point::PointName;
+pub use point::{PointName, PointWrites};
 pub use rbd::RbdName;
 
 use crate::duration::{ExactDuration, parse_duration};
@@ -373,7 +374,11 @@ impl DeviceSpec {
     ///
     /// [`SpecError::NotUtf8`].
     pub fn writable(&self) -> Result<(), SpecError> {
-        match self.path().filter(|path| path.to_str().is_none()) {
+        let kept_in = match self.leaf() {
+            Self::Point { name } => name.kept_in(),
+            _ => None,
+        };
+        match self.path().into_iter().chain(kept_in).find(|path| path.to_str().is_none()) {
             Some(path) => Err(SpecError::NotUtf8 { path: path.display().to_string() }),
             None => Ok(()),
         }

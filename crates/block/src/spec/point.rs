@@ -1,14 +1,28 @@
-//! `point:FOLDER[@POINT][?writes=discard]`: a point of a backup.
+//! `point:FOLDER[@POINT][?…]`: a point of a backup.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::SpecError;
+use crate::duration::{ExactDuration, parse_duration};
 
 /// The newest point of a folder.
 const LATEST: &str = "latest";
-/// Separator between a point and what becomes of writes.
-const WRITES_KEY: &str = "?writes=";
+/// The keys: `?` and one of them end the name.
+const KEYS: [&str; 3] = ["writes=", "into=", "timeout="];
+
+/// What becomes of writes to a point, which itself never changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PointWrites {
+    /// Refused: the device is read-only.
+    #[default]
+    Refused,
+    /// `writes=discard`: taken, and discarded when the device is closed.
+    Discarded,
+    /// `into=FILE`: kept in this VHDX file, which the rest of the point is copied into, until it stands alone.
+    Kept(PathBuf),
+}
 
 /// A point of a backup, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +31,10 @@ pub struct PointName {
     pub folder: PathBuf,
     /// Beginning of the point's id, a time, or `latest`.
     pub point: String,
-    /// Writes are taken, and discarded when the device is closed. Without it the device is read-only.
-    pub discards_writes: bool,
+    /// What becomes of writes.
+    pub writes: PointWrites,
+    /// `timeout=TIME`: limit of a read of what is not in the file of [`PointWrites::Kept`] yet.
+    pub timeout: Option<Duration>,
 }
 
 impl PointName {
@@ -26,31 +42,86 @@ impl PointName {
     ///
     /// # Errors
     ///
-    /// [`SpecError::PointForm`], [`SpecError::PointWrites`].
+    /// [`SpecError::PointForm`], [`SpecError::PointWrites`], [`SpecError::PointTime`].
     pub fn parse(text: &str) -> Result<Self, SpecError> {
-        let (text, discards_writes) = match text.rsplit_once(WRITES_KEY) {
-            None => (text, false),
-            Some((text, "discard")) => (text, true),
-            Some((_, other)) => return Err(SpecError::PointWrites { value: other.to_owned() }),
+        // The first: a file behind `into=` may have any name.
+        let options = text.match_indices('?').find(|(at, _)| is_key(&text[at + 1..]));
+        let (name, options) = match options {
+            Some((at, _)) => (&text[..at], &text[at + 1..]),
+            None => (text, ""),
         };
-        let (folder, point) = match text.rsplit_once('@') {
+        let (folder, point) = match name.rsplit_once('@') {
             Some((folder, point)) if !point.contains('/') => (folder, point),
-            _ => (text, LATEST),
+            _ => (name, LATEST),
         };
         if folder.is_empty() || point.is_empty() {
             return Err(SpecError::PointForm);
         }
-        Ok(Self { folder: folder.into(), point: point.to_owned(), discards_writes })
+        let mut read = Self {
+            folder: folder.into(),
+            point: point.to_owned(),
+            writes: PointWrites::Refused,
+            timeout: None,
+        };
+        // `into` is the last one: a file may have any name.
+        let mut rest = options;
+        while !rest.is_empty() {
+            if let Some(file) = rest.strip_prefix("into=").filter(|file| !file.is_empty()) {
+                if read.writes == PointWrites::Discarded {
+                    return Err(SpecError::PointForm);
+                }
+                read.writes = PointWrites::Kept(file.into());
+                break;
+            }
+            let (option, behind) = rest.split_once('&').unwrap_or((rest, ""));
+            match option.split_once('=') {
+                Some(("writes", "discard")) => read.writes = PointWrites::Discarded,
+                Some(("writes", other)) => return Err(SpecError::PointWrites { value: other.to_owned() }),
+                Some(("timeout", time)) => {
+                    read.timeout = Some(parse_duration(time).map_err(SpecError::PointTime)?);
+                }
+                _ => return Err(SpecError::PointForm),
+            }
+            rest = behind;
+        }
+        if read.timeout.is_some() && !matches!(read.writes, PointWrites::Kept(_)) {
+            return Err(SpecError::PointForm);
+        }
+        Ok(read)
+    }
+
+    /// The file that takes writes for good.
+    pub fn kept_in(&self) -> Option<&Path> {
+        match &self.writes {
+            PointWrites::Kept(file) => Some(file),
+            PointWrites::Refused | PointWrites::Discarded => None,
+        }
     }
 
     pub(super) fn in_folder(&mut self, folder: &Path) {
         self.folder = folder.join(&self.folder);
+        if let PointWrites::Kept(file) = &mut self.writes {
+            *file = folder.join(&*file);
+        }
     }
+}
+
+fn is_key(text: &str) -> bool {
+    KEYS.iter().any(|key| text.starts_with(key))
 }
 
 impl fmt::Display for PointName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let writes = if self.discards_writes { "?writes=discard" } else { "" };
-        write!(f, "point:{}@{}{writes}", self.folder.display(), self.point)
+        write!(f, "point:{}@{}", self.folder.display(), self.point)?;
+        let time = self.timeout.map(|time| format!("timeout={}", ExactDuration(time)));
+        let writes = match &self.writes {
+            PointWrites::Refused => None,
+            PointWrites::Discarded => Some("writes=discard".to_owned()),
+            PointWrites::Kept(file) => Some(format!("into={}", file.display())),
+        };
+        for (number, option) in [time, writes].into_iter().flatten().enumerate() {
+            write!(f, "{}{option}", if number == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
     }
 }

@@ -156,10 +156,15 @@ fn a_relative_file_is_found_from_a_folder_and_an_absolute_one_stays() {
 
 #[test]
 fn a_point_is_the_newest_one_unless_it_is_named() {
-    let point = |folder: &str, point: &str, discards_writes| {
-        let name = PointName { folder: folder.into(), point: point.to_owned(), discards_writes };
-        Ok(DeviceSpec::Point { name })
+    let named = |folder: &str, point: &str, writes, timeout| {
+        let (folder, point) = (folder.into(), point.to_owned());
+        Ok(DeviceSpec::Point { name: PointName { folder, point, writes, timeout } })
     };
+    let point = |folder: &str, point: &str, discards| {
+        let writes = if discards { PointWrites::Discarded } else { PointWrites::Refused };
+        named(folder, point, writes, None)
+    };
+    let kept = |file: &str| PointWrites::Kept(file.into());
     for (text, expected) in [
         ("point:/mnt/share/db", point("/mnt/share/db", "latest", false)),
         ("point:/mnt/share/db@3f2a", point("/mnt/share/db", "3f2a", false)),
@@ -170,11 +175,21 @@ fn a_point_is_the_newest_one_unless_it_is_named() {
         ("point:db@", Err(SpecError::PointForm)),
         ("point:@3f2a", Err(SpecError::PointForm)),
         ("point:db?writes=keep", Err(SpecError::PointWrites { value: "keep".to_owned() })),
+        ("point:db?into=/srv/vm.vhdx", named("db", "latest", kept("/srv/vm.vhdx"), None)),
+        ("point:db@3f?into=a&b?c@d.vhdx", named("db", "3f", kept("a&b?c@d.vhdx"), None)),
+        ("point:a?b@3f?into=c", named("a?b", "3f", kept("c"), None)),
+        ("point:db?timeout=5s&into=c", named("db", "latest", kept("c"), Some(Duration::from_secs(5)))),
+        ("point:db?into=", Err(SpecError::PointForm)),
+        ("point:db?writes=discard&into=c", Err(SpecError::PointForm)),
+        ("point:db?timeout=5s", Err(SpecError::PointForm)),
+        ("point:db?timeout=5s&cache=none&into=c", Err(SpecError::PointForm)),
     ] {
         assert_eq!(DeviceSpec::parse(text), expected, "{text}");
     }
     let located = DeviceSpec::located("readonly:point:db@3f2a", Path::new("/etc"));
     assert_eq!(located.unwrap(), "readonly:point:/etc/db@3f2a");
+    let located = DeviceSpec::located("point:db?timeout=5s&into=c.vhdx", Path::new("/etc"));
+    assert_eq!(located.unwrap(), "point:/etc/db@latest?timeout=5s&into=/etc/c.vhdx");
 }
 
 #[test]
@@ -215,9 +230,18 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
                 name.break_lock = Some(holder).filter(|holder| !holder.is_empty());
                 DeviceSpec::Rbd { name }
             }),
-        ("[a-z./:@]{1,12}", "[a-z0-9:-]{1,9}", any::<bool>()).prop_map(|(folder, point, discards_writes)| {
-            DeviceSpec::Point { name: PointName { folder: folder.into(), point, discards_writes } }
-        }),
+        ("[a-z./:@?]{1,12}", "[a-z0-9:-]{1,9}", "[a-z./:@?&=]{0,9}", any::<Option<u64>>()).prop_map(
+            |(folder, point, file, nanos)| {
+                let writes = match &*file {
+                    "" => PointWrites::Refused,
+                    file if file.starts_with('d') => PointWrites::Discarded,
+                    file => PointWrites::Kept(file.into()),
+                };
+                let timeout = nanos.filter(|_| matches!(writes, PointWrites::Kept(_)));
+                let timeout = timeout.map(Duration::from_nanos);
+                DeviceSpec::Point { name: PointName { folder: folder.into(), point, writes, timeout } }
+            }
+        ),
         ("[a-z]{1,5}|[0-9a-f]{1,3}::[0-9]", 1_u16.., ".{0,9}").prop_map(|(host, port, export)| {
             let export = export.replace('\0', "");
             DeviceSpec::Nbd { uri: NbdUri { endpoint: NbdEndpoint::Tcp { host, port }, export } }

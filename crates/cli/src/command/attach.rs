@@ -137,6 +137,7 @@ impl Attach {
             // Secrets are not part of how a device is shown.
             description: format!("{spec}, by lunway"),
             device: self.for_clients(&opened),
+            bitmaps: None,
         };
         let server = NbdServer::bind(address, export).await.map_err(Failure::failed)?;
         let mut bound = server.address().context("where does it listen?")?;

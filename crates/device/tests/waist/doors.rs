@@ -89,7 +89,7 @@ async fn an_nbd_server_and_a_client_conform() {
         Box::pin(async move {
             let folder = tempfile::tempdir().unwrap();
             let address = NbdAddress::Unix(folder.path().join("nbd"));
-            let export = Export { name: "disk".into(), description: String::new(), device };
+            let export = Export { name: "disk".into(), description: String::new(), device, bitmaps: None };
             let server = NbdServer::bind(&address, export).await.unwrap();
             let (stop, stopped) = oneshot::channel::<()>();
             let served = tokio::spawn(server.serve(async {

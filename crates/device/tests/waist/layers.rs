@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::conformance::{Disk, Instance, SIZE_MIN, Subject};
-use lunway_block::decorate::{Delay, Fault, Openers, Rate, ReadOnly, Stats};
+use lunway_block::decorate::{Deadline, Delay, Fault, Openers, Rate, ReadOnly, Stats};
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_snapshot::{GRAIN, SnapshotDevice, SnapshotLayer};
@@ -24,6 +24,9 @@ async fn the_layers_of_the_grammar_conform() {
         Arc::new(Fault::new(inner, "read@1T-".parse().unwrap()))
     }))
     .await;
+    let late = Duration::from_secs(600);
+    conforms(Subject::layer("a deadline of reads", &[], move |inner| Arc::new(Deadline::new(inner, late))))
+        .await;
     conforms(Subject::layer("`stats:`", &[], |inner| Arc::new(Stats::new(inner)))).await;
     let refused = [
         ("geometry", "says that it is read-only"),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Permit, Zeroing};
 
-use crate::export::TRANSFER_MAX;
+use crate::export::{Export, TRANSFER_MAX};
 use crate::negotiation::Agreed;
-use crate::wire::{Errno, Request, allocation, command, flag};
+use crate::wire::{Errno, Request, allocation, command, dirty_bitmap, flag};
 
 /// Descriptors of one answer to a block status request: a client asks again behind them.
 const DESCRIPTORS_MAX: usize = 4096;
@@ -21,8 +21,8 @@ pub(super) enum Answer {
     Done,
     /// Data that was read.
     Data(Buf),
-    /// Pairs of length and flags.
-    Status(Vec<u8>),
+    /// Of each context its number, and pairs of length and flags.
+    Status(Vec<(u32, Vec<u8>)>),
 }
 
 pub(super) type Result<T> = std::result::Result<T, Refused>;
@@ -78,12 +78,8 @@ pub(super) fn refuse(errno: Errno, why: &str) -> Io<Result<Answer>> {
 type DeviceIo = Io<std::result::Result<(), BlockError>>;
 
 /// Begins a request. What the device checks itself (ranges, sectors) is left to it.
-pub(super) fn begin(
-    device: &Arc<dyn BlockDevice>,
-    agreed: Agreed,
-    request: &Request,
-    data: Buf,
-) -> Io<Result<Answer>> {
+pub(super) fn begin(export: &Export, agreed: &Agreed, request: &Request, data: Buf) -> Io<Result<Answer>> {
+    let device = &export.device;
     let (offset, length) = (request.offset.get(), request.length.get());
     let (command, flags) = (request.command.get(), request.flags.get());
     let known = match command {
@@ -136,17 +132,15 @@ pub(super) fn begin(
             };
             stable(device, fua, device.write_zeroes(offset, length.into(), zeroing)).map(written)
         }
-        command::BLOCK_STATUS if !agreed.allocation => {
+        command::BLOCK_STATUS if agreed.contexts() == 0 => {
             refuse(Errno::Inval, "no context of block status was agreed upon")
         }
         command::BLOCK_STATUS if length == 0 => refuse(Errno::Inval, "block status of nothing"),
         command::BLOCK_STATUS => {
-            let one = flags & flag::REQ_ONE != 0;
-            let reads_zeroes = geometry.unmap.zeroes();
-            let count = if one { 1 } else { DESCRIPTORS_MAX };
-            device.extents(offset, length.into(), count).map(move |result| {
-                result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
-            })
+            // All contexts together have the memory of one answer.
+            let most = (DESCRIPTORS_MAX / agreed.contexts()).max(1);
+            let count = if flags & flag::REQ_ONE != 0 { 1 } else { most };
+            block_status(export, agreed, offset, length.into(), count)
         }
         command::RESIZE => device.resize(offset, Permit::default()).map(|result| match result {
             Err(BlockError::Unsupported) => {
@@ -170,21 +164,55 @@ fn stable(device: &Arc<dyn BlockDevice>, fua: bool, io: DeviceIo) -> DeviceIo {
     })
 }
 
-/// Descriptors of `base:allocation`: length and flags of 32 bits each.
-fn status(extents: &[Extent], one: bool, unmapped_is_zero: bool) -> Answer {
-    let count = extents.len().min(if one { 1 } else { DESCRIPTORS_MAX });
-    let mut descriptors = Vec::with_capacity(count * 8);
-    for extent in extents.iter().take(count) {
-        let flags = match extent.kind {
-            ExtentKind::Data => 0,
-            ExtentKind::Zero => allocation::ZERO,
-            ExtentKind::Unallocated if unmapped_is_zero => allocation::HOLE | allocation::ZERO,
-            ExtentKind::Unallocated => allocation::HOLE,
-        };
+/// The status of a range in each context that was agreed upon.
+fn block_status(export: &Export, agreed: &Agreed, offset: u64, len: u64, count: usize) -> Io<Result<Answer>> {
+    let extents = agreed.allocation.then(|| {
+        let reads_zeroes = export.device.geometry().unmap.zeroes();
+        let extents = export.device.extents(offset, len, count);
+        extents.map(move |extents| extents.map(|extents| allocated(&extents, count, reads_zeroes)))
+    });
+    let Some(bitmaps) = export.bitmaps.as_ref().filter(|_| !agreed.bitmaps.is_empty()) else {
+        let Some(extents) = extents else { return refuse(Errno::Inval, "the context is gone") };
+        return extents.map(|descriptors| {
+            descriptors.map(|found| Answer::Status(vec![(allocation::ID, found)])).map_err(Refused::from)
+        });
+    };
+    let asked = agreed.bitmaps.iter().map(|(id, name)| (*id, bitmaps.dirty(name, offset, len, count)));
+    let asked: Vec<_> = asked.collect();
+    Io::pending(async move {
+        let mut contexts = Vec::new();
+        if let Some(extents) = extents {
+            contexts.push((allocation::ID, extents.await?));
+        }
+        for (id, dirty) in asked {
+            let ranges = dirty.await?;
+            let flag = |dirty| if dirty { dirty_bitmap::DIRTY } else { 0 };
+            let ranges = ranges.into_iter().map(|(len, dirty)| (len, flag(dirty)));
+            contexts.push((id, descriptors(ranges, count)));
+        }
+        Ok(Answer::Status(contexts))
+    })
+}
+
+/// Descriptors of `base:allocation`.
+fn allocated(extents: &[Extent], count: usize, unmapped_is_zero: bool) -> Vec<u8> {
+    let flags = |kind| match kind {
+        ExtentKind::Data => 0,
+        ExtentKind::Zero => allocation::ZERO,
+        ExtentKind::Unallocated if unmapped_is_zero => allocation::HOLE | allocation::ZERO,
+        ExtentKind::Unallocated => allocation::HOLE,
+    };
+    descriptors(extents.iter().map(|extent| (extent.len, flags(extent.kind))), count)
+}
+
+/// Descriptors: length and flags of 32 bits each.
+fn descriptors(ranges: impl Iterator<Item = (u64, u32)>, count: usize) -> Vec<u8> {
+    let mut descriptors = Vec::new();
+    for (len, flags) in ranges.take(count) {
         // The request was no longer than 32 bits can say.
-        let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
         descriptors.extend_from_slice(&len.to_be_bytes());
         descriptors.extend_from_slice(&flags.to_be_bytes());
     }
-    Answer::Status(descriptors)
+    descriptors
 }

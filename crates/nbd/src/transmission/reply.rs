@@ -50,11 +50,20 @@ pub(super) fn simple(request: &Request, error: u32) -> Piece {
     head([reply.as_bytes(), &[]])
 }
 
-/// The only chunk of a reply: `first` and `rest` more bytes are its payload.
+/// The last chunk of a reply, as a rule the only one: `first` and `rest` more bytes are its payload.
 pub(super) fn chunk(request: &Request, kind: u16, first: &[u8], rest: usize) -> Piece {
+    flagged(request, wire::chunk::DONE, kind, first, rest)
+}
+
+/// A chunk behind which others follow.
+pub(super) fn chunk_before(request: &Request, kind: u16, first: &[u8], rest: usize) -> Piece {
+    flagged(request, 0, kind, first, rest)
+}
+
+fn flagged(request: &Request, flags: u16, kind: u16, first: &[u8], rest: usize) -> Piece {
     let chunk = Chunk {
         magic: STRUCTURED_REPLY_MAGIC.into(),
-        flags: wire::chunk::DONE.into(),
+        flags: flags.into(),
         kind: kind.into(),
         cookie: request.cookie,
         // Both are bounded by the longest read.

@@ -26,7 +26,7 @@ use lunway_block::{MemoryUse, OwnerMemory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::summary::{SessionSummary, SpaceReading};
+use crate::summary::{PullReading, SessionSummary, SpaceReading};
 use crate::warning::WarningKind;
 
 use backup::Backups;
@@ -174,6 +174,8 @@ pub struct DeviceReading {
     pub size: u64,
     /// Its backing store, as it was at most 30 seconds ago; null: unknown.
     pub space: Option<SpaceReading>,
+    /// What its disk still lacks, and takes from a point of a backup; null: nothing.
+    pub pull: Option<PullReading>,
 }
 
 /// Number of warnings of one kind.

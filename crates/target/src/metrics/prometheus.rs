@@ -181,7 +181,7 @@ impl Page {
 
     /// Size and space of logical units.
     fn devices(&mut self, devices: &[DeviceReading]) {
-        let gauges: [(&str, &str, Gauge); 4] = [
+        let gauges: [(&str, &str, Gauge); 6] = [
             ("lunway_lun_size_bytes", "What initiators see.", |of| Some(of.size)),
             (
                 "lunway_lun_allocated_bytes",
@@ -193,6 +193,14 @@ impl Page {
             }),
             ("lunway_lun_backing_available_bytes", "Free bytes of the backing store.", |of| {
                 Some(of.space.as_ref()?.available)
+            }),
+            (
+                "lunway_lun_pull_left_bytes",
+                "Bytes that the disk still takes from a point of a backup.",
+                |of| Some(of.pull.as_ref()?.left),
+            ),
+            ("lunway_lun_pull_failing", "1 if that does not get on.", |of| {
+                Some(of.pull.as_ref()?.error.is_some().into())
             }),
         ];
         for (name, help, value) in gauges {

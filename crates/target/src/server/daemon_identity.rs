@@ -49,6 +49,11 @@ impl DaemonIdentity {
                 path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
             }
             DeviceSpec::Iscsi { url } => far_disk(url),
+            DeviceSpec::Point { name } if name.kept_in().is_some() => {
+                let path = name.kept_in().unwrap_or(&name.folder);
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+                path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
+            }
             DeviceSpec::Point { name } => {
                 let folder = std::path::absolute(&name.folder).unwrap_or_else(|_| name.folder.clone());
                 format!("point {}@{}", folder.as_os_str().as_encoded_bytes().escape_ascii(), name.point)

@@ -95,7 +95,7 @@ pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, Unanswered
 pub use offline::KeepFormats;
 pub use opening::{BackEndError, Closing, LunOpenOptions, OpenDevice, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
-pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
+pub use snapshots::{SnapshotChanges, SnapshotHandle, SnapshotOrder, SnapshotSummary};
 pub use turn::FileDiffers;
 
 /// Maximum time for connections to end when the server stops, after the devices have: a peer has a second to close its

@@ -166,6 +166,7 @@ impl Offline {
             read_only: lun.config.read_only,
             serial: lun.config.serial.clone().unwrap_or_default(),
             space: None,
+            pull: None,
             lost_file: None,
             shrunk_from: None,
             offline: Some(lun.why.clone()),

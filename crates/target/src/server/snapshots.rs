@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lunway_block::BlockDevice;
 use lunway_snapshot::{Fleece, Hold, SnapshotDevice, SnapshotLayer};
-use lunway_track::{EpochError, EpochId, Tracking};
+use lunway_track::{Changes, EpochError, EpochId, Tracking};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +94,44 @@ struct Kept {
     epoch: Option<EpochId>,
     time: u64,
     held: Duration,
+    changes: Option<SnapshotChanges>,
+}
+
+/// Changes of a disk until a snapshot of it, since each epoch of change tracking that was closed before.
+#[derive(Clone)]
+pub struct SnapshotChanges {
+    tracking: Tracking,
+    /// Epochs that were closed before the snapshot, oldest first.
+    epochs: Vec<EpochId>,
+    /// The epoch that ended with it.
+    until: Option<EpochId>,
+}
+
+impl SnapshotChanges {
+    /// Epochs that were closed before the snapshot, oldest first. Some may have been released since.
+    pub fn epochs(&self) -> &[EpochId] {
+        &self.epochs
+    }
+
+    /// The changes within `window` from the end of an epoch to the snapshot. What was changed later may be among them,
+    /// where no epoch ended with the snapshot, or it is not kept any more. `most` as for [`Tracking::changes`].
+    pub fn since(
+        &self,
+        epoch: EpochId,
+        window: Range<u64>,
+        most: usize,
+    ) -> impl Future<Output = Changes> + Send + use<> {
+        let Self { tracking, until, .. } = self.clone();
+        async move {
+            if until.is_some()
+                && let known @ Changes::Known { .. } =
+                    tracking.changes(epoch, until, window.clone(), most).await
+            {
+                return known;
+            }
+            tracking.changes(epoch, None, window, most).await
+        }
+    }
 }
 
 /// A snapshot, for its readers. It keeps neither the server nor the logical unit.
@@ -101,12 +140,18 @@ pub struct SnapshotHandle {
     name: String,
     snapshots: Weak<LunSnapshots>,
     device: Arc<SnapshotDevice>,
+    changes: Option<SnapshotChanges>,
 }
 
 impl SnapshotHandle {
     /// Returns the read-only device with the content of the disk at that time.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.device) as Arc<dyn BlockDevice>
+    }
+
+    /// Returns what is known of changes until then; `None`: the logical unit has no change tracking.
+    pub fn changes(&self) -> Option<SnapshotChanges> {
+        self.changes.clone()
     }
 
     /// Gives it up; one that is gone already is none.
@@ -284,6 +329,7 @@ impl Server {
                 name: name.to_owned(),
                 snapshots: Arc::downgrade(&lun.snapshots),
                 device: Arc::new(SnapshotDevice::new(kept.fleece)),
+                changes: kept.changes,
             })
         });
         found.ok_or_else(|| ChangeError::NotFound(format!("snapshot {name}")))
@@ -346,7 +392,8 @@ async fn make(mut all: Vec<Making>) -> Result<(), ChangeError> {
     let holds = all.iter().map(Making::hold).collect::<Result<Vec<_>, _>>()?;
     let mut fleeces = Vec::new();
     let mut closed = Vec::new();
-    let made = make_held(&all, &holds, &mut fleeces, &mut closed).await;
+    let mut epochs = Vec::new();
+    let made = make_held(&all, &holds, &mut fleeces, &mut closed, &mut epochs).await;
     drop(holds);
     if let Err(error) = made {
         fleeces.iter().for_each(|fleece: &Arc<Fleece>| fleece.end("it was not made"));
@@ -359,10 +406,11 @@ async fn make(mut all: Vec<Making>) -> Result<(), ChangeError> {
     }
     let held = began.elapsed();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    for (making, fleece) in all.into_iter().zip(fleeces) {
+    for ((making, fleece), epochs) in all.into_iter().zip(fleeces).zip(epochs) {
         let SnapshotOrder { target, lun, name, epoch } = making.order;
+        let changes = making.tracking.map(|tracking| SnapshotChanges { tracking, epochs, until: epoch });
         tracing::info!(%target, lun, name, held_ms = held.as_millis() as u64, "snapshot");
-        making.snapshots.kept().insert(name, Kept { fleece, epoch, time, held });
+        making.snapshots.kept().insert(name, Kept { fleece, epoch, time, held, changes });
     }
     Ok(())
 }
@@ -373,6 +421,7 @@ async fn make_held(
     holds: &[Hold],
     fleeces: &mut Vec<Arc<Fleece>>,
     closed: &mut Vec<(Tracking, EpochId)>,
+    epochs: &mut Vec<Vec<EpochId>>,
 ) -> Result<(), ChangeError> {
     for (making, hold) in all.iter().zip(holds) {
         hold.at_rest().await.map_err(|error| making.refused(&error))?;
@@ -383,6 +432,15 @@ async fn make_held(
             let flushed = hold.during(making.snapshots.layer.flush().into_future()).await;
             flushed.map_err(|error| making.refused(&error))?.map_err(|error| making.refused(&error))?;
         }
+    }
+    for (making, hold) in all.iter().zip(holds) {
+        epochs.push(match &making.tracking {
+            Some(tracking) => {
+                let listed = hold.during(tracking.epochs()).await.map_err(|error| making.refused(&error))?;
+                listed.0.into_iter().map(|epoch| epoch.id).collect()
+            }
+            None => Vec::new(),
+        });
     }
     for (making, hold) in all.iter().zip(holds) {
         if let (Some(tracking), Some(epoch)) = (&making.tracking, making.order.epoch) {

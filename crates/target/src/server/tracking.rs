@@ -269,6 +269,7 @@ fn open_locked(path: &Path) -> io::Result<File> {
 fn identify(lun: &LunConfig) -> Identify {
     let store = match lun.device.spec().leaf() {
         DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => Some(path.clone()),
+        DeviceSpec::Point { name } => name.kept_in().map(Path::to_owned),
         _ => None,
     };
     Arc::new(move |leaf| leaf.or(store.as_deref()).and_then(|path| backing(path).ok()).unwrap_or_default())

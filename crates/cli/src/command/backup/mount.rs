@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use lunway_block::spec::{DeviceSpec, PointName};
+use lunway_block::spec::{DeviceSpec, PointName, PointWrites};
 use lunway_nbd::NbdAddress;
 
 use super::Destination;
@@ -13,8 +13,9 @@ use crate::failure::Failure;
 /// Serve a point over NBD or as a file, until Ctrl-C or SIGTERM.
 ///
 /// The point itself is never changed: with --writable, writes go to a file beside it, which is removed at the end.
-/// `lunway backup prune` refuses to change the destination meanwhile. `point:DEST` is the same as a DEVICE, for a
-/// LUN or any other command.
+/// With --into they are kept, in a disk that is used at once and stands alone once all of the point is copied. `lunway
+/// backup prune` refuses to change the destination meanwhile. `point:DEST` is the same as a DEVICE, for a LUN or any
+/// other command.
 #[derive(Debug, Args)]
 #[command(override_usage = "\
 lunway backup mount [OPTIONS] --nbd <unix:PATH|tcp:ADDRESS[:PORT]> <DEST>
@@ -25,7 +26,9 @@ Examples:
   # A virtual machine boots from it, and leaves no trace:
   lunway backup mount /mnt/share/server1 --writable --nbd unix:/run/p.sock
   # The same as a LUN of the daemon:
-  lunway lun add iqn.2026-11.com.example:db 5 'point:/mnt/db?writes=discard'")]
+  lunway lun add iqn.2026-11.com.example:db 5 'point:/mnt/db?writes=discard'
+  # A lost disk is back within a second, and needs the share until it is copied:
+  lunway lun add iqn.2026-11.com.example:db 6 'point:/mnt/db?into=/srv/vm.vhdx'")]
 pub(super) struct Mount {
     #[command(flatten)]
     destination: Destination,
@@ -41,6 +44,9 @@ pub(super) struct Mount {
     /// Accept writes, and discard them at the end
     #[arg(long)]
     writable: bool,
+    /// Accept writes, and keep them in this VHDX file, which the rest of the point is copied into in the background
+    #[arg(long, value_name = "FILE.vhdx", conflicts_with = "writable")]
+    into: Option<PathBuf>,
     /// Print what is served as one line of JSON
     #[arg(long)]
     json: bool,
@@ -49,8 +55,14 @@ pub(super) struct Mount {
 impl Mount {
     pub(super) fn run(self) -> Result<(), Failure> {
         let folder = self.destination.open()?.path().to_owned();
-        let name = PointName { folder, point: self.point, discards_writes: self.writable };
+        let read_only = !self.writable && self.into.is_none();
+        let writes = match self.into {
+            Some(file) => PointWrites::Kept(std::path::absolute(&file).unwrap_or(file)),
+            None if self.writable => PointWrites::Discarded,
+            None => PointWrites::Refused,
+        };
+        let name = PointName { folder, point: self.point, writes, timeout: None };
         let device = DeviceSpec::Point { name }.to_string();
-        Attach::of_file(device, self.nbd, self.fuse, !self.writable, self.json).run()
+        Attach::of_file(device, self.nbd, self.fuse, read_only, self.json).run()
     }
 }

@@ -311,6 +311,9 @@ fn row(config: &Value, status: &Value, target: &str) -> [String; 8] {
     if !status["shrunk_from"].is_null() {
         flags.push("shrunk");
     }
+    if !status["pull"].is_null() {
+        flags.push(if status["pull"]["error"].is_null() { "pulled" } else { "pull-fails" });
+    }
     if status["read_only"] == true {
         flags.push("read-only");
     }

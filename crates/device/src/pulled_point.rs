@@ -1,0 +1,194 @@
+//! A point that becomes a disk of its own: `point:FOLDER[@POINT]?into=FILE`.
+//!
+//! ```text
+//!   1  hold     a file beside the points, durable: no prune changes them                            (hold_points)
+//!   2  file     FILE.incomplete, a differencing disk on the point; durable, then it gets its name
+//!   3  pull     read, written, and completed from the point                           (VhdxDevice::open_pulled)
+//!   4  release  FILE stands alone, durably: the hold is removed                                  (release_points)
+//! ```
+//!
+//! A process that is killed goes on with the next one: FILE names its point by the point's DataWriteGuid. What stands
+//! alone is opened without a look at the folder of the points.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use lunway_backup::{
+    BackupError, Catalogue, Holder, HostFolder, INCOMPLETE, Manifest, PointReader, UNIT, hold_points,
+    release_points,
+};
+use lunway_block::decorate::Deadline;
+use lunway_block::spec::PointName;
+use lunway_block::{BlockDevice, BlockError};
+use lunway_vhdx::{CreateOptions, Disk, Locator, VhdxOpenOptions, create, open_file, rename_new};
+use lunway_vhdx_device::{PullParent, PullSource, VhdxDevice, VhdxDeviceOpenError, random_guids};
+
+use crate::point::PointOpenError;
+
+/// Limit of a read of what is not in the file yet, where none is named: initiators give an operation up after 30 s,
+/// Windows after 60.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Opens the disk, which is made where it is not there yet. Blocks.
+pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<VhdxDevice, PointOpenError> {
+    let file = std::path::absolute(file).map_err(|source| kept(file, source))?;
+    let found = match file.symlink_metadata() {
+        Ok(_) => Some(locator(&file)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(kept(&file, source)),
+    };
+    let us = Holder::this_process(0);
+    if let Some(None) = found {
+        release_soon(name.folder.clone(), file.clone(), us);
+        return Ok(VhdxDevice::open(&file, read_only)?);
+    }
+    let folder = Arc::new(HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?);
+    if found.is_none() {
+        hold_points(&*folder, &file, &us)?;
+        if let Err(error) = make(&folder, &name.point, &file) {
+            // Nothing needs them.
+            let _ = release_points(&*folder, &file, &us);
+            return Err(error);
+        }
+    }
+    let catalogue = Catalogue::load(&*folder)?;
+    let made_on = locator(&file)?.and_then(|locator| catalogue.parent_of(&locator).cloned());
+    let Some(point) = made_on else {
+        let why = format!(
+            "the point that it was begun from is not in {}: name the folder that holds it, or another file",
+            folder.path().display()
+        );
+        return Err(PointOpenError::Kept { file, why });
+    };
+    check_named(&catalogue, name, &point, &file)?;
+    let parent = folder.path().join(point.disk_name());
+    let parent = Arc::new(VhdxDevice::open(&parent, true)?);
+    let reader = PointReader::open(&*folder, &catalogue, point.point)?;
+    let (of_release, of_file) = (folder.path().to_owned(), file.clone());
+    let parent = PullParent {
+        device: Arc::new(Deadline::new(parent, name.timeout.unwrap_or(TIMEOUT))) as Arc<dyn BlockDevice>,
+        source: Arc::new(Source(reader)),
+        release: Box::new(move || {
+            tracing::info!(
+                "{} stands alone: the point that it came from is not needed any more",
+                of_file.display()
+            );
+            release(&of_release, &of_file, &us);
+        }),
+    };
+    Ok(VhdxDevice::open_pulled(&file, parent, read_only)?)
+}
+
+fn kept(file: &Path, why: impl ToString) -> PointOpenError {
+    PointOpenError::Kept { file: file.to_owned(), why: why.to_string() }
+}
+
+/// The locator of a file; `None`: it stands alone.
+fn locator(file: &Path) -> Result<Option<Locator>, PointOpenError> {
+    let failed = |source| VhdxDeviceOpenError { path: file.to_owned(), source };
+    let opened = open_file(file, false).map_err(failed)?;
+    let guids = random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
+    let disk = Disk::open(opened, &VhdxOpenOptions::read_only(), guids).map_err(failed)?;
+    Ok(disk.parameters().locator.clone())
+}
+
+/// Makes the file on a point, durably.
+fn make(folder: &HostFolder, point: &str, file: &Path) -> Result<(), PointOpenError> {
+    let catalogue = Catalogue::load(folder)?;
+    let point = catalogue.find(point)?;
+    let chain = catalogue.open(folder, point.point)?;
+    let base = &chain.disks()[0];
+    // Found by what it is, and by no path: the folder may be mounted elsewhere next time.
+    let mut options = CreateOptions::child_of(base, &format!("./{}", point.disk_name()))
+        .with_items_of(base)
+        .map_err(|error| kept(file, error))?;
+    // A block is completed at once: what is compared with hashes together.
+    options.parameters.block_size = UNIT as u32;
+    let mut guids = random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
+    let mut pending = OsString::from(file);
+    pending.push(INCOMPLETE);
+    let pending = PathBuf::from(pending);
+    // What a kill has left.
+    match fs::remove_file(&pending) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(kept(file, error)),
+        _ => {}
+    }
+    let making = |error: io::Error| kept(file, format!("it cannot be made: {error}"));
+    let new = File::options().read(true).write(true).create_new(true).open(&pending).map_err(making)?;
+    let made = create(&new, &options, guids.as_mut()).map_err(|error| kept(file, error));
+    made.and_then(|()| rename_new(&pending, file).map_err(making)).inspect_err(|_| {
+        let _ = fs::remove_file(&pending);
+    })
+}
+
+/// Refuses a file that was begun from another point than the one that is named.
+fn check_named(
+    catalogue: &Catalogue,
+    name: &PointName,
+    point: &Manifest,
+    file: &Path,
+) -> Result<(), PointOpenError> {
+    // `latest` and times mean other points as there are more.
+    let named =
+        catalogue.find(&name.point).ok().filter(|named| named.point.to_string().starts_with(&name.point));
+    match named.filter(|named| named.point != point.point) {
+        Some(named) => {
+            let why = format!(
+                "it was begun from point {}, not from {}: name that one, or another file",
+                point.point, named.point
+            );
+            Err(kept(file, why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Lets prunes change the folder again.
+fn release(folder: &Path, file: &Path, us: &Holder) {
+    let released = HostFolder::open(folder)
+        .map_err(PointOpenError::Folder)
+        .and_then(|folder| Ok(release_points(&folder, file, us)?));
+    if let Err(error) = released {
+        tracing::info!(
+            "{} is not told that {} stands alone, which is tried again when that is opened next: {error}",
+            folder.display(),
+            file.display()
+        );
+    }
+}
+
+/// The same on a thread: the folder may not be there any more, or may not answer. A kill may have come before it.
+fn release_soon(folder: PathBuf, file: PathBuf, us: Holder) {
+    let thread = thread::Builder::new().name("point-release".to_owned());
+    drop(thread.spawn(move || {
+        if folder.is_dir() {
+            release(&folder, &file, &us);
+        }
+    }));
+}
+
+/// The point, each leaf of which is compared with its hash.
+struct Source(PointReader);
+
+impl PullSource for Source {
+    fn next_data(&self, offset: u64) -> Result<Option<u64>, BlockError> {
+        self.0.next_data(offset).map_err(told)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, BlockError> {
+        self.0.read(offset, buf).map_err(told)
+    }
+}
+
+fn told(error: BackupError) -> BlockError {
+    let kind = match &error {
+        BackupError::Folder { source, .. } => source.kind(),
+        _ => io::ErrorKind::Other,
+    };
+    BlockError::Io { kind, message: error.to_string() }
+}
