@@ -362,7 +362,7 @@ fn exports_of_qemu_are_devices_that_are_read_and_written() {
     assert!(shown.contains("256 MiB"), "{shown}");
     // Read by a thread that no runtime has.
     let inside = json_of(lunway(&["disk", "inside", &uri, "--json"]));
-    assert_eq!(inside["size"], SIZE, "{inside}");
+    assert_eq!(inside["bytes"], SIZE, "{inside}");
     let other = finish(lunway(&["inspect", &format!("nbd://127.0.0.1:{port}/other")]), support::PATIENCE);
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(said.contains("it has no export of this name"), "{said}");
