@@ -56,7 +56,7 @@ impl Leaf {
             "reload",
             "top",
         ];
-        groups.contains(&self.group())
+        groups.contains(&self.group()) || self.name.starts_with("backup schedule ")
     }
 
     /// What must stand behind it, in order.

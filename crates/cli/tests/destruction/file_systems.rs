@@ -210,7 +210,7 @@ fn a_read_only_folder_of_backups_is_read_and_named_by_each_command_that_would_ad
             "backup run" => (true, &[]),
             "backup prune" => (true, &["--keep-last", "1"]),
             "backup restore" => (false, &[&out]),
-            "backup list" | "backup status" | "backup verify" => (false, &[]),
+            "backup list" | "backup report" | "backup status" | "backup verify" => (false, &[]),
             // It serves until it is interrupted: `backup_mount.rs`.
             "backup mount" => continue,
             other => panic!("`{other}` has no row here"),

@@ -66,6 +66,9 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("*", "DEST", Role::Backups),
     ("backup restore", "OUT", Role::Restore),
     ("backup mount", "--nbd", Role::Socket),
+    ("backup mount", "--fuse", Role::Folder),
+    // Made, or opened as the device that it became: `pulled.rs`.
+    ("backup mount", "--into", Role::Reads),
     ("disk create", "--from", Role::Reads),
     ("doctor", "--from", Role::Reads),
     ("doctor", "--root", Role::Reads),
@@ -178,6 +181,7 @@ impl Beside {
             ("serve", "--save") => [&serve[..], &["--no-api", "--save", place]].concat(),
             ("serve", "--socket") => [&serve[..], &["--socket", place]].concat(),
             ("backup mount", "--nbd") => vec!["backup", "mount", backups, "--nbd", &unix],
+            ("backup mount", "--fuse") => vec!["backup", "mount", backups, "--fuse", place],
             ("attach", "--nbd") => vec!["attach", "ram:1M", "--nbd", &unix],
             ("attach", "--fuse") => vec!["attach", "ram:1M", "--fuse", place],
             ("disk create", "FILE") => vec!["disk", "create", place, "--size", "1M"],

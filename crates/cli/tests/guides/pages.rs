@@ -75,6 +75,8 @@ pub(crate) const PAGES: &[Page] = &[
         left_out: &[
             ("/dev/sdb", "a disk of the reader's"),
             ("schedule run", "the daemon of this page has no [[backup]]: scheduled_backup.rs"),
+            ("nbd+unix:///vm", "a disk that QEMU uses: exports.rs"),
+            ("--fuse", "needs the machine's /dev/fuse: backup_mount.rs"),
         ],
         names: &[
             ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].snapshot.name'"),
@@ -126,6 +128,7 @@ pub(crate) const PAGES: &[Page] = &[
         before: "truncate -s 64M disk.img; lunway disk create disk.vhdx --size 64M; \
                  qemu-img create -q -f qcow2 vm.qcow2 64M; qemu-img create -q -f vdi vm.vdi 64M",
         daemon: DISKS,
+        left_out: &[("nbd", "exports of QEMU: exports.rs")],
         ends: &[("vm.vdi", &[1]), READ_FAULTS, WRITE_FAULTS],
         ..PAGE
     },

@@ -26,6 +26,7 @@ const VALUES: &[(&str, Kind)] = &[
     ("OUT", Kind::Device),
     ("DEST", Kind::Place),
     ("FILE", Kind::Place),
+    ("FILE.vhdx", Kind::Place),
     ("CHILD", Kind::Place),
     ("OLD", Kind::Place),
     ("NEW", Kind::Place),
