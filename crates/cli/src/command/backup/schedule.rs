@@ -13,7 +13,7 @@ use crate::terminal;
 
 /// Show the backups that a daemon makes by the clock, and begin one now
 ///
-/// They are the [[backup]] tables of its configuration file.
+/// They are the `[[backup]]` tables of its configuration file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
