@@ -49,6 +49,7 @@ impl PointMount {
     /// As [`begin`](Self::begin), for other reasons.
     pub fn begin_if_possible(folder: Arc<dyn Folder>, holder: &Holder) -> Result<Option<Self>> {
         match Self::begin(folder, holder) {
+            Err(BackupError::Full { .. }) => Ok(None),
             Err(BackupError::Folder { source, .. }) if is_refused(source.kind()) => Ok(None),
             begun => begun.map(Some),
         }
@@ -118,10 +119,9 @@ impl MountedPoint {
     }
 }
 
-/// Returns `true` if this user may not write to the folder, or cannot as it is full.
+/// Returns `true` if this user may not write to the folder.
 fn is_refused(kind: io::ErrorKind) -> bool {
-    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(kind, PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+    matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Refuses a change of files that a mount may read. What mounts of processes that have ended left is removed. Blocks as

@@ -125,9 +125,15 @@ fn row(command: &str, place: &str) -> Option<usize> {
 
 /// The command with what it must have beside the option, so that it would write results within a moment.
 fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
-    let [saved, other] =
-        ["saved.html", "other.html"].map(|name| folder.join(name).to_str().unwrap().to_owned());
+    let [saved, other, points] =
+        ["saved.html", "other.html", "points"].map(|name| folder.join(name).to_str().unwrap().to_owned());
     let words: Vec<&str> = match command {
+        "backup report" => {
+            if fs::create_dir(&points).is_ok() {
+                succeed(lunway(&["backup", "run", "ram:1M", &points]));
+            }
+            vec!["backup", "report", &points]
+        }
         "bench" => vec!["bench", "ram:1M", "--rw", "read", "--size", "64K"],
         "compare" => vec![
             "compare", "ram:1M", "ram:1M", "--rw", "randread", "--size", "1M", "--pairs", "6", "--rounds",
