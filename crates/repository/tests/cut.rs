@@ -33,7 +33,7 @@ fn crashed(directory: &Directory, steps: usize, kind: u64, random: &mut Random) 
 /// Steps at which a recording is cut: all of them, or where there are many a part that another seed changes.
 fn cuts(directory: &Directory, seed: u64) -> impl Iterator<Item = usize> + use<> {
     let all = directory.steps();
-    let stride = (all / amount("LUNWAY_BACKUP_CUTS", 20) as usize).max(1);
+    let stride = (all / amount("LUNWAY_BACKUP_CUTS", 8) as usize).max(1);
     println!("{all} steps, each {stride}th");
     (0..=all).skip(seed as usize % stride).step_by(stride)
 }
