@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::manifest::Manifest;
 use crate::point_id::PointId;
 
 /// Kind of change: written or unmapped. Both are handled alike: what the source reports for the range counts.
@@ -57,21 +56,26 @@ pub enum Changed {
     },
 }
 
+impl Changed {
+    /// How the changes of an increment are known, as its manifest says.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Unknown { why } => format!("compared by hash: {why}"),
+            Self::Known { since, .. } => format!("changes since {since} are known"),
+        }
+    }
+}
+
 /// Moment that changes count from. Only if it is that of the newest point are they believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// The epoch that ended with a point: [`Manifest::epoch`].
+    /// The epoch that ended with a point: [`Manifest::epoch`](crate::Manifest::epoch).
     Epoch(String),
     /// The state that a point shows, by the word of its user.
     Point(PointId),
 }
 
 impl Since {
-    /// Returns `true` if it is the moment of this point.
-    pub(crate) fn is_moment_of(&self, manifest: &Manifest) -> bool {
-        self.is_moment(manifest.point, manifest.epoch.as_deref())
-    }
-
     /// Returns `true` if it is the moment of a point that ended with this epoch.
     pub fn is_moment(&self, point: PointId, ended: Option<&str>) -> bool {
         match self {

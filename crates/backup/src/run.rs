@@ -15,7 +15,6 @@ use std::time::Instant;
 use lunway_file::Workers;
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
-use crate::changed::Changed;
 use crate::draft::Draft;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
@@ -246,17 +245,7 @@ impl Run<'_> {
             return full(&format!("the file of point {} was written to after it was sealed", newest.point));
         }
         let history = catalogue.history(&**self.folder, newest.point)?;
-        let why = match &self.request.changed {
-            Changed::Unknown { why } => format!("compared by hash: {why}"),
-            Changed::Known { since, .. } if !since.is_moment_of(newest) => {
-                format!(
-                    "compared by hash: changes are known since {since}, which is not point {}",
-                    newest.point
-                )
-            }
-            Changed::Known { since, .. } => format!("changes since {since} are known"),
-        };
-        Ok(Decision { why, parent: Some(newest.clone()), history })
+        Ok(Decision { why: self.request.changed.why(), parent: Some(newest.clone()), history })
     }
 
     /// Tells whether any point below the new one has left something out.
@@ -388,18 +377,10 @@ impl Run<'_> {
     fn manifest(&self, draft: &Draft, counted: Counted) -> Manifest {
         let request = &self.request;
         let mut manifest = draft.manifest();
-        let why = match &request.changed {
-            // What was learnt since the decision.
-            Changed::Unknown { why } if manifest.kind == PointKind::Increment => {
-                format!("compared by hash: {why}")
-            }
-            // An earlier run, which began the point, may have known less.
-            Changed::Known { since, .. } if manifest.kind == PointKind::Increment => {
-                format!("changes since {since} are known")
-            }
-            _ => manifest.why.clone(),
-        };
-        manifest.why = why;
+        if manifest.kind == PointKind::Increment {
+            // By what was learnt since the decision; and an earlier run, which began the point, may have known less.
+            manifest.why = request.changed.why();
+        }
         manifest.source = request.source_name.clone();
         manifest.source_id = request.source.identity().content;
         manifest.epoch = request.epoch.clone();

@@ -243,11 +243,7 @@ impl Run<'_> {
         self.notes.extend(distrusted);
         let before = newest.as_ref().map_or(size, |newest| newest.virtual_bytes);
         let forced: Vec<_> = resized(before, size).into_iter().collect();
-        let why = match (&newest, &self.request.changed) {
-            (None, _) => why,
-            (Some(_), Changed::Unknown { why }) => format!("compared by hash: {why}"),
-            (Some(_), Changed::Known { since, .. }) => format!("changes since {since} are known"),
-        };
+        let why = if newest.is_some() { self.request.changed.why() } else { why };
         let mut load = Load {
             repository: self.repository,
             tree: Tree::of(&shipment),
