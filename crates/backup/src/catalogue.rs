@@ -263,8 +263,12 @@ impl Catalogue {
     ///
     /// As of [`open`](Self::open) and [`history`](Self::history).
     pub fn content(&self, folder: &dyn Folder, id: PointId) -> Result<Arc<dyn Content>> {
+        Ok(Arc::new(self.chain_content(folder, id)?))
+    }
+
+    pub(crate) fn chain_content(&self, folder: &dyn Folder, id: PointId) -> Result<ChainContent> {
         let (chain, history) = (self.open(folder, id)?, self.history(folder, id)?);
-        Ok(Arc::new(ChainContent { chain, history, point: id }))
+        Ok(ChainContent { chain, history, point: id })
     }
 
     /// Opens the VHDX files of a point for reading, its own first. Parents are those that the catalogue names, in this

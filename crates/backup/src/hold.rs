@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, read_small, write_whole};
 use crate::lease::Holder;
+use crate::presence::is_one;
 
 const NAME: &str = "hold-";
 /// Most bytes of a hold: two names and a path.
@@ -36,12 +37,6 @@ fn name(lasting: &str, host: &str, disk: &Path) -> String {
         hasher.update(part);
     }
     format!("{NAME}{}", &hasher.finalize().to_hex()[..16])
-}
-
-/// Tells whether a file is a hold.
-fn is_hold(name: &str) -> bool {
-    let id = name.strip_prefix(NAME).unwrap_or_default();
-    id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Says, durably, that a disk of this machine needs the points of a folder until [`release_points`]. Before they are
@@ -76,7 +71,7 @@ pub fn release_points(folder: &dyn Folder, disk: &Path, us: &Holder) -> Result<(
 ///
 /// [`BackupError::Held`].
 pub(crate) fn refuse_holds(folder: &dyn Folder, names: &[String], us: &Holder) -> Result<()> {
-    for name in names.iter().filter(|name| is_hold(name)) {
+    for name in names.iter().filter(|name| is_one(name, NAME)) {
         let hold = match read_small(folder, name, HOLD_MAX) {
             Ok(bytes) => serde_json::from_slice::<Hold>(&bytes).ok(),
             Err(BackupError::Folder { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,

@@ -20,7 +20,7 @@ pub struct Presence {
     beats: Option<JoinHandle<()>>,
 }
 
-/// Tells whether a file is a process's of this prefix.
+/// Tells whether a file has such a name: this prefix and an id.
 pub(crate) fn is_one(name: &str, prefix: &str) -> bool {
     let id = name.strip_prefix(prefix);
     id.is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
