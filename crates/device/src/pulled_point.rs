@@ -48,17 +48,18 @@ pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<Vhd
         return Ok(VhdxDevice::open(&file, read_only)?);
     }
     let folder = Arc::new(HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?);
-    if found.is_none() {
+    let mut made_on = found.flatten();
+    if made_on.is_none() {
         hold_points(&*folder, &file, &us)?;
         if let Err(error) = make(&folder, &name.point, &file) {
             // Nothing needs them.
             let _ = release_points(&*folder, &file, &us);
             return Err(error);
         }
+        made_on = locator(&file)?;
     }
     let catalogue = Catalogue::load(&*folder)?;
-    let made_on = locator(&file)?.and_then(|locator| catalogue.parent_of(&locator).cloned());
-    let Some(point) = made_on else {
+    let Some(point) = made_on.and_then(|locator| catalogue.parent_of(&locator).cloned()) else {
         let why = format!(
             "the point that it was begun from is not in {}: name the folder that holds it, or another file",
             folder.path().display()
