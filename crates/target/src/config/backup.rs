@@ -10,6 +10,8 @@ use lunway_schedule::{TimeOfDay, Weekday, When};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::target::{is_no, is_yes, yes};
+
 /// A logical unit of a target of this daemon, `TARGET/LUN`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -175,21 +177,6 @@ impl BackupConfig {
             ("yearly", self.keep_yearly),
         ]
     }
-}
-
-fn yes() -> bool {
-    true
-}
-
-// serde hands references to these.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_yes(value: &bool) -> bool {
-    *value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_no(value: &bool) -> bool {
-    !value
 }
 
 fn as_text<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -260,17 +260,17 @@ impl LunConfig {
     }
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
 // serde hands references to these.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_yes(value: &bool) -> bool {
+pub(super) fn is_yes(value: &bool) -> bool {
     *value
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_no(value: &bool) -> bool {
+pub(super) fn is_no(value: &bool) -> bool {
     !value
 }

@@ -1,5 +1,7 @@
 //! Distinction of a logical unit from those of the same name elsewhere.
 
+use std::path::Path;
+
 use lunway_block::spec::{DeviceSpec, IscsiUrlText};
 use sha2::{Digest, Sha256};
 
@@ -44,20 +46,12 @@ impl DaemonIdentity {
             DeviceSpec::File { path, .. }
             | DeviceSpec::Vhdx { path }
             | DeviceSpec::Image { path, .. }
-            | DeviceSpec::Paths { path } => {
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
-            }
+            | DeviceSpec::Paths { path } => place(path),
             DeviceSpec::Iscsi { url } => far_disk(url),
-            DeviceSpec::Point { name } if name.kept_in().is_some() => {
-                let path = name.kept_in().unwrap_or(&name.folder);
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-                path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
-            }
-            DeviceSpec::Point { name } => {
-                let folder = std::path::absolute(&name.folder).unwrap_or_else(|_| name.folder.clone());
-                format!("point {}@{}", folder.as_os_str().as_encoded_bytes().escape_ascii(), name.point)
-            }
+            DeviceSpec::Point { name } => match name.kept_in() {
+                Some(file) => place(file),
+                None => format!("point {}@{}", place(&name.folder), name.point),
+            },
             DeviceSpec::Rbd { name } => {
                 format!("rbd {}:{}", name.cluster.as_deref().unwrap_or("ceph"), name.image_path())
             }
@@ -66,6 +60,12 @@ impl DaemonIdentity {
         };
         format!("{}\n{store}", self.digest)
     }
+}
+
+/// A file or folder, wherever this process was started.
+fn place(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
 }
 
 /// Target and LUN of an address: how they are reached may change.
