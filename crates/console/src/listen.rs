@@ -93,17 +93,13 @@ pub(crate) fn bind(path: &Path) -> Result<UnixSocket, ListenError> {
     // A supervisor starts a daemon again as soon as it has killed it.
     let until = Instant::now() + ENDING_TIME * 4;
     let bound = loop {
-        match UnixSocket::bind(path) {
-            Err(BindError::Taken(path))
-                if RunningDaemon::killed_on(&path).is_some() && Instant::now() < until =>
-            {
-                thread::sleep(ENDING_TIME / 10);
-            }
+        let bound = UnixSocket::bind(path);
+        let Err(BindError::Taken(taken)) = &bound else { break bound };
+        match RunningDaemon::killed_on(taken) {
+            Some(_) if Instant::now() < until => thread::sleep(ENDING_TIME / 10),
+            Some(_) => break bound,
             // It may have ended between the two questions.
-            Err(BindError::Taken(path)) if RunningDaemon::killed_on(&path).is_none() => {
-                break UnixSocket::bind(&path);
-            }
-            bound => break bound,
+            None => break UnixSocket::bind(path),
         }
     };
     bound.map_err(|error| match error {
