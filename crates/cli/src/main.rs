@@ -60,6 +60,7 @@ mod served_file;
 mod supervisor;
 mod tail;
 mod terminal;
+mod this_program;
 
 use std::process::ExitCode;
 

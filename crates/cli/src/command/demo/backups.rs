@@ -1,8 +1,7 @@
 //! The third act: a disk is backed up while it is served, destroyed, and restored.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +16,9 @@ use lunway_target::{Config, LunConfig, Overrides};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{on_loopback, serve};
+use super::{noise, on_loopback, serve};
 use crate::failure::Failure;
+use crate::this_program::this_program;
 use crate::{device, terminal};
 
 const NAME: &str = "iqn.2026-11.io.lunway:demo-backup";
@@ -160,15 +160,8 @@ impl Stage {
         state: &mut u64,
     ) -> Result<(), Failure> {
         for at in range.step_by(step as usize) {
-            let mut buf = Buf::for_overwrite(len as usize);
-            for chunk in buf.chunks_exact_mut(8) {
-                // xorshift64: only has to be no pattern.
-                *state ^= *state << 13;
-                *state ^= *state >> 7;
-                *state ^= *state << 17;
-                chunk.copy_from_slice(&state.to_le_bytes());
-            }
-            disk.write(at, buf.freeze(), Durability::Volatile).await.context("cannot write to the disk")?;
+            let data = noise(len as usize, state);
+            disk.write(at, data, Durability::Volatile).await.context("cannot write to the disk")?;
         }
         disk.flush().await.context("cannot flush the disk")?;
         Ok(())
@@ -182,10 +175,8 @@ impl Stage {
 
     /// Runs a command of this program, as a person would, in the folder.
     async fn run(&self, words: &[&str]) -> Result<Value, Failure> {
-        // Not current_exe(): the file may have been replaced since this process was started from it.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("lunway").args(words).current_dir(self.folder.path()).stdin(Stdio::null());
-        command.env("RUST_LOG", "error").env_remove("LUNWAY_LOG_FORMAT");
+        let mut command = this_program(words);
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
         // It asks the daemon that this thread serves.
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.context("running a command")?.context("running a command")?;

@@ -14,7 +14,7 @@ use clap::Args;
 use lunway_bench::report;
 use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
 use lunway_block::size::HumanSize;
-use lunway_block::{BlockDevice, Buf, Durability};
+use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_copy::{Before, Skipped, Transfer};
 use lunway_device::{OpenOptions, Opened};
 use lunway_report::{Document, Fact, html};
@@ -287,20 +287,26 @@ fn indented(text: &str) -> String {
     lines.join("\n")
 }
 
+/// Random bytes, so many. `state` is not zero.
+fn noise(len: usize, state: &mut u64) -> SharedBuf {
+    let mut buf = Buf::for_overwrite(len);
+    for chunk in buf.chunks_exact_mut(8) {
+        // xorshift64: only has to be no pattern.
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        chunk.copy_from_slice(&state.to_le_bytes());
+    }
+    buf.freeze()
+}
+
 /// Random bytes at the start of each part; the rest stays zero.
 async fn fill(device: &dyn BlockDevice) -> Result<(), Failure> {
     let mut state = random_seed() | 1;
     let mut at = 0;
     while at < IMAGE_SIZE {
-        let mut buf = Buf::for_overwrite(DATA_IN_PART as usize);
-        for chunk in buf.chunks_exact_mut(8) {
-            // xorshift64: only has to be no pattern.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            chunk.copy_from_slice(&state.to_le_bytes());
-        }
-        device.write(at, buf.freeze(), Durability::Volatile).await.context("cannot make an image")?;
+        let data = noise(DATA_IN_PART as usize, &mut state);
+        device.write(at, data, Durability::Volatile).await.context("cannot make an image")?;
         at += PART;
     }
     Ok(())

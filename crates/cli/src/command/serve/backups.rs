@@ -1,6 +1,5 @@
 //! The commands of backups that the daemon begins by the clock.
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -9,22 +8,22 @@ use lunway_block::duration::ExactDuration;
 use lunway_console::{BackupCommands, MakeBackupCommands};
 use lunway_target::BackupConfig;
 
+use crate::this_program::this_program;
+
 /// Makes them of the configuration.
 pub(super) fn commands() -> MakeBackupCommands {
     Arc::new(|backup, socket| BackupCommands { run: run(backup, socket), prune: prune(backup) })
 }
 
-/// This program itself, as a process that ends with this one. Of what it says, only errors are of use.
-fn this_program(words: &[&str]) -> Command {
-    // Not current_exe(): the file may have been replaced since this process was started from it.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("lunway").args(words).args(["--json", "--begun-by", &std::process::id().to_string()]);
-    command.env("RUST_LOG", "error").env_remove("LUNWAY_LOG_FORMAT");
+/// A command that ends with this process.
+fn begun_by_this(words: &[&str]) -> Command {
+    let mut command = this_program(words);
+    command.args(["--json", "--begun-by", &std::process::id().to_string()]);
     command
 }
 
 fn run(backup: &BackupConfig, socket: &Path) -> Command {
-    let mut command = this_program(&["backup", "run"]);
+    let mut command = begun_by_this(&["backup", "run"]);
     command.arg("--socket").arg(socket);
     let deadline = backup.deadline.map(|time| ExactDuration(time).to_string());
     let options = [
@@ -54,7 +53,7 @@ fn prune(backup: &BackupConfig) -> Option<Command> {
     if rules.is_empty() {
         return None;
     }
-    let mut command = this_program(&["backup", "prune"]);
+    let mut command = begun_by_this(&["backup", "prune"]);
     command.args(rules).arg("--").arg(&backup.destination);
     Some(command)
 }
