@@ -11,6 +11,7 @@ use std::sync::Arc;
 use lunway_backup::{Catalogue, Folder, Lease, Outcome, PointId, Retention, Verification, prune, verify};
 use lunway_crash::Directory;
 use support::crashing::Crashing;
+use support::cuts::{crashed, cuts};
 use support::{How, MIB, Random, Source, amount, assert_same, back_up, guids, holder, restored};
 
 type Model = BTreeMap<PointId, Vec<u8>>;
@@ -51,34 +52,6 @@ fn run(directory: &Directory, source: &mut Source, state: Option<&str>, seed: u6
     let changed = source.unknown();
     let how = How { state: state.map(str::to_owned), ..How::new(changed, seed) };
     back_up(&folder(directory), &source.disk, source.epoch, how).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// What a crash behind so many steps leaves; an odd `kind` is a kill, an even one a power cut.
-fn crashed(directory: &Directory, steps: usize, kind: u64, random: &mut Random) -> Directory {
-    if kind % 2 == 1 {
-        return directory.after_kill(steps);
-    }
-    let choice = random.next();
-    let mut bits = Random::new(random.next());
-    // Everything, nothing, or any part of what was not durable.
-    let share = random.next() % 3;
-    directory.after_power_cut(
-        steps,
-        || match share {
-            0 => false,
-            1 => !bits.next().is_multiple_of(8),
-            _ => bits.next().is_multiple_of(2),
-        },
-        |states| (choice % states as u64) as usize,
-    )
-}
-
-/// Steps at which a recording is cut: all of them, or where there are many a part that another seed changes.
-fn cuts(directory: &Directory, seed: u64) -> impl Iterator<Item = usize> + use<> {
-    let all = directory.steps();
-    let stride = (all / amount("LUNWAY_BACKUP_CUTS", 20) as usize).max(1);
-    println!("{all} steps, each {stride}th");
-    (0..=all).skip(seed as usize % stride).step_by(stride)
 }
 
 fn each_cut_of_a_run(base: &Directory, model: &Model, source: &mut Source, state: Option<&str>) {

@@ -13,10 +13,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use daemon::{Daemon, lun};
+use daemon::{Daemon, command, lun};
 use initiator::Initiator;
 use serde_json::Value;
-use support::{IQN, PATIENCE, assert_same_bytes, finish, lunway, succeed};
+use support::{IQN, PATIENCE, assert_same_bytes, finish, succeed};
 
 const SIZE: u64 = 64 << 20;
 
@@ -30,13 +30,6 @@ fn folder() -> tempfile::TempDir {
     );
     fs::write(folder.path().join("lunway.toml"), text).unwrap();
     folder
-}
-
-fn command(folder: &Path, words: &[&str]) -> Command {
-    let mut command = lunway(words);
-    command.env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
-    command.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
-    command
 }
 
 /// WRITE (10) of 4 KiB.

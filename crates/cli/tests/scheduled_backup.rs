@@ -11,13 +11,12 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use daemon::{Daemon, refused};
+use daemon::{Daemon, command, refused};
 use initiator::Initiator;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{IQN, lunway, succeed};
+use support::{IQN, succeed};
 
 const SIZE: u64 = 32 << 20;
 
@@ -52,14 +51,6 @@ fn configure(folder: &Path, backups: &str) {
 
 fn backup(name: &str, destination: &str, keys: &str) -> String {
     format!("[[backup]]\nname = \"{name}\"\nsource = \"{IQN}/0\"\ndestination = \"{destination}\"\n{keys}\n")
-}
-
-/// `lunway WORDS` beside the daemon of a folder.
-fn command(folder: &Path, words: &[&str]) -> Command {
-    let mut command = lunway(words);
-    command.env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
-    command.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
-    command
 }
 
 fn schedule(folder: &Path, name: &str) -> Value {

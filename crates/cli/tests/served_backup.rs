@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use daemon::{Daemon, lun, refused};
+use daemon::{Daemon, command, lun, refused};
 use initiator::Initiator;
 use lunway_backup::{Epochs, HostFolder};
 use lunway_block::spec::NbdUri;
 use lunway_console::{Client, Endpoint, Method};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use support::{IQN, PATIENCE, Running, assert_same_bytes, finish, lunway, succeed};
+use support::{IQN, PATIENCE, Running, assert_same_bytes, finish, succeed};
 
 const SIZE: u64 = 256 << 20;
 /// What a write has.
@@ -52,14 +52,6 @@ fn folder() -> tempfile::TempDir {
     );
     fs::write(folder.path().join("lunway.toml"), text).unwrap();
     folder
-}
-
-/// `lunway WORDS` beside the daemon of a folder.
-fn command(folder: &Path, words: &[&str]) -> Command {
-    let mut command = lunway(words);
-    command.env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
-    command.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
-    command
 }
 
 /// The command with SIGQUIT as a terminal's programs have it: the tests may be a background job, which ignores it.

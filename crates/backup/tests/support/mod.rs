@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test takes a part of it")]
 
 pub(crate) mod crashing;
+pub(crate) mod cuts;
 pub(crate) mod failing;
 #[path = "../../../scsi/tests/model/random.rs"]
 pub(crate) mod random;
@@ -164,6 +165,29 @@ impl How<'static> {
     }
 }
 
+impl<'a> How<'a> {
+    /// The request of such a run.
+    pub(crate) fn request(self, source: &'a dyn BlockDevice, epoch: u64) -> Request<'a> {
+        Request {
+            source,
+            source_name: "disk".into(),
+            changed: self.changed,
+            skipped: self.skipped,
+            skipped_why: "free",
+            state: self.state,
+            epoch: Some(format!("epoch {epoch}")),
+            level: Level::Crash,
+            time: Some(1_700_000_000 + self.seed * 3600),
+            full: self.full,
+            rename_source: false,
+            bytes_per_second: self.bytes_per_second,
+            sample_bytes: 4 * MIB,
+            seed: self.seed,
+            is_cancelled: self.is_cancelled,
+        }
+    }
+}
+
 /// One run.
 pub(crate) fn back_up(
     folder: &Arc<dyn Folder>,
@@ -183,24 +207,8 @@ pub(crate) fn back_up_telling(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, BackupError> {
     let lease = Lease::take(&**folder, holder(how.seed), &|| false)?;
-    let request = Request {
-        source,
-        source_name: "disk".into(),
-        changed: how.changed,
-        skipped: how.skipped,
-        skipped_why: "free",
-        state: how.state,
-        epoch: Some(format!("epoch {epoch}")),
-        level: Level::Crash,
-        time: Some(1_700_000_000 + how.seed * 3600),
-        full: how.full,
-        rename_source: false,
-        bytes_per_second: how.bytes_per_second,
-        sample_bytes: 4 * MIB,
-        seed: how.seed,
-        is_cancelled: how.is_cancelled,
-    };
-    block_on(run(folder, &lease, &guids(how.seed ^ 0x5eed), request, progress))
+    let guids = guids(how.seed ^ 0x5eed);
+    block_on(run(folder, &lease, &guids, how.request(source, epoch), progress))
 }
 
 /// A restore onto a device.

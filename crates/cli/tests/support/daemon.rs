@@ -25,12 +25,17 @@ pub(crate) fn folder_of_vhdx(keys: &str) -> tempfile::TempDir {
     folder
 }
 
-/// `lunway lun VERB …` beside the daemon of a folder.
-pub(crate) fn lun(folder: &Path, verb: &str, arguments: &[&str]) -> Command {
-    let mut command = lunway(&["lun", verb]);
-    command.args(arguments).env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
+/// `lunway WORDS` beside the daemon of a folder.
+pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
+    let mut command = lunway(words);
+    command.env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
     command.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
     command
+}
+
+/// `lunway lun VERB …` beside it.
+pub(crate) fn lun(folder: &Path, verb: &str, arguments: &[&str]) -> Command {
+    command(folder, &[&["lun", verb], arguments].concat())
 }
 
 /// The one line in which a command refuses.

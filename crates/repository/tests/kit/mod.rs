@@ -10,8 +10,8 @@ use std::io;
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Content, Folder, Lease, Level, Lock, Open, PointId, Report, Request, Retention, Target,
-    Verification, restore_content,
+    BackupError, Content, Folder, Lease, Lock, Open, PointId, Report, Retention, Target, Verification,
+    restore_content,
 };
 use lunway_crash::Directory;
 use lunway_memory::RamDisk;
@@ -142,24 +142,9 @@ pub(crate) fn back_up(
 ) -> Result<RunOutcome, BackupError> {
     let folder = repository.places().begin_series(series).unwrap();
     let lease = Lease::take(&*folder, holder(how.seed), &|| false)?;
-    let request = Request {
-        source: &source.disk,
-        source_name: "disk".into(),
-        changed: how.changed,
-        skipped: how.skipped,
-        skipped_why: "free",
-        state: how.state,
-        epoch: Some(format!("epoch {}", source.epoch)),
-        level: Level::Crash,
-        time: Some(1_700_000_000 + how.seed * 3600),
-        full: how.full,
-        rename_source: false,
-        bytes_per_second: how.bytes_per_second,
-        sample_bytes: 4 * MIB,
-        seed: how.seed,
-        is_cancelled: how.is_cancelled,
-    };
-    block_on(run(repository, &folder, &lease, &guids(how.seed ^ 0x5eed), request, &mut |_| ()))
+    let guids = guids(how.seed ^ 0x5eed);
+    let request = how.request(&source.disk, source.epoch);
+    block_on(run(repository, &folder, &lease, &guids, request, &mut |_| ()))
 }
 
 /// A run that compares everything.
