@@ -1,9 +1,5 @@
 //! Another disk under the address of an open device, while its session lives: nothing is written to it.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +9,8 @@ use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, OpenDevice, Server};
 
-use support::quick;
-use support::scripted::{Act, Disk, NAME, SECTOR};
+use crate::support::quick;
+use crate::support::scripted::{Act, Disk, NAME, SECTOR};
 
 const WRITE: u8 = 0x8A;
 const INQUIRY: u8 = 0x12;

@@ -1,9 +1,5 @@
 //! Verified I/O through a network that cuts, delays, half-closes, freezes and refuses connections.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,9 +8,9 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, PathState};
 use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 
-use support::proxy::{self, Faults};
-use support::scripted::{Disk, NAME};
-use support::{model, quick};
+use crate::support::proxy::{self, Faults};
+use crate::support::scripted::{Disk, NAME};
+use crate::support::{model, quick};
 
 async fn behind_proxy(options: SessionOptions, query: &str) -> (Arc<Disk>, Arc<Faults>, Arc<IscsiDevice>) {
     let disk = Disk::new(8 * 256, 32);
@@ -77,7 +73,7 @@ async fn after_the_replacement_timeout_io_fails_at_once_until_the_target_is_back
     let (disk, faults, device) = behind_proxy(options, "").await;
     device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await.unwrap();
     faults.refused.store(true, Ordering::Relaxed);
-    disk.once(0x88, support::scripted::Act::ExecuteAndHangUp);
+    disk.once(0x88, crate::support::scripted::Act::ExecuteAndHangUp);
     let start = Instant::now();
     let sent = device.read(0, Buf::zeroed(512)).await.unwrap_err();
     assert_eq!(sent, BlockError::Timeout { millis: 300, fate: Fate::Unknown });

@@ -1,9 +1,5 @@
 //! What a process that was killed leaves: nothing that lands on what the next one writes.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,12 +7,15 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{InitiatorPorts, IscsiDevice, IscsiOpenError, IscsiUrl, SessionOptions};
 
-use support::line::Line;
-use support::scripted::{Act, Disk, NAME as SCRIPTED};
-use support::two_portals;
-use support::victim::{self, Victim};
+use crate::support::line::Line;
+use crate::support::scripted::{Act, Disk, NAME as SCRIPTED};
+use crate::support::two_portals;
+use crate::support::victim::{self, Victim};
 
 const NAME: &str = "iqn.2026-11.com.example:killed";
+
+/// The test that is the other process.
+const VICTIM: &str = "killed::victim_process";
 
 const SIZE: u64 = 1 << 20;
 
@@ -75,7 +74,7 @@ async fn what_a_killed_process_had_in_its_socket_is_never_sent() {
     let (_server, [first, second]) = two_portals::serve(NAME, SIZE, false).await;
     let line = Line::start_at([127, 0, 0, 81], first).await;
     let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let victim = Victim::start("victim_process", &address(line.address), theirs.path()).await;
+    let victim = Victim::start(VICTIM, &address(line.address), theirs.path()).await;
     line.swallow(true);
     victim.write().await.kill();
     let device = open(second, ours.path()).await;
@@ -94,7 +93,7 @@ async fn the_next_start_ends_the_session_of_a_killed_process_over_another_portal
     let (_server, [first, second]) = two_portals::serve(NAME, SIZE, false).await;
     let line = Line::start_at([127, 0, 0, 82], first).await;
     let records = tempfile::tempdir().unwrap();
-    let victim = Victim::start("victim_process", &address(line.address), records.path()).await;
+    let victim = Victim::start(VICTIM, &address(line.address), records.path()).await;
     let late = tokio::spawn(async move {
         line.cut_and_deliver_late(Duration::from_millis(1500), Duration::from_secs(3)).await;
         line
@@ -117,7 +116,7 @@ async fn where_the_portal_group_of_a_killed_process_cannot_be_reached_the_next_s
     let (_server, [first, second]) = two_portals::serve(NAME, SIZE, true).await;
     let line = Line::start_at([127, 0, 0, 83], first).await;
     let records = tempfile::tempdir().unwrap();
-    let victim = Victim::start("victim_process", &address(line.address), records.path()).await;
+    let victim = Victim::start(VICTIM, &address(line.address), records.path()).await;
     let late = tokio::spawn(async move {
         line.cut_and_deliver_late(Duration::from_millis(1000), Duration::from_secs(1)).await;
         line.refuse(true);
@@ -142,7 +141,7 @@ async fn where_the_portal_group_of_a_killed_process_cannot_be_reached_the_next_s
 async fn a_second_process_on_the_same_disk_ends_nobodys_session() {
     let (_server, [first, _]) = two_portals::serve(NAME, SIZE, false).await;
     let records = tempfile::tempdir().unwrap();
-    let _victim = Victim::start("victim_process", &address(first), records.path()).await;
+    let _victim = Victim::start(VICTIM, &address(first), records.path()).await;
     let devices = [open(first, records.path()).await, open(first, records.path()).await];
     for device in &devices {
         device.write(0, fill(3), Durability::Volatile).await.unwrap();
@@ -164,7 +163,7 @@ async fn every_session_of_killed_processes_is_ended_however_many_there_were() {
     let records = tempfile::tempdir().unwrap();
     let mut victims = Vec::new();
     for _ in 0..3 {
-        victims.push(Victim::start("victim_process", &address(line.address), records.path()).await);
+        victims.push(Victim::start(VICTIM, &address(line.address), records.path()).await);
     }
     let late = tokio::spawn(async move {
         line.cut_and_deliver_late(Duration::from_millis(3500), Duration::from_secs(3)).await;

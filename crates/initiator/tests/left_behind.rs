@@ -1,9 +1,5 @@
 //! What a lost session leaves behind: what its socket held at the loss never leaves it.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +11,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, oneshot};
 
-use support::recorder::{Recorder, is_lost};
-use support::scripted::{Disk, NAME, SECTOR};
+use crate::support::recorder::{Recorder, is_lost};
+use crate::support::scripted::{Disk, NAME, SECTOR};
 
 /// Of the far end's socket: so small that most of what is sent stays with the sender.
 const RECEIVE_BUFFER: usize = 8 << 10;

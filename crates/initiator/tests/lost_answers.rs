@@ -1,9 +1,5 @@
 //! Answers that get lost on a connection that lives, and answers that cannot be true.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,9 +7,9 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 
-use support::quick;
-use support::rejecting::{Rejecting, ask_beyond, good, read_with};
-use support::scripted::{Act, Disk, NAME};
+use crate::support::quick;
+use crate::support::rejecting::{Rejecting, ask_beyond, good, read_with};
+use crate::support::scripted::{Act, Disk, NAME};
 
 const TEST_UNIT_READY: u8 = 0x00;
 const READ: u8 = 0x88;

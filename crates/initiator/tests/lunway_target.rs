@@ -1,9 +1,5 @@
 //! Conversations with our own target, over sockets.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +13,8 @@ use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
 use tempfile::NamedTempFile;
 
-use support::recorder::Recorder;
-use support::{model, quick};
+use crate::support::recorder::Recorder;
+use crate::support::{model, quick};
 
 const NAME: &str = "iqn.2026-11.com.example:ram";
 const SECRET: &str = "a secret of ours";
@@ -305,7 +301,7 @@ async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk
     };
     server.change(edit, ChangeOptions::default()).await.unwrap();
     device.sever("for the test");
-    recorder.when("the next session", support::recorder::is_up(2)).await;
+    recorder.when("the next session", crate::support::recorder::is_up(2)).await;
     assert_eq!((device.geometry(), device.access()), (geometry, Some(AccessState::Standby)));
     device.close().await;
 }

@@ -1,9 +1,5 @@
 //! A device that is one of several ways to a disk: it fails fast, tells what happens, and has its lost sessions fenced.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,9 +10,9 @@ use lunway_initiator::{
     AccessState, Detours, IscsiDevice, IscsiUrl, IsidFamily, SessionEvent, SessionOptions, SharedObserver,
 };
 
-use support::line::Line;
-use support::recorder::{Recorder, is_lost, is_settled, is_up};
-use support::scripted::{Act, Disk, NAME, SECTOR};
+use crate::support::line::Line;
+use crate::support::recorder::{Recorder, is_lost, is_settled, is_up};
+use crate::support::scripted::{Act, Disk, NAME, SECTOR};
 
 const TEST_UNIT_READY: u8 = 0x00;
 const READ: u8 = 0x88;

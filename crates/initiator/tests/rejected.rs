@@ -1,18 +1,14 @@
 //! Commands that the target rejects (RFC 7143 §11.17).
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_initiator::{IscsiDevice, IscsiUrl, SessionOptions};
 
-use support::quick;
-use support::rejecting::Rejecting;
-use support::scripted::{Disk, NAME};
+use crate::support::quick;
+use crate::support::rejecting::Rejecting;
+use crate::support::scripted::{Disk, NAME};
 
 const WRITE: u8 = 0x8A;
 

@@ -1,9 +1,5 @@
 //! Conversations with a target that misbehaves on command.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,8 +8,8 @@ use futures_util::future::join_all;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, Permit, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiOpenError, IscsiUrl, SessionOptions, inspect};
 
-use support::scripted::{Act, Disk, NAME, SECTOR};
-use support::{Random, model, quick};
+use crate::support::scripted::{Act, Disk, NAME, SECTOR};
+use crate::support::{Random, model, quick};
 
 const TEST_UNIT_READY: u8 = 0x00;
 const INQUIRY: u8 = 0x12;

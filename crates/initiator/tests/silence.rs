@@ -1,18 +1,14 @@
 //! Silence, and whether it is death.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_initiator::{IscsiDevice, IscsiUrl, SessionEvent, SessionOptions};
 
-use support::line::Line;
-use support::recorder::{Recorder, is_lost, is_up};
-use support::scripted::{Act, Disk, NAME};
+use crate::support::line::Line;
+use crate::support::recorder::{Recorder, is_lost, is_up};
+use crate::support::scripted::{Act, Disk, NAME};
 
 const READ: u8 = 0x88;
 

@@ -1,9 +1,5 @@
 //! Conversations with tgt, a foreign target. Skipped where it is not installed or may not be started.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +9,7 @@ use lunway_initiator::{IscsiDevice, IscsiOpenError, IscsiUrl, discover, inspect}
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use tempfile::NamedTempFile;
 
-use support::{model, quick};
+use crate::support::{model, quick};
 
 const NAME: &str = "iqn.2026-11.com.example:tgt";
 const SIZE: u64 = 16 << 20;

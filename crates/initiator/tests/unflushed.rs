@@ -1,9 +1,5 @@
 //! Writes that a target has acknowledged and lost, written again over a single path.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,8 +7,8 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl};
 use lunway_retain::RetainingDevice;
 
-use support::scripted::{Act, Disk, NAME, SECTOR};
-use support::{model, quick};
+use crate::support::scripted::{Act, Disk, NAME, SECTOR};
+use crate::support::{model, quick};
 
 const TEST_UNIT_READY: u8 = 0x00;
 const READ: u8 = 0x88;

@@ -1,6 +1,6 @@
 //! What the conversations in this directory need: a target that does as it is told, a proxy that breaks connections, a
 //! model that remembers what a disk must hold.
-#![allow(dead_code, unreachable_pub, reason = "a module of several test programs, of which each uses a part")]
+#![allow(unreachable_pub, reason = "a module of a test program")]
 
 pub mod line;
 pub mod model;
