@@ -164,18 +164,20 @@ fn a_destination_that_is_not_there_is_said_and_is_used_when_it_is() {
     let folder = folder("");
     let folder = folder.path();
     let hook = format!("on_failure = 'echo \"$LUNWAY_BACKUP_ERROR\" >> {}/said'", folder.display());
-    configure(folder, &backup("db", "gone", &format!("every = \"1000h\"\n{hook}")));
+    configure(folder, &backup("db", "gone", &format!("every = \"1000h\"\nretry_after = \"2s\"\n{hook}")));
     let _daemon = Daemon::start(folder);
     until(|| !schedule(folder, "db")["last"].is_null());
     let of = schedule(folder, "db");
     let error = of["last"]["error"].as_str().unwrap();
     assert!(error.contains("gone") && error.contains("make the folder first"), "{error}");
-    assert_eq!(fs::read_to_string(folder.join("said")).unwrap().trim_end(), error);
+    until(|| folder.join("said").exists());
+    assert_eq!(fs::read_to_string(folder.join("said")).unwrap().lines().next().unwrap(), error);
     let shown = succeed(command(folder, &["backup", "schedule", "list"]));
     assert!(shown.contains(": failed\n") && shown.trim_end().ends_with(error), "{shown}");
+    // By itself: the next one is due in weeks.
     fs::create_dir(folder.join("gone")).unwrap();
-    succeed(command(folder, &["backup", "schedule", "run", "db"]));
     until(|| !schedule(folder, "db")["last_success"].is_null());
+    assert_eq!(schedule(folder, "db")["last"]["cause"], "failed");
     assert!(restored(folder, "gone") == fs::read(folder.join("disk.img")).unwrap());
     let unknown = refused(command(folder, &["backup", "schedule", "run", "dc"]));
     assert!(unknown.contains("no [[backup]] of the name dc"), "{unknown}");

@@ -35,6 +35,10 @@ pub struct Plan {
     /// Runs that were missed while the process did not run, or that ended with it, are made after its start: one for
     /// all.
     pub catch_up: bool,
+    /// How often a run that failed is made again before the next is due.
+    pub retries: u32,
+    /// How long after its end that is.
+    pub retry_after: Duration,
 }
 
 impl Plan {
@@ -62,6 +66,8 @@ pub enum Cause {
     Missed,
     /// The process ended before the run did.
     Interrupted,
+    /// The one before it has failed.
+    Failed,
     /// Somebody has asked for it.
     Asked,
 }
@@ -75,6 +81,9 @@ pub struct Record {
     pub begun_ms: Option<i64>,
     /// How often the run that has begun and not ended was begun; 0: it has ended.
     pub attempts: u32,
+    /// How often the last run was made again because it had failed, with the one that waits or is under way.
+    #[serde(default)]
+    pub retried: u32,
 }
 
 /// One thing that recurs: it is due, begins, and ends.
@@ -89,8 +98,10 @@ pub struct Job {
     /// When the last run began, by the steady clock and by the other.
     begun: Option<Moment>,
     waiting: Option<Waiting>,
-    is_running: bool,
+    /// Reason for the run under way.
+    running: Option<Cause>,
     attempts: u32,
+    retried: u32,
 }
 
 /// A run that has not begun.
@@ -99,6 +110,12 @@ struct Waiting {
     /// Not before this, by the steady clock.
     from_ms: i64,
     cause: Cause,
+}
+
+impl Waiting {
+    fn after(time: Duration, now: Moment, cause: Cause) -> Self {
+        Self { from_ms: now.steady_ms.saturating_add(millis(time)), cause }
+    }
 }
 
 fn millis(time: Duration) -> i64 {
@@ -110,7 +127,9 @@ impl Job {
     /// A job with what is on record of it; without that it is new.
     pub fn new(plan: Plan, record: Option<&Record>, now: Moment, zone: &TimeZone) -> Self {
         let covered_ms = record.map_or(now.wall_ms, |record| record.covered_ms);
-        let mut job = Self { plan, covered_ms, begun: None, waiting: None, is_running: false, attempts: 0 };
+        let retried = record.map_or(0, |record| record.retried);
+        let mut job =
+            Self { plan, covered_ms, begun: None, waiting: None, running: None, attempts: 0, retried };
         job.mind_clock(now);
         let begun = record.and_then(|record| record.begun_ms);
         // A clock that has gone back meanwhile: how long it is ago is not known, and the whole interval begins again.
@@ -125,13 +144,26 @@ impl Job {
                 job.attempts = *attempts;
                 Some(Cause::Interrupted)
             }
-            Some(_) => (job.plan.catch_up && job.is_due(now, zone)).then_some(Cause::Missed),
+            Some(_) if !job.plan.catch_up => None,
+            Some(_) if job.is_due(now, zone) => Some(Cause::Missed),
+            Some(Record { attempts: 0, retried: 1.., .. }) if retried <= job.plan.retries => {
+                Some(Cause::Failed)
+            }
+            Some(_) => None,
         };
-        if cause.is_none() {
-            job.forget_missed(now);
+        match cause {
+            Some(Cause::Missed) => job.retried = 0,
+            Some(_) => {}
+            None => {
+                job.forget_missed(now);
+                job.retried = 0;
+            }
         }
         let first = record.is_none() && matches!(job.plan.when, When::Every(_));
-        job.waiting = cause.or(first.then_some(Cause::Due)).map(|cause| job.waiting_from(now, cause));
+        job.waiting = cause.or(first.then_some(Cause::Due)).map(|cause| {
+            let after = if cause == Cause::Failed { job.plan.retry_after } else { job.plan.delay };
+            Waiting::after(after, now, cause)
+        });
         job
     }
 
@@ -143,10 +175,6 @@ impl Job {
             let into = now.steady_ms.saturating_sub(begun.steady_ms) % millis(*interval).max(1);
             begun.steady_ms = now.steady_ms - into;
         }
-    }
-
-    fn waiting_from(&self, now: Moment, cause: Cause) -> Waiting {
-        Waiting { from_ms: now.steady_ms.saturating_add(millis(self.plan.delay)), cause }
     }
 
     /// Another plan for the same job. Due times that it would have had until now are not made up for.
@@ -163,31 +191,36 @@ impl Job {
             covered_ms: self.covered_ms,
             begun_ms: self.begun.map(|begun| begun.wall_ms),
             attempts: self.attempts,
+            retried: self.retried,
         }
     }
 
     /// A run is under way.
     pub fn is_running(&self) -> bool {
-        self.is_running
+        self.running.is_some()
     }
 
     /// Somebody wants a run now. Returns `false` if one is under way.
     pub fn ask(&mut self, now: Moment) -> bool {
-        if !self.is_running {
-            self.waiting = Some(Waiting { from_ms: now.steady_ms, cause: Cause::Asked });
+        let is_idle = !self.is_running();
+        if is_idle {
+            self.waiting = Some(Waiting::after(Duration::ZERO, now, Cause::Asked));
         }
-        !self.is_running
+        is_idle
     }
 
     /// Takes note of the time. Returns a run that may begin, and since when by the steady clock it might.
     pub(crate) fn look(&mut self, now: Moment, zone: &TimeZone) -> Option<(i64, Cause)> {
         self.mind_clock(now);
-        if self.is_running {
+        if self.is_running() {
             return None;
         }
-        if self.waiting.is_none() {
+        let retries = self.waiting.is_some_and(|waiting| waiting.cause == Cause::Failed);
+        if self.waiting.is_none() || retries {
             if self.is_due(now, zone) {
-                self.waiting = Some(Waiting { from_ms: now.steady_ms, cause: Cause::Due });
+                // The one that would be made again is this one.
+                self.retried = 0;
+                self.waiting = Some(Waiting::after(Duration::ZERO, now, Cause::Due));
             } else {
                 self.covered_ms = self.covered_ms.max(now.wall_ms);
             }
@@ -224,27 +257,34 @@ impl Job {
 
     /// Milliseconds until the next run may begin; 0: it waits already. `None`: none is foreseen.
     pub fn next_in(&self, now: Moment, zone: &TimeZone) -> Option<i64> {
-        let left = match self.waiting {
-            Some(waiting) => Some(waiting.from_ms.saturating_sub(now.steady_ms)),
-            None => self.due_in(now, zone),
+        let waits = self.waiting.map(|waiting| waiting.from_ms.saturating_sub(now.steady_ms));
+        let due = match self.waiting {
+            None | Some(Waiting { cause: Cause::Failed, .. }) => self.due_in(now, zone),
+            Some(_) => None,
         };
-        left.map(|left| left.max(0))
+        waits.into_iter().chain(due).min().map(|left| left.max(0))
     }
 
     /// A run begins: all due times until now are its.
     pub fn begin(&mut self, now: Moment) {
         self.mind_clock(now);
-        let again = self.waiting.is_some_and(|waiting| waiting.cause == Cause::Interrupted);
-        self.attempts = if again { self.attempts + 1 } else { 1 };
+        let cause = self.waiting.take().map_or(Cause::Due, |waiting| waiting.cause);
+        self.attempts = if cause == Cause::Interrupted { self.attempts + 1 } else { 1 };
         self.covered_ms = self.covered_ms.max(now.wall_ms);
         self.begun = Some(now);
-        self.waiting = None;
-        self.is_running = true;
+        self.running = Some(cause);
     }
 
-    /// The run has ended, whatever came of it.
-    pub fn end(&mut self) {
+    /// The run has ended. One that failed is made again, but for one that somebody asked for and sees fail.
+    pub fn end(&mut self, has_failed: bool, now: Moment) {
         self.attempts = 0;
-        self.is_running = false;
+        let cause = self.running.take();
+        let again = has_failed
+            && self.retried < self.plan.retries
+            && (cause != Some(Cause::Asked) || self.retried > 0);
+        self.retried = if again { self.retried + 1 } else { 0 };
+        if again {
+            self.waiting = Some(Waiting::after(self.plan.retry_after, now, Cause::Failed));
+        }
     }
 }

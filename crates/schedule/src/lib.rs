@@ -12,7 +12,7 @@
 //!
 //! | part | is |
 //! |---|---|
-//! | [`When`], [`TimeOfDay`], [`Weekday`] | what people configure |
+//! | [`When`], [`TimeOfDay`], [`Weekday`], [`wall_clock`] | what people configure, and see |
 //! | [`Plan`], [`Job`], [`Record`], [`Cause`] | one thing that recurs, and what of it survives a restart |
 //! | [`Timetable`] | several, of which those that share something never run at once |
 
@@ -23,4 +23,4 @@ mod when;
 pub use jiff::tz::TimeZone;
 pub use job::{ATTEMPTS_MAX, CLOCK_BACK_MAX, Cause, Job, Moment, Plan, Record};
 pub use timetable::{Start, Timetable};
-pub use when::{TimeOfDay, TimeOfDayError, Weekday, When};
+pub use when::{TimeOfDay, TimeOfDayError, Weekday, When, wall_clock};

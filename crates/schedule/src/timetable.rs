@@ -112,9 +112,9 @@ impl Timetable {
     }
 
     /// A run has ended. Returns what is to be kept of it; `None`: nothing, as it is no longer wanted.
-    pub fn end(&mut self, name: &str) -> Option<Record> {
+    pub fn end(&mut self, name: &str, has_failed: bool, now: Moment) -> Option<Record> {
         let slot = self.jobs.get_mut(name)?;
-        slot.job.end();
+        slot.job.end(has_failed, now);
         if let Some(uses) = slot.uses_next.take() {
             slot.uses = uses;
         }

@@ -156,9 +156,24 @@ fn timestamp(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(millis.clamp(first, last)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// A moment as the clock on the wall shows it, with its distance from UTC: `2026-11-29 02:00:00 +01:00`.
+pub fn wall_clock(seconds: i64, zone: &TimeZone) -> String {
+    let moment = timestamp(seconds.saturating_mul(1000)).to_zoned(zone.clone());
+    moment.strftime("%F %T %:z").to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_is_shown_in_the_zone_and_at_the_ends_of_the_calendar() {
+        assert_eq!(wall_clock(1_773_100_800, &berlin()), "2026-03-10 01:00:00 +01:00");
+        assert_eq!(wall_clock(1_791_590_400, &berlin()), "2026-10-10 02:00:00 +02:00");
+        for seconds in [i64::MIN, i64::MAX] {
+            let _ = wall_clock(seconds, &berlin());
+        }
+    }
 
     fn berlin() -> TimeZone {
         TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()

@@ -67,7 +67,7 @@ fn plan(random: &mut Random) -> Plan {
         When::At { times, days }
     };
     let delay = Duration::from_secs(random.below(2) as u64 * random.below(5400) as u64);
-    Plan { when, delay, catch_up: !random.one_in(3) }
+    Plan { when, delay, catch_up: !random.one_in(3), retries: 0, retry_after: Duration::ZERO }
 }
 
 /// Due times of a plan, found by looking at the clock on the wall each minute.
@@ -156,7 +156,7 @@ fn each_due_time_has_one_run_or_all_that_passed_have_one_through_restarts_kills_
             }
             if let Some(running) = &mut table {
                 if ends.is_some_and(|end| end <= now) {
-                    record = running.end("job");
+                    record = running.end("job", false, at(now));
                     (ends, attempts) = (None, 0);
                 }
                 if let Some(start) = running.start(at(now), &zone) {
@@ -212,7 +212,7 @@ fn a_clock_that_jumps_by_years_makes_no_storm_and_no_silence() {
             true => When::Every(Duration::from_secs(86_400)),
             false => When::At { times: vec!["02:30".parse().unwrap()], days: vec![] },
         };
-        let plan = Plan { when, delay: Duration::ZERO, catch_up: true };
+        let plan = Plan { when, ..nightly() };
         let (mut offset, mut boot) = (0, BEGIN);
         let now_at = |at: i64, offset: i64, boot: i64| Moment { wall_ms: at + offset, steady_ms: at - boot };
         let new = |record: Option<&Record>, now: Moment| {
@@ -242,7 +242,7 @@ fn a_clock_that_jumps_by_years_makes_no_storm_and_no_silence() {
                 runs += 1;
                 last = now;
                 assert!(matches!(start.cause, Cause::Due | Cause::Missed), "{start:?}");
-                record = table.end("job").unwrap();
+                record = table.end("job", false, now_at(now, offset, boot)).unwrap();
             }
             // A day, a changed clock's hour, and the time by which small steps back are overlooked.
             let silence = now - last.max(calm_since);
@@ -255,7 +255,7 @@ fn a_clock_that_jumps_by_years_makes_no_storm_and_no_silence() {
 
 fn nightly() -> Plan {
     let when = When::At { times: vec!["02:00".parse().unwrap()], days: vec![] };
-    Plan { when, delay: Duration::ZERO, catch_up: true }
+    Plan { when, delay: Duration::ZERO, catch_up: true, retries: 0, retry_after: Duration::ZERO }
 }
 
 fn moment(wall_ms: i64, steady_ms: i64) -> Moment {
@@ -273,7 +273,7 @@ fn a_clock_put_back_by_an_hour_over_a_due_time_does_not_repeat_its_run() {
             let wall = BEGIN + HOUR + steady - if minute > 70 { back } else { 0 };
             if table.start(moment(wall, steady), &TimeZone::UTC).is_some() {
                 count += 1;
-                table.end("a");
+                table.end("a", false, moment(wall, steady));
             }
         }
         assert_eq!(count, runs, "back by {back}");
@@ -296,11 +296,11 @@ fn runs_that_share_something_take_turns_and_the_one_that_has_waited_longest_is_n
     assert_eq!(start(&mut table, 1).as_deref(), Some("a"));
     assert_eq!(start(&mut table, 1).as_deref(), Some("c"), "b shares a LUN with a");
     assert_eq!(start(&mut table, 1), None, "two at once");
-    table.end("c");
+    table.end("c", false, now);
     assert_eq!(start(&mut table, 2).as_deref(), Some("d"));
     assert_eq!(table.ask("a", moment(BEGIN + 3, 3)), Some(false), "under way");
     assert_eq!(table.ask("e", moment(BEGIN + 3, 3)), None);
-    table.end("a");
+    table.end("a", false, now);
     // A is asked for again, and b has waited longer.
     assert_eq!(table.ask("a", moment(BEGIN + 4, 4)), Some(true));
     assert_eq!(start(&mut table, 5).as_deref(), Some("b"));
@@ -309,11 +309,11 @@ fn runs_that_share_something_take_turns_and_the_one_that_has_waited_longest_is_n
     table.keep(&HashSet::from(["a"]));
     assert!(table.job("b").is_none());
     assert_eq!(start(&mut table, 6), None);
-    assert_eq!(table.end("b"), None);
+    assert_eq!(table.end("b", false, now), None);
     let begun = table.start(moment(BEGIN + 7, 7), &zone).unwrap();
     assert_eq!((begun.name.as_str(), begun.cause), ("a", Cause::Asked));
     assert_eq!(table.wake_in(moment(BEGIN + 8, 8), &zone), None);
-    table.end("a");
+    table.end("a", false, now);
     let left = table.wake_in(moment(BEGIN + 8, 8), &zone);
     assert_eq!(left, Some(Duration::from_millis(60_000 - 1)));
 }
@@ -332,9 +332,119 @@ fn another_plan_counts_from_now() {
     job.change(every(6), moment(BEGIN + 14 * HOUR, 2 * HOUR));
     assert_eq!(job.next_in(moment(BEGIN + 14 * HOUR, 2 * HOUR), &zone), Some(0));
     job.begin(moment(BEGIN + 14 * HOUR, 2 * HOUR));
-    job.end();
+    job.end(false, moment(BEGIN + 14 * HOUR, 2 * HOUR));
     job.change(every(2), moment(BEGIN + 15 * HOUR, 3 * HOUR));
     assert_eq!(job.next_in(moment(BEGIN + 15 * HOUR, 3 * HOUR), &zone), Some(HOUR));
+}
+
+/// Two runs after one that failed, each ten minutes after the end of that.
+fn retried() -> Plan {
+    Plan { retries: 2, retry_after: Duration::from_secs(600), ..nightly() }
+}
+
+#[test]
+fn a_run_that_fails_is_made_again_so_many_times_until_one_succeeds_or_the_next_is_due() {
+    for seed in 1..=seeds() {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let retries = random.below(4) as u32;
+        // Some of them so late that the next due time comes first.
+        let retry_after = [600, 3600, 12 * 3600][random.below(3) as usize];
+        let plan = Plan { retries, retry_after: Duration::from_secs(retry_after), ..nightly() };
+        let at = |now: i64| moment(now, now - BEGIN);
+        let new = |record: Option<&Record>, now: i64| {
+            let mut table = Timetable::new(1);
+            table.set("job", plan.clone(), vec![], record, at(now), &TimeZone::UTC);
+            table
+        };
+        let mut table = new(None, BEGIN);
+        let mut record = table.job("job").unwrap().record();
+        // Runs since the last due time that had one, when the last of them failed, and whether it was a long time ago.
+        let (mut made, mut failed_at, mut is_away) = (0, None::<i64>, 0);
+        for now in (BEGIN..(BEGIN + 60 * DAY)).step_by((5 * MINUTE) as usize) {
+            if is_away > 0 {
+                is_away -= 1;
+                if is_away == 0 {
+                    table = new(Some(&record), now);
+                    failed_at = failed_at.map(|_| now);
+                }
+                continue;
+            }
+            if random.one_in(600) {
+                is_away = 1 + random.below(60);
+            }
+            let foreseen = table.job("job").unwrap().next_in(at(now), &TimeZone::UTC).unwrap();
+            let Some(start) = table.start(at(now), &TimeZone::UTC) else {
+                assert!(foreseen > 0, "seed {seed}");
+                let owed = failed_at.filter(|_| made <= retries);
+                assert!(
+                    owed.is_none_or(|since| now - since < retry_after as i64 * 1000),
+                    "seed {seed}: forgotten"
+                );
+                continue;
+            };
+            assert_eq!(foreseen, 0, "seed {seed}");
+            match start.cause {
+                Cause::Failed => {
+                    let since = failed_at.unwrap_or_else(|| panic!("seed {seed}: nothing has failed"));
+                    assert_eq!(now - since, retry_after as i64 * 1000, "seed {seed}");
+                    made += 1;
+                    assert!(made <= 1 + retries, "seed {seed}: {made} runs");
+                }
+                Cause::Due | Cause::Missed => made = 1,
+                other => panic!("seed {seed}: {other:?}"),
+            }
+            let has_failed = !random.one_in(3);
+            failed_at = has_failed.then_some(now);
+            record = table.end("job", has_failed, at(now)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_run_that_somebody_asked_for_is_not_made_again() {
+    let zone = TimeZone::UTC;
+    let mut job = Job::new(retried(), None, moment(BEGIN + 3 * HOUR, 0), &zone);
+    let now = moment(BEGIN + 4 * HOUR, HOUR);
+    assert!(job.ask(now));
+    job.begin(now);
+    job.end(true, now);
+    assert_eq!(job.next_in(now, &zone), Some(22 * HOUR));
+}
+
+#[test]
+fn what_failed_is_made_again_after_a_restart_unless_runs_that_are_missed_are_not_made_up_for() {
+    let zone = TimeZone::UTC;
+    let mut job = Job::new(nightly(), None, moment(BEGIN, 0), &zone);
+    job.change(retried(), moment(BEGIN, 0));
+    let now = moment(BEGIN + 10 * HOUR, 10 * HOUR);
+    job.begin(now);
+    job.end(true, now);
+    let record = job.record();
+    let again = Job::new(retried(), Some(&record), moment(BEGIN + 11 * HOUR, 5), &zone);
+    assert_eq!(again.next_in(moment(BEGIN + 11 * HOUR, 5), &zone), Some(10 * MINUTE));
+    let never = Plan { catch_up: false, ..retried() };
+    let again = Job::new(never, Some(&record), moment(BEGIN + 11 * HOUR, 5), &zone);
+    assert_eq!(again.next_in(moment(BEGIN + 11 * HOUR, 5), &zone), Some(15 * HOUR));
+}
+
+#[test]
+fn a_run_made_again_that_takes_the_process_with_it_does_not_do_so_for_ever() {
+    let zone = TimeZone::UTC;
+    let mut job = Job::new(retried(), None, moment(BEGIN, 0), &zone);
+    job.begin(moment(BEGIN + 3 * HOUR, 3 * HOUR));
+    job.end(true, moment(BEGIN + 3 * HOUR, 3 * HOUR));
+    let (mut record, mut runs) = (job.record(), 0);
+    for minute in 0..22 * 60 {
+        let now = moment(BEGIN + 3 * HOUR + minute * MINUTE, 5);
+        let mut table = Timetable::new(1);
+        table.set("job", retried(), vec![], Some(&record), now, &zone);
+        let later = moment(now.wall_ms + 15 * MINUTE, 5 + 15 * MINUTE);
+        if let Some(start) = table.start(later, &zone) {
+            runs += 1;
+            record = start.record;
+        }
+    }
+    assert_eq!(runs, ATTEMPTS_MAX);
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl Keeper {
 
     fn ended(&mut self, name: &str, result: RunResult) {
         self.running.remove(name);
-        let Some(record) = self.timetable.end(name) else { return };
+        let Some(record) = self.timetable.end(name, result.error.is_some(), now()) else { return };
         let last_success = match &result.point {
             Some(_) => Some(result.begun.saturating_add(i64::try_from(result.took_ms / 1000).unwrap_or(0))),
             None => self.kept.get(name).and_then(|known| known.last_success),
@@ -264,7 +264,14 @@ fn plan(config: &Config, backup: &BackupConfig) -> Plan {
         .unwrap_or_else(lunway_machine::host_name);
     let delay =
         backup.jitter.map(|jitter| Plan::delay_within(jitter, &format!("{machine}\n{}", backup.name)));
-    Plan { when: backup.when(), delay: delay.unwrap_or_default(), catch_up: backup.catch_up }
+    let (retries, retry_after) = backup.retries();
+    Plan {
+        when: backup.when(),
+        delay: delay.unwrap_or_default(),
+        catch_up: backup.catch_up,
+        retries,
+        retry_after,
+    }
 }
 
 fn log(config: &BackupConfig, result: &RunResult) {

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn known(covered_ms: i64) -> Known {
-        let record = Record { covered_ms, begun_ms: Some(7), attempts: 1 };
+        let record = Record { covered_ms, begun_ms: Some(7), attempts: 1, retried: 0 };
         Known { record, last: Some(RunResult { took_ms: 5, ..RunResult::default() }), last_success: Some(3) }
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct RunResult {
     /// How long it took, milliseconds.
     pub(crate) took_ms: u64,
     /// Why it was made: `due`; `missed`, while the daemon did not run; `interrupted`, by the end of the daemon;
-    /// `asked`.
+    /// `failed`, the run before it; `asked`.
     #[schemars(with = "String")]
     pub(crate) cause: Option<Cause>,
     /// What went wrong, in a sentence; null: nothing.

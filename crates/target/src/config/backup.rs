@@ -56,6 +56,10 @@ impl fmt::Display for BackupSource {
     }
 }
 
+/// How often a run that failed is made again, by default, and how long after its end: what Veeam's jobs do.
+const RETRIES: u32 = 3;
+const RETRY_AFTER: Duration = Duration::from_secs(600);
+
 /// A backup that the daemon begins by the clock: `lunway backup run` as a process of its own.
 ///
 /// Its commands are run by `sh` as the daemon's user. So a `[[backup]]` comes from the configuration file alone, and
@@ -101,6 +105,19 @@ pub struct BackupConfig {
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     #[schemars(extend("default" = true))]
     pub catch_up: bool,
+    /// How often a run that failed is made again, unless the next one is due before that; one that was asked for
+    /// (`lunway backup schedule run`) is not. Without it: `3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// How long after the end of the one that failed. Without it: `10m`.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_text",
+        deserialize_with = "from_text"
+    )]
+    #[schemars(with = "Option<String>")]
+    pub retry_after: Option<Duration>,
     /// Points that no `keep_…` keeps are removed after each run (`lunway backup prune`). This one keeps so many of the
     /// newest. Without any `keep_…`: nothing is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,6 +181,11 @@ impl BackupConfig {
             Some(interval) => When::Every(interval),
             None => When::At { times: self.at.clone(), days: self.days.clone() },
         }
+    }
+
+    /// How often a run that failed is made again, and how long after its end.
+    pub fn retries(&self) -> (u32, Duration) {
+        (self.retries.unwrap_or(RETRIES), self.retry_after.unwrap_or(RETRY_AFTER))
     }
 
     /// What is kept: the keys' names without `keep_`, and how many.

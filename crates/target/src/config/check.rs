@@ -37,6 +37,8 @@ const BACKUP_NAME_MAX: usize = 64;
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Longest interval of backups: a leap year.
 const INTERVAL_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Most runs that are made again: with the shortest wait, as many as a day has minutes.
+const RETRIES_MAX: u32 = 1440;
 /// Most times of a day: one each quarter of an hour.
 const TIMES_MAX: usize = 96;
 
@@ -157,6 +159,12 @@ impl Config {
         }
         if let Some(deadline) = backup.deadline.filter(|time| !(FREEZE_MIN..=TIME_MAX).contains(time)) {
             return Err(self.wrong(&at("deadline"), &ExactDuration(deadline), "1s to 24h are possible"));
+        }
+        if let Some(wait) = backup.retry_after.filter(|time| !(INTERVAL_MIN..=TIME_MAX).contains(time)) {
+            return Err(self.wrong(&at("retry_after"), &ExactDuration(wait), "1s to 24h are possible"));
+        }
+        if let Some(retries) = backup.retries.filter(|retries| *retries > RETRIES_MAX) {
+            return Err(self.wrong(&at("retries"), &retries, format!("0 to {RETRIES_MAX} are possible")));
         }
         let of_freeze = [("thaw", backup.thaw.is_some()), ("freeze", backup.freeze.is_some())];
         if let [(missing, false), (given, true)] | [(given, true), (missing, false)] = of_freeze {

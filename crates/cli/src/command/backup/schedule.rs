@@ -1,10 +1,10 @@
 //! `lunway backup schedule`.
 
 use clap::{Args, Subcommand};
-use lunway_backup::Moment;
 use lunway_block::duration::HumanTime;
 use lunway_block::size::HumanSize;
 use lunway_console::{Method, path_part};
+use lunway_schedule::{TimeZone, wall_clock};
 use serde_json::Value;
 
 use crate::command::manage::{Daemon, rows, text};
@@ -86,7 +86,7 @@ fn table(answer: &Value) -> String {
 }
 
 fn moment(seconds: i64) -> String {
-    u64::try_from(seconds).map_or_else(|_| "-".to_owned(), |seconds| Moment(seconds).to_string())
+    wall_clock(seconds, &TimeZone::system())
 }
 
 /// The last run, or the one under way.
