@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
 use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, ImageFormat, IscsiUrlText};
 use lunway_block::{BlockDevice, BlockError};
@@ -138,7 +139,16 @@ impl Opened {
 ///
 /// An iSCSI session is carried by the runtime this is called on: with a `current_thread` runtime, the caller and the
 /// session share a thread, which saves the wake-up of another core for each I/O.
-pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, DeviceOpenError> {
+///
+/// Boxed, so that it is compiled here and not again in each crate that awaits it.
+pub fn open<'a>(
+    spec: &'a DeviceSpec,
+    options: &'a OpenOptions,
+) -> BoxFuture<'a, Result<Opened, DeviceOpenError>> {
+    Box::pin(open_now(spec, options))
+}
+
+async fn open_now(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, DeviceOpenError> {
     let mut decorators = Vec::new();
     let mut leaf = spec;
     while let Some(inner) = leaf.inner() {

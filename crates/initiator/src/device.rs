@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use lunway_block::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, ExtentKind, Geometry, Io,
     PathSample, Permit, ResizeCallback, SharedBuf, Zeroing,
@@ -61,7 +62,13 @@ pub struct IscsiDevice {
 
 impl IscsiDevice {
     /// Opens the logical unit that `url` names. The device lives as long as the runtime this is called on.
-    pub async fn open(url: IscsiUrl, options: SessionOptions) -> Result<Self, IscsiOpenError> {
+    ///
+    /// Boxed, so that it is compiled here and not again in each crate that awaits it.
+    pub fn open(url: IscsiUrl, options: SessionOptions) -> BoxFuture<'static, Result<Self, IscsiOpenError>> {
+        Box::pin(Self::open_now(url, options))
+    }
+
+    async fn open_now(url: IscsiUrl, options: SessionOptions) -> Result<Self, IscsiOpenError> {
         let options = options.with_timers_of(&url);
         let Some(target) = url.target.clone() else {
             return Err(IscsiOpenError::NoTarget { portal: url.portal() });

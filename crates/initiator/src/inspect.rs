@@ -1,5 +1,6 @@
 //! Everything a target and a logical unit tell about themselves.
 
+use futures_util::future::BoxFuture;
 use lunway_iscsi::login::LoggedIn;
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::mode::{self, ModeSense, PageControl};
@@ -67,7 +68,16 @@ pub struct UnitInspection {
 }
 
 /// Lists the targets of a portal in a discovery session.
-pub async fn discover(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<TargetRecord>, IscsiOpenError> {
+///
+/// Boxed, as [`IscsiDevice::open`](crate::IscsiDevice::open) is.
+pub fn discover<'a>(
+    url: &'a IscsiUrl,
+    options: &'a SessionOptions,
+) -> BoxFuture<'a, Result<Vec<TargetRecord>, IscsiOpenError>> {
+    Box::pin(discover_now(url, options))
+}
+
+async fn discover_now(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<TargetRecord>, IscsiOpenError> {
     let mut fresh =
         FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Discovery, None).await?;
     let which = url.target.clone().map_or(SendTargets::All, SendTargets::Named);
@@ -78,7 +88,16 @@ pub async fn discover(url: &IscsiUrl, options: &SessionOptions) -> Result<Vec<Ta
 
 /// Asks a target for its logical units, and the one that `url` names for all it tells. Looks only: nothing is written,
 /// no mode is changed.
-pub async fn inspect(url: &IscsiUrl, options: &SessionOptions) -> Result<Inspection, IscsiOpenError> {
+///
+/// Boxed, as [`IscsiDevice::open`](crate::IscsiDevice::open) is.
+pub fn inspect<'a>(
+    url: &'a IscsiUrl,
+    options: &'a SessionOptions,
+) -> BoxFuture<'a, Result<Inspection, IscsiOpenError>> {
+    Box::pin(inspect_now(url, options))
+}
+
+async fn inspect_now(url: &IscsiUrl, options: &SessionOptions) -> Result<Inspection, IscsiOpenError> {
     let options = &options.clone().with_timers_of(url);
     if url.target.is_none() {
         return Err(IscsiOpenError::NoTarget { portal: url.portal() });

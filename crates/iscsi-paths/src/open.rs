@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use lunway_block::{BlockDevice, BlockError, Io};
 use lunway_initiator::{
@@ -55,7 +56,16 @@ pub struct IscsiMultipath {
 impl IscsiMultipath {
     /// Opens the disk. Of `options`, our name and what a command may take are used, for each lane; the rest is as
     /// [`SessionOptions::fail_fast`] has it.
-    pub async fn open(url: &MultipathUrl, options: &SessionOptions) -> Result<Self, PathsOpenError> {
+    ///
+    /// Boxed, so that it is compiled here and not again in each crate that awaits it.
+    pub fn open<'a>(
+        url: &'a MultipathUrl,
+        options: &'a SessionOptions,
+    ) -> BoxFuture<'a, Result<Self, PathsOpenError>> {
+        Box::pin(Self::open_now(url, options))
+    }
+
+    async fn open_now(url: &MultipathUrl, options: &SessionOptions) -> Result<Self, PathsOpenError> {
         let trusted = options.cache_survives_power_on;
         let mut options = lane_options(options);
         let command_timeout = options.command_timeout;

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::BoxFuture;
 use lunway_block::Permit;
 use serde::Serialize;
 use tokio::task::JoinHandle;
@@ -199,12 +200,15 @@ impl Server {
     /// Files with secrets are read again, so that one that was replaced counts from the next login on.
     pub async fn change(
         &self,
-        edit: impl FnMut(&mut Config) -> Result<(), ChangeError>,
+        mut edit: impl FnMut(&mut Config) -> Result<(), ChangeError> + Send,
         options: ChangeOptions<'_>,
     ) -> Result<Changed, ChangeError> {
-        self.changer.change(edit, options).await
+        self.changer.change(&mut edit, options).await
     }
 }
+
+/// What edits a configuration.
+type Edit<'a> = dyn FnMut(&mut Config) -> Result<(), ChangeError> + Send + 'a;
 
 impl Changer {
     /// The logical units.
@@ -246,15 +250,23 @@ impl Changer {
         idle.iter().map(|(group, listen, why)| Warning::idle_portal(*group, listen, why)).collect()
     }
 
-    /// As [`Server::change`].
-    async fn change(
+    /// As [`Server::change`], compiled once for all that edit.
+    fn change<'a>(
+        &'a self,
+        edit: &'a mut Edit<'a>,
+        options: ChangeOptions<'a>,
+    ) -> BoxFuture<'a, Result<Changed, ChangeError>> {
+        Box::pin(self.change_now(edit, options))
+    }
+
+    async fn change_now(
         &self,
-        mut edit: impl FnMut(&mut Config) -> Result<(), ChangeError>,
+        edit: &mut Edit<'_>,
         options: ChangeOptions<'_>,
     ) -> Result<Changed, ChangeError> {
         let mut openings = Openings::default();
         let result = loop {
-            match self.attempt(&mut edit, &options, &mut openings).await {
+            match self.attempt(edit, &options, &mut openings).await {
                 Ok(Attempt::Needs(luns)) => {
                     if let Err(error) = self.open(luns, &mut openings).await {
                         break Err(error.into());
@@ -279,7 +291,7 @@ impl Changer {
     /// else.
     async fn attempt(
         &self,
-        edit: &mut impl FnMut(&mut Config) -> Result<(), ChangeError>,
+        edit: &mut Edit<'_>,
         options: &ChangeOptions<'_>,
         openings: &mut Openings,
     ) -> Result<Attempt, ChangeError> {

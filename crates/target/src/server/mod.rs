@@ -58,6 +58,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lunway_block::{BlockDevice, Compaction, MemoryBudget, Permit, SnapshotCommit};
 use lunway_filesystem::cut::Cut;
 use lunway_scsi::StateStore;
@@ -139,7 +140,13 @@ impl Server {
     pub const SHUTDOWN_TIME: Duration = stopping::SHUTDOWN_TIME;
 
     /// Binds all portals, opens all devices, and begins to serve.
-    pub async fn start(config: Config, open: OpenDevice) -> Result<Self, StartError> {
+    ///
+    /// Boxed, as all that is long here, so that it is compiled here and not again in each crate that awaits it.
+    pub fn start(config: Config, open: OpenDevice) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::start_now(config, open))
+    }
+
+    async fn start_now(config: Config, open: OpenDevice) -> Result<Self, StartError> {
         Self::begin(
             config,
             open,
@@ -161,11 +168,14 @@ impl Server {
 
     /// Binds all portals, and begins to serve the logical units whose devices can be opened. One whose device cannot be
     /// opened, or hangs, is offline: a [`Warning`] says why, and it is served as soon as its device can be opened.
-    pub async fn start_what_can_be_opened(config: Config, open: OpenDevice) -> Result<Self, StartError> {
+    pub fn start_what_can_be_opened(
+        config: Config,
+        open: OpenDevice,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
         let offline = Arc::<Offline>::default();
         let opening = Arc::clone(&offline);
-        Self::begin(config, open, async move |config, maker| opening.open_all(config, maker).await, offline)
-            .await
+        let open_all = async move |config: &Config, maker: &Maker| opening.open_all(config, maker).await;
+        Box::pin(Self::begin(config, open, open_all, offline))
     }
 
     async fn begin(
@@ -544,7 +554,11 @@ impl Server {
     /// closes what is left; then every device, at the same time as the others, ends its commands, is flushed and
     /// closed. Those that have not done so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the
     /// error.
-    pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
+    pub fn shutdown(self, grace: Duration) -> BoxFuture<'static, Result<(), ShutdownError>> {
+        Box::pin(self.shut_down(grace))
+    }
+
+    async fn shut_down(mut self, grace: Duration) -> Result<(), ShutdownError> {
         self.registrar = None;
         self.changer.offline.end();
         self.changer.listeners.stop();

@@ -135,7 +135,7 @@ fn a_session_does_not_lose_a_logical_unit_that_it_may_not_see() {
 }
 
 /// What a change would mean, and everything stays as it is.
-fn tried(daemon: &Daemon, mut edit: impl FnMut(&mut Config)) -> Vec<String> {
+fn tried(daemon: &Daemon, mut edit: impl FnMut(&mut Config) + Send) -> Vec<String> {
     let edit = |config: &mut Config| {
         edit(config);
         Ok(())

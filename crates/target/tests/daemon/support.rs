@@ -189,7 +189,10 @@ impl Daemon {
     }
 
     /// The same, to be waited for on the daemon's runtime, beside others.
-    pub(crate) async fn changing(&self, mut edit: impl FnMut(&mut Config)) -> Result<Changed, ChangeError> {
+    pub(crate) async fn changing(
+        &self,
+        mut edit: impl FnMut(&mut Config) + Send,
+    ) -> Result<Changed, ChangeError> {
         let edit = |config: &mut Config| {
             edit(config);
             Ok(())
