@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cells::{CELL, Cells};
 use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, SegmentSource, Stop, WritePlan};
 use crate::error::{DiskError, VhdxOpenError};
 use crate::format::GuidSource;
 use crate::open::VhdxOpenOptions;
+use crate::runs::{CELL, CellRuns, Place, Run, Runs};
 use crate::storage::{Storage, open_as_parent, open_file};
 use crate::transition::DiscardMode;
 
@@ -34,7 +34,8 @@ pub struct Chain<S> {
     disks: Vec<Disk<S>>,
     /// The files, where they were opened by name.
     paths: Vec<PathBuf>,
-    cells: Cells,
+    /// Of the disks from [`settled`](Self::settled) on.
+    runs: Runs,
 }
 
 /// A piece of the extent map.
@@ -144,7 +145,7 @@ impl<S: Storage> Chain<S> {
         }
         match disks.is_empty() {
             true => Err(VhdxOpenError::Chain("has no file".into())),
-            false => Ok(Self { cells: Cells::new(disks.len()), disks, paths: Vec::new() }),
+            false => Ok(Self { runs: Runs::default(), disks, paths: Vec::new() }),
         }
     }
 
@@ -368,6 +369,12 @@ impl<S: Storage> Chain<S> {
         Ok(())
     }
 
+    /// The first disk of those that do not change while the chain is open: the second one, or the first one where it is
+    /// only read.
+    fn settled(&self) -> usize {
+        usize::from(!self.disks[0].is_read_only())
+    }
+
     /// Fills `buf` with what a disk and those below it have; `false` only without waiting.
     fn read_level(
         &self,
@@ -376,6 +383,9 @@ impl<S: Storage> Chain<S> {
         buf: &mut [u8],
         patience: Patience,
     ) -> Result<bool, DiskError> {
+        if level == self.settled() {
+            return self.read_settled(offset, buf, patience);
+        }
         let disk = self.disks.get(level).ok_or(DiskError::NoParent(offset))?;
         // A parent may be smaller than its child: behind its end there is nothing.
         let there = disk.parameters().disk_size.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -393,13 +403,10 @@ impl<S: Storage> Chain<S> {
         let mut at = 0;
         for segment in plan.segments() {
             let piece = &mut buf[at..at + segment.len as usize];
-            let read = match (segment.source, patience) {
-                (SegmentSource::File(from), Patience::Waits) => {
-                    read_file(disk, from, offset + at as u64, piece).map(|()| true)
-                }
-                (SegmentSource::File(from), Patience::None) => Ok(disk.storage.read_now(from, piece)),
-                (SegmentSource::Parent, _) => self.read_below(level, offset + at as u64, piece, patience),
-                (SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten, _) => {
+            let read = match segment.source {
+                SegmentSource::File(from) => patience.read(disk, from, offset + at as u64, piece),
+                SegmentSource::Parent => self.read_level(level + 1, offset + at as u64, piece, patience),
+                SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
                     piece.fill(0);
                     Ok(true)
                 }
@@ -415,47 +422,81 @@ impl<S: Storage> Chain<S> {
         result
     }
 
-    /// Fills `buf` with what the disks below one have; those that have nothing there are not asked.
-    fn read_below(
+    /// Fills `buf` with what the disks have that do not change: each piece is read where it lies, and no disk is asked
+    /// again.
+    fn read_settled(
         &self,
-        level: usize,
         mut offset: u64,
         mut buf: &mut [u8],
         patience: Patience,
     ) -> Result<bool, DiskError> {
+        // A cell behind the end would never be known.
+        self.disks[0].check_range(offset, buf.len() as u64)?;
+        let mut result = Ok(true);
         while !buf.is_empty() {
-            let len = (CELL - offset % CELL).min(buf.len() as u64) as usize;
-            let (piece, rest) = buf.split_at_mut(len);
-            let Some(next) = self.next_level(level, offset, patience)? else { return Ok(false) };
-            if !self.read_level(next, offset, piece, patience)? {
-                return Ok(false);
+            let Some((place, len)) = self.runs.find(offset) else {
+                if !self.learn(offset / CELL, patience).map_err(|error| error.at(offset))? {
+                    return Ok(false);
+                }
+                continue;
+            };
+            let (piece, rest) = buf.split_at_mut(len.min(buf.len() as u64) as usize);
+            let read = match place {
+                Place::File(level, from) => patience.read(&self.disks[level], from, offset, piece),
+                Place::Zeroes => {
+                    piece.fill(0);
+                    Ok(true)
+                }
+                Place::Base => Err(DiskError::NoParent(offset)),
+            };
+            // All that can be read is, and the first error counts.
+            result = result.and_then(|before| read.map(|now| before && now));
+            if patience == Patience::None && !matches!(result, Ok(true)) {
+                break;
             }
-            (offset, buf) = (offset + len as u64, rest);
+            (offset, buf) = (offset + piece.len() as u64, rest);
         }
-        Ok(true)
+        result
     }
 
-    /// The first disk below one that has anything of the cell at `offset`, or the last one; `None`: that is not known
+    /// Asks the disks that do not change for a cell, from above, until each byte is known. `false`: that is not known
     /// without waiting.
-    fn next_level(&self, level: usize, offset: u64, patience: Patience) -> Result<Option<usize>, DiskError> {
-        let last = self.disks.len() - 1;
-        if level + 1 >= last {
-            return Ok(Some(level + 1));
-        }
-        let cell = offset / CELL;
-        if let Some(next) = self.cells.next(cell, level) {
-            return Ok(Some(next.unwrap_or(last)));
-        }
-        let mut having = Vec::new();
-        for (parent, disk) in self.disks.iter().enumerate().take(last).skip(1) {
-            match patience.has_any(disk, cell * CELL)? {
-                Some(true) => having.push(parent),
-                Some(false) => {}
-                None => return Ok(None),
+    fn learn(&self, cell: u64, patience: Patience) -> Result<bool, DiskError> {
+        let start = cell * CELL;
+        let len = CELL.min(self.size().saturating_sub(start));
+        let (mut runs, mut found, mut plan) = (CellRuns::new(len), Vec::new(), ReadPlan::default());
+        for (level, disk) in self.disks.iter().enumerate().skip(self.settled()) {
+            if !runs.is_open() {
+                break;
             }
+            // A parent may be smaller than its child: behind its end there is nothing.
+            let there = disk.parameters().disk_size.saturating_sub(start).min(len);
+            found.clear();
+            let mut at = 0;
+            if there > 0 {
+                if !patience.resolved(disk, || disk.resolve_read(start, there, &mut plan))? {
+                    return Ok(false);
+                }
+                for segment in plan.segments() {
+                    let place = match segment.source {
+                        SegmentSource::File(from) => Place::File(level, from),
+                        SegmentSource::Parent => Place::Base,
+                        SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
+                            Place::Zeroes
+                        }
+                    };
+                    Run::new(at, segment.len, place).push_onto(&mut found);
+                    at += segment.len;
+                }
+                disk.end_read(&mut plan);
+            }
+            if at < len {
+                Run::new(at, len - at, Place::Zeroes).push_onto(&mut found);
+            }
+            runs.asked(&found);
         }
-        self.cells.learn(cell, &having);
-        Ok(Some(having.into_iter().find(|parent| *parent > level).unwrap_or(last)))
+        self.runs.learn(cell, runs);
+        Ok(true)
     }
 
     fn map_level(
@@ -576,19 +617,18 @@ impl Patience {
         }
     }
 
-    /// Returns `true` if a parent has anything of the cell that begins at `start`, or ends there: what its children
-    /// have behind its end is zeroes. `None`: not known without waiting.
-    fn has_any<S: Storage>(self, parent: &Disk<S>, start: u64) -> Result<Option<bool>, DiskError> {
-        if start + CELL > parent.parameters().disk_size {
-            return Ok(Some(true));
+    /// Fills a piece of what lies at `offset` of a disk from its file; `false`: not without waiting.
+    fn read<S: Storage>(
+        self,
+        disk: &Disk<S>,
+        from: u64,
+        offset: u64,
+        piece: &mut [u8],
+    ) -> Result<bool, DiskError> {
+        match self {
+            Self::Waits => read_file(disk, from, offset, piece).map(|()| true),
+            Self::None => Ok(disk.storage.read_now(from, piece)),
         }
-        let mut plan = ReadPlan::default();
-        if !self.resolved(parent, || parent.resolve_read(start, CELL, &mut plan))? {
-            return Ok(None);
-        }
-        let has = plan.segments().iter().any(|segment| segment.source != SegmentSource::Parent);
-        parent.end_read(&mut plan);
-        Ok(Some(has))
     }
 }
 

@@ -51,12 +51,11 @@
 //! | [`BeforeRepair`] | what a repair changes, as it was; whose change a file has had since |
 //! | `edit` | a closed file's size, blocks or parent changed, in one transaction |
 //! | [`Chain`] | a disk with its parents: blocking, and reads that wait for nothing |
-//! | `cells` | which parents have anything at a place |
+//! | `runs` | where the bytes lie of a chain's files that do not change |
 //! | [`crash`] | the crash kit (`lunway_crash`) as a [`Storage`] |
 
 mod before_repair;
 mod bitmap;
-mod cells;
 mod chain;
 pub mod check;
 pub mod crash;
@@ -77,6 +76,7 @@ pub mod pack;
 mod pages;
 mod pins;
 mod region;
+mod runs;
 mod scan;
 mod space;
 mod storage;

@@ -13,7 +13,7 @@ use lunway_multipath::{
 use lunway_snapshot::SnapshotLayer;
 use lunway_track::{Backing, Identify, Tracked, Tuning};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, DiskKind, create};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenOptions, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 use crate::counted;
@@ -28,6 +28,8 @@ pub(crate) const PATHS: &[(&str, CarryOut)] = &[
     ("layers of a tracked LUN, write of 4 KiB to what has changed before", tracked_write),
     ("raw file, read of 4 KiB from the page cache", raw_read),
     ("VHDX file, read of 4 KiB from the page cache", vhdx_read),
+    ("chain of 64 VHDX files, read of 4 KiB from the page cache", chain_read),
+    ("the same, written to", written_chain_read),
     ("scheduler of two lanes, read of 4 KiB", scheduled),
 ];
 
@@ -113,6 +115,46 @@ fn vhdx_read(operations: u32) {
     let device = VhdxDevice::open(&path, false).unwrap();
     fill(&device);
     reads(&device, operations);
+}
+
+/// A chain of 64 files, each with a 64th of all blocks of 4 KiB; the last one is open for writing or not.
+fn deep_reads(operations: u32, read_only: bool) {
+    const FILES: u64 = 64;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |number: u64| folder.path().join(format!("{number}.vhdx"));
+    for number in 0..FILES {
+        let file = File::options().read(true).write(true).create_new(true).open(path(number)).unwrap();
+        let parent = (number > 0).then(|| {
+            let parent = File::open(path(number - 1)).unwrap();
+            Disk::open(parent, &VhdxOpenOptions::read_only(), random_guids().unwrap()).unwrap()
+        });
+        let options = match &parent {
+            None => CreateOptions::new(DiskKind::Dynamic, SIZE, Guid::from_digits(5)),
+            Some(parent) => CreateOptions::child_of(parent, &format!("./{}.vhdx", number - 1)),
+        };
+        create(&file, &options, random_guids().unwrap().as_mut()).unwrap();
+        let disk = Disk::open(file, &VhdxOpenOptions::writable(), random_guids().unwrap()).unwrap();
+        // No write of whole sectors asks a parent.
+        let leaf = Chain::upper(vec![disk]).unwrap();
+        for offset in (number * BLOCK..SIZE).step_by((FILES * BLOCK) as usize) {
+            leaf.write_at(offset, &[7; BLOCK as usize]).unwrap();
+        }
+        leaf.close().unwrap();
+    }
+    let device = VhdxDevice::open(&path(FILES - 1), read_only).unwrap();
+    // What is not known yet is looked up by a thread.
+    for offset in (0..SIZE).step_by(1 << 20) {
+        soon(device.read(offset, Buf::for_overwrite(1 << 20))).unwrap();
+    }
+    reads(&device, operations);
+}
+
+fn chain_read(operations: u32) {
+    deep_reads(operations, true);
+}
+
+fn written_chain_read(operations: u32) {
+    deep_reads(operations, false);
 }
 
 /// Puts data where reads will look for it.
