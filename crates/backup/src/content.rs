@@ -32,8 +32,8 @@ pub trait Content: Send + Sync + 'static {
     /// The leaf that these bytes are.
     fn leaf_of(&self, bytes: &[u8]) -> Leaf;
 
-    /// Reads neighbouring leaves, none of which is zeroes, and compares them with `states`, which is what
-    /// [`unit`](Self::unit) says. `data` has their bytes' length.
+    /// Reads neighbouring leaves, and compares them with `states`, which is what [`unit`](Self::unit) says; of those
+    /// that are zeroes a chain reads and compares the bytes as well. `data` has their bytes' length.
     ///
     /// # Errors
     ///

@@ -62,12 +62,20 @@ impl PointMount {
 
     /// Makes that file, a differencing disk on a point: its name.
     fn make_throwaway(&self, point: &Manifest, guids: &Guids) -> Result<String> {
-        let name = self.throwaway();
         let base = open_disk(&*self.folder, point)?;
+        self.take_writes(&CreateOptions::child_of(&base, &format!("./{}", point.disk_name())), guids)
+    }
+
+    /// Makes the file that takes the writes of this mount, a differencing disk on what these options say: its name.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be made.
+    pub fn take_writes(&self, options: &CreateOptions, guids: &Guids) -> Result<String> {
+        let name = self.throwaway();
         let making = || BackupError::folder("making", &self.folder.show(&name));
         let file = self.folder.create(&name).map_err(making())?;
-        let options = CreateOptions::child_of(&base, &format!("./{}", point.disk_name()));
-        create(&file, &options, guids().as_mut()).map_err(|source| match source {
+        create(&file, options, guids().as_mut()).map_err(|source| match source {
             lunway_vhdx::CreateError::Storage(error) => making()(error),
             source => BackupError::Create { name: self.folder.show(&name), source },
         })?;

@@ -1,9 +1,11 @@
 //! A point that is read where it lies, and proven as it is read: each leaf is compared with its hash.
 
+use std::sync::Arc;
+
 use lunway_vhdx::Locator;
 
 use crate::catalogue::Catalogue;
-use crate::content::{ChainContent, Content};
+use crate::content::Content;
 use crate::error::Result;
 use crate::folder::Folder;
 use crate::leaf::{LEAF, Leaf, UNIT};
@@ -11,16 +13,21 @@ use crate::manifest::Manifest;
 use crate::point_id::PointId;
 
 /// A point, open for reading.
-pub struct PointReader(ChainContent);
+pub struct PointReader(Arc<dyn Content>);
 
 impl PointReader {
-    /// Opens a point. Blocks.
+    /// Of a point of any kind of destination.
+    pub fn of(content: Arc<dyn Content>) -> Self {
+        Self(content)
+    }
+
+    /// Opens a point of a chain. Blocks.
     ///
     /// # Errors
     ///
     /// Where a file is missing, damaged, or was written to.
     pub fn open(folder: &dyn Folder, catalogue: &Catalogue, point: PointId) -> Result<Self> {
-        catalogue.chain_content(folder, point).map(Self)
+        catalogue.content(folder, point).map(Self)
     }
 
     /// The first place at `offset` or behind it where the point may have data. Blocks.

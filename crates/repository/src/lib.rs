@@ -25,9 +25,11 @@
 //! | part | is |
 //! |---|---|
 //! | [`Places`], [`Repository`], [`Marker`] | where it lies, what it is |
+//! | [`locate`], [`Series`] | paths of this host, key files |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point` | the formats |
-//! | `index`, `reader`, `content` | where entries lie; reading them; a point's disk |
+//! | `index`, `merge` | where entries lie; few segments of many |
+//! | `reader`, `content` | reading entries; a point's disk |
 //! | [`run()`], `ship`, `packer` | one run |
 //! | [`verify()`], `walk`, `damage`, `frames` | what is needed, what is damaged, what is mended |
 //! | [`prune()`], `dying` | retention, and freeing room |
@@ -41,10 +43,12 @@ mod content;
 mod damage;
 mod dying;
 mod frames;
+mod host;
 mod index;
 mod keys;
 mod marker;
 mod memory;
+mod merge;
 mod pack;
 mod packer;
 mod places;
@@ -62,6 +66,7 @@ mod walk;
 
 pub use codec::{Codec, ENTRY_MAX, Encoded, Id, MasterKey};
 pub use content::PointContent;
+pub use host::{Located, Series, locate, open_repository, read_identity};
 pub use keys::{Identity, Recipient, WrappedKey};
 pub use marker::{FORMAT, Marker};
 pub use pack::{FormatError, Location, PACK_TARGET, PackBuilder, read_directory};

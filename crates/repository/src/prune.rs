@@ -10,7 +10,8 @@
 //!   7  sweep     packs, then the list
 //! ```
 //!
-//! A run that began before step 4 may have made a point since step 2: then it is marked again.
+//! While another process writes, or reads a point, it ends behind step 1. A run that began before step 4 may have made
+//! a point since step 2: then it is marked again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -97,6 +98,11 @@ pub fn prune(
         Err(BackupError::InUse { holder }) => {
             Ok(Pruned { removed, deferred: Some(holder), ..Pruned::default() })
         }
+        // From a point of another series: packs are all series'.
+        Err(BackupError::Held { disk, host, .. }) => {
+            let holder = format!("{disk} on {host}, which is still being completed from a point");
+            Ok(Pruned { removed, deferred: Some(holder), ..Pruned::default() })
+        }
         Err(error) => Err(error),
     }
 }
@@ -138,10 +144,12 @@ impl Sweep<'_> {
     fn run(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Pruned> {
         // Of one that was killed.
         refuse(&*self.repository.folder, SWEEPER, self.holder, "removes packs of it", &|| false)?;
+        // What is written again now could not be removed where it lies, night after night.
+        self.refuse_others()?;
         let mut marked = self.mark()?;
         for _ in 0..ATTEMPTS {
             let uses = self.uses(&marked)?;
-            let victims = victims(&marked, &uses);
+            let victims = victims(&uses);
             if victims.is_empty() {
                 Dying::remove(&*self.repository.folder)?;
                 return Ok(Pruned::default());
@@ -279,6 +287,14 @@ impl Sweep<'_> {
         refuse(&**folder, SWEEPER, self.holder, "removes packs of it", &|| false)?;
         let alone = Presence::begin(Arc::clone(folder), SWEEPER, self.holder)?;
         folder.sync().map_err(BackupError::folder("writing", &folder.show(alone.name())))?;
+        self.refuse_others()?;
+        self.repository.sweep_incomplete(&self.repository.names()?)?;
+        Ok(alone)
+    }
+
+    /// Refuses to go on while a process writes, or reads a point.
+    fn refuse_others(&self) -> Result<()> {
+        let folder = &self.repository.folder;
         refuse(&**folder, WRITER, self.holder, "writes to it", &|| false)?;
         for name in
             self.repository.places().series().map_err(BackupError::folder("reading", &folder.show("")))?
@@ -287,8 +303,7 @@ impl Sweep<'_> {
             let series = self.repository.places().of_series(&name).map_err(opening)?;
             refuse_mounts(&*series, self.holder, &|| false)?;
         }
-        self.repository.sweep_incomplete(&self.repository.names()?)?;
-        Ok(alone)
+        Ok(())
     }
 
     /// Replaces the index, and removes the packs.
@@ -364,13 +379,12 @@ impl Sweep<'_> {
 }
 
 /// The packs of which nothing is needed, and those of which less than half is; the emptiest first.
-fn victims(marked: &Marked, uses: &HashMap<u64, Use>) -> Vec<u64> {
+fn victims(uses: &HashMap<u64, Use>) -> Vec<u64> {
     let mut victims: Vec<(u64, u64)> = uses
         .iter()
         .filter(|(_, of)| of.needed * 2 < of.all || of.all == 0)
         .map(|(pack, of)| (of.needed * 1000 / of.all.max(1), *pack))
         .collect();
     victims.sort_unstable();
-    let _ = marked;
     victims.into_iter().map(|(_, pack)| pack).collect()
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lunway_backup::{BackupError, Folder, INCOMPLETE, LEAF, Presence, Result};
+use lunway_backup::{BackupError, Folder, INCOMPLETE, LEAF, PointId, Presence, Result};
 
 use crate::codec::{Codec, MasterKey};
 use crate::content::PointContent;
@@ -104,12 +104,17 @@ impl Repository {
             (_, false) => Codec::open(),
             (Some(master), true) => Codec::encrypted(master),
             (None, true) => {
-                let recipients = marker.keys.len();
-                return Err(BackupError::Refused(format!(
-                    "{} is encrypted for {recipients} recipient{}, and none of the keys given is one of theirs",
-                    folder.show(""),
-                    if recipients == 1 { "" } else { "s" }
-                )));
+                let (shown, count) = (folder.show(""), marker.keys.len());
+                let recipients = if count == 1 { "recipient" } else { "recipients" };
+                return Err(BackupError::Refused(match identities {
+                    [] => format!(
+                        "{shown} is encrypted for {count} {recipients}: name the file with the secret key of one"
+                    ),
+                    _ => format!(
+                        "{shown} is encrypted for {count} {recipients}, and the key given is none of theirs: name \
+                         the file with another"
+                    ),
+                }));
             }
         };
         Ok(Self { places, folder, cache, codec: Arc::new(codec), marker, master })
@@ -211,6 +216,15 @@ impl Repository {
     pub fn content(&self, point: &RepositoryPoint) -> Result<PointContent> {
         let reader = self.reader(Arc::new(self.index()?));
         PointContent::open(Arc::new(reader), point)
+    }
+
+    /// A number that stands for a point of this repository, and for no point of another: by it a disk that is made on
+    /// the point names it.
+    pub fn number_of(&self, point: PointId) -> u128 {
+        let mut hasher = blake3::Hasher::new_derive_key("lunway 2026 repository point number");
+        hasher.update(self.marker.repository.as_bytes()).update(&point.0.to_le_bytes());
+        let digest = hasher.finalize();
+        digest.as_bytes()[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
     }
 
     /// The index as it is at the moment.

@@ -6,6 +6,7 @@
 //!   3  packs     the last ones get their names; the folder durable
 //!   4  index     a segment of what is new; the folder durable
 //!   5  commit    is this process still taken for alive? STEM.copy.json, then STEM.json: the commit
+//!   6  merge     small segments of the index become one
 //! ```
 //!
 //! A kill between any two steps leaves the points that were there. Packs that have their names are found by the next
@@ -28,6 +29,7 @@ use crate::dying::Dying;
 use crate::frames;
 use crate::index::{Index, of_file, write_segment};
 use crate::marker::FORMAT;
+use crate::merge::merge;
 use crate::pack::Location;
 use crate::packer::{Kind, Packer};
 use crate::point::{Points, RepositoryPoint};
@@ -261,6 +263,12 @@ impl Run<'_> {
         let point = self.point(guids, points, newest.as_ref(), why, &load)?;
         let point = point.sealed(&root, &self.repository.codec);
         self.commit(&point)?;
+        let written = load.shipment.written.read().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = merge(self.repository, &load.shipment.index, &written, &self.presence) {
+            // The next run does it.
+            self.notes.push(format!("the point is made, and the index was left in several files: {error}"));
+        }
+        drop(written);
         Ok(RunOutcome { point, notes: std::mem::take(&mut self.notes) })
     }
 
@@ -401,6 +409,7 @@ impl Load<'_> {
             && let Some(shipped) = running.next().await
         {
             self.add(shipped?)?;
+            self.packer.end_due()?;
             if self.shipment.fresh().len() >= FRESH_MAX {
                 self.checkpoint()?;
             }
@@ -511,7 +520,7 @@ impl Load<'_> {
         let name = segment_name(number);
         let file = folder.open(&name, false).map_err(BackupError::folder("opening", &folder.show(&name)))?;
         let segment = of_file(folder, &name, Segment::open(file, number))?.map_err(BackupError::Refused)?;
-        self.shipment.written.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        self.shipment.written.write().unwrap_or_else(PoisonError::into_inner).push((number, segment));
         Ok(())
     }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Shipment {
     pub(crate) index: Arc<Index>,
     /// Packs that must not be referred to.
     pub(crate) dying: HashSet<u64>,
-    /// Segments that this run has written.
-    pub(crate) written: RwLock<Vec<Segment>>,
+    /// Segments that this run has written, and their numbers.
+    pub(crate) written: RwLock<Vec<(u64, Segment)>>,
     /// Entries that are in none of them; without a place while they are on their way to a pack.
     pub(crate) fresh: Mutex<HashMap<Id, Option<Location>>>,
 }
@@ -62,7 +62,7 @@ impl Shipment {
         {
             return Ok(true);
         }
-        for segment in self.written.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (_, segment) in self.written.read().unwrap_or_else(PoisonError::into_inner).iter() {
             match of_file(&*self.folder, "an index", segment.find(id))? {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(true),

@@ -65,12 +65,20 @@ fn a_later_run_survives_a_cut_at_every_step() {
     let mut random = Random::new(3);
     let base = new_directory(false);
     let mut model = Model::new();
-    for seed in 1..3 {
+    for seed in 1..4 {
         source.change(&mut random, 8);
         let outcome = compare(&crashing(&base), "one", &mut source, seed);
         model.insert(outcome.point.point, source.model.clone());
     }
+    // The fourth makes four segments of the index one.
+    let indexes = |directory: &Directory| {
+        directory.names().iter().filter(|name| name.starts_with("index-") && !name.contains('.')).count()
+    };
+    assert_eq!(indexes(&base), 3);
     source.change(&mut random, 5);
+    let whole = base.at_rest();
+    compare(&crashing(&whole), "one", &mut source, 100);
+    assert_eq!(indexes(&whole), 1);
     each_cut_of_a_run(&base.at_rest(), &model, &mut source);
 }
 

@@ -80,7 +80,7 @@ fn a_repository_is_read_by_its_recipients_alone_and_another_one_costs_a_small_fi
     }
     let stranger = || vec![Identity::generate().unwrap()];
     let refused = Repository::open(places(), None, &stranger()).map(drop);
-    assert!(matches!(refused, Err(BackupError::Refused(what)) if what.contains("1 recipient,")));
+    assert!(matches!(refused, Err(BackupError::Refused(what)) if what.contains("1 recipient, and the key")));
     let another = Identity::generate().unwrap();
     let before = kit::restored(&open(places()), &point).unwrap();
     open(places()).add_recipient(&another.recipient()).unwrap();
