@@ -31,7 +31,8 @@ Devices:
                         image of a Ceph cluster; ?conf=, id=, keyring=,
                         timeout=, break_lock=
   point:FOLDER[@POINT]  point of a backup, read-only; ?writes=discard,
-                        or ?into=FILE.vhdx: it becomes a disk of its own
+                        or ?into=FILE.vhdx: it becomes a disk of its own;
+                        ?key-file=FILE for an encrypted repository
   nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
                         export of an NBD server
   delay:TIME:DEVICE, rate:RATE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,

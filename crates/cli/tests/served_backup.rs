@@ -10,6 +10,8 @@
 mod daemon;
 #[path = "support/initiator.rs"]
 mod initiator;
+#[path = "served_backup/repository.rs"]
+mod repository;
 mod support;
 
 use std::fs;

@@ -13,10 +13,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
+mod content_device;
 mod open_error;
 mod opened;
 mod point;
 mod pulled_point;
+mod repository_point;
 
 pub use lunway_block::BlockDevice;
 pub use open_error::DeviceOpenError;

@@ -20,7 +20,7 @@ use lunway_rbd::{RbdDevice, RbdOptions};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_vhdx_device::VhdxDevice;
 
-use crate::{DeviceOpenError, point, pulled_point};
+use crate::{DeviceOpenError, point, pulled_point, repository_point};
 
 /// Time limit for closing a file: that is immediate unless its disk does not answer, and then it may never happen.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
@@ -252,12 +252,18 @@ async fn open_leaf(
             refuse_direct(&name.folder, options)?;
             let point = name.clone();
             let opening = on_thread(&name.folder, move |_| match point.kept_in() {
-                Some(file) => pulled_point::open(&point, file, read_only).map(|device| (device, None)),
-                None => point::open(&point, read_only).map(|(device, mount)| (device, Some(mount))),
+                Some(file) => pulled_point::open(&point, file, read_only)
+                    .map(|device| (Arc::new(device) as Arc<dyn BlockDevice>, None)),
+                None => match repository_point::series(&point) {
+                    Err(error) => Err(error),
+                    Ok(Some(series)) => repository_point::open(&series, &point, read_only),
+                    Ok(None) => point::open(&point, read_only),
+                }
+                .map(|(device, mount)| (device, Some(mount))),
             });
             let failed = |source| DeviceOpenError::Point { device: leaf.to_string(), source };
             let (device, mount) = opening.await?.map_err(failed)?;
-            let opened = Opened::new(Arc::new(device), mount.map_or(Innermost::Plain, Innermost::Point));
+            let opened = Opened::new(device, mount.map_or(Innermost::Plain, Innermost::Point));
             return with_sector(opened, leaf.to_string(), options).await;
         }
         DeviceSpec::Nbd { uri } => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use lunway_backup::{BackupError, Guids, Holder, HostFolder, MountedPoint, PointMount};
+use lunway_block::BlockDevice;
 use lunway_block::spec::{PointName, PointWrites};
 use lunway_file::Closed;
 use lunway_vhdx::format::Guid;
@@ -41,6 +42,11 @@ pub enum PointOpenError {
 pub(crate) struct Held(Option<PointMount>);
 
 impl Held {
+    /// Of this mount, if prunes could be told.
+    pub(crate) fn of(mount: Option<PointMount>) -> Self {
+        Self(mount)
+    }
+
     /// Ends the mount.
     pub(crate) fn end(mut self) -> Closed {
         self.begin_end()
@@ -66,13 +72,21 @@ impl Drop for Held {
     }
 }
 
-/// Opens a point. Prunes wait for the end of the mount, if there is one. Blocks.
-pub(crate) fn open(name: &PointName, read_only: bool) -> Result<(VhdxDevice, Held), PointOpenError> {
-    let folder = Arc::new(HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?);
+/// This process as others see it, and GUIDs for the files that it makes.
+pub(crate) fn reader() -> Result<(Holder, Guids), PointOpenError> {
     let mut guids = random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
     let holder = Holder::this_process(guids.next().to_digits() as u64);
     // The kernel does not stop once it has given some.
-    let more: Guids = Arc::new(|| random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO)));
+    Ok((holder, Arc::new(|| random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO)))))
+}
+
+/// Opens a point of a chain. Prunes wait for the end of the mount, if there is one. Blocks.
+pub(crate) fn open(
+    name: &PointName,
+    read_only: bool,
+) -> Result<(Arc<dyn BlockDevice>, Held), PointOpenError> {
+    let (holder, more) = reader()?;
+    let folder = Arc::new(HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?);
     let takes_writes = name.writes == PointWrites::Discarded && !read_only;
     let mounted = MountedPoint::begin(&folder, &name.point, takes_writes, &holder, &more)?;
     if mounted.mount.is_none() {
@@ -81,5 +95,5 @@ pub(crate) fn open(name: &PointName, read_only: bool) -> Result<(VhdxDevice, Hel
             "{folder} cannot be written: a prune is not told of this mount, and may replace the files under it"
         );
     }
-    Ok((VhdxDevice::open(&mounted.file, !takes_writes)?, Held(mounted.mount)))
+    Ok((Arc::new(VhdxDevice::open(&mounted.file, !takes_writes)?), Held(mounted.mount)))
 }

@@ -19,16 +19,19 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_backup::{
-    BackupError, Catalogue, Holder, HostFolder, INCOMPLETE, Manifest, PointReader, UNIT, hold_points,
+    BackupError, Catalogue, Content, Holder, HostFolder, INCOMPLETE, PointId, PointReader, UNIT, hold_points,
     release_points,
 };
 use lunway_block::decorate::Deadline;
 use lunway_block::spec::PointName;
 use lunway_block::{BlockDevice, BlockError};
+use lunway_repository::{Points, Series};
 use lunway_vhdx::{CreateOptions, Disk, Locator, VhdxOpenOptions, create, open_file, rename_new};
 use lunway_vhdx_device::{PullParent, PullSource, VhdxDevice, VhdxDeviceOpenError, random_guids};
 
+use crate::content_device::told;
 use crate::point::PointOpenError;
+use crate::repository_point;
 
 /// Limit of a read of what is not in the file yet, where none is named: initiators give an operation up after 30 s,
 /// Windows after 60.
@@ -51,25 +54,24 @@ pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<Vhd
     let mut made_on = found.flatten();
     if made_on.is_none() {
         hold_points(&*folder, &file, &us)?;
-        if let Err(error) = make(&folder, &name.point, &file) {
+        let made = Parents::open(name, &folder).and_then(|parents| make(&parents, &name.point, &file));
+        if let Err(error) = made {
             // Nothing needs them.
             let _ = release_points(&*folder, &file, &us);
             return Err(error);
         }
         made_on = locator(&file)?;
     }
-    let catalogue = Catalogue::load(&*folder)?;
-    let Some(point) = made_on.and_then(|locator| catalogue.parent_of(&locator).cloned()) else {
+    let parents = Parents::open(name, &folder)?;
+    let Some(point) = made_on.and_then(|locator| parents.made_from(&locator)) else {
         let why = format!(
             "the point that it was begun from is not in {}: name the folder that holds it, or another file",
             folder.path().display()
         );
         return Err(PointOpenError::Kept { file, why });
     };
-    check_named(&catalogue, name, &point, &file)?;
-    let parent = folder.path().join(point.disk_name());
-    let parent = Arc::new(VhdxDevice::open(&parent, true)?);
-    let reader = PointReader::open(&*folder, &catalogue, point.point)?;
+    check_named(&parents, name, point, &file)?;
+    let (parent, reader) = parents.parent(point)?;
     let (of_release, of_file) = (folder.path().to_owned(), file.clone());
     let parent = PullParent {
         device: Arc::new(Deadline::new(parent, name.timeout.unwrap_or(TIMEOUT))) as Arc<dyn BlockDevice>,
@@ -83,6 +85,81 @@ pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<Vhd
         }),
     };
     Ok(VhdxDevice::open_pulled(&file, parent, read_only)?)
+}
+
+/// The points of a destination, as what disks are made on.
+enum Parents {
+    /// VHDX files.
+    Chain(Arc<HostFolder>, Catalogue),
+    /// A series of a repository, in which no point is a VHDX file: a disk names its point by a number of its own.
+    Series(Box<Series>, Points),
+}
+
+impl Parents {
+    fn open(name: &PointName, folder: &Arc<HostFolder>) -> Result<Self, PointOpenError> {
+        Ok(match repository_point::series(name)? {
+            Some(series) => {
+                let points = series.points()?;
+                Self::Series(Box::new(series), points)
+            }
+            None => Self::Chain(Arc::clone(folder), Catalogue::load(&**folder)?),
+        })
+    }
+
+    fn find(&self, text: &str) -> Result<PointId, BackupError> {
+        match self {
+            Self::Chain(_, catalogue) => catalogue.find(text).map(|point| point.point),
+            Self::Series(_, points) => points.find(text).map(|point| point.point),
+        }
+    }
+
+    /// The point that a disk was made on.
+    fn made_from(&self, locator: &Locator) -> Option<PointId> {
+        match self {
+            Self::Chain(_, catalogue) => catalogue.parent_of(locator).map(|point| point.point),
+            Self::Series(series, points) => {
+                let ids = points.points().iter().map(|point| point.point);
+                ids.into_iter().find(|id| locator.matches(repository_point::linkage(series, *id)))
+            }
+        }
+    }
+
+    /// Options for a disk on a point.
+    fn options(&self, point: PointId, file: &Path) -> Result<CreateOptions, PointOpenError> {
+        match self {
+            Self::Chain(folder, catalogue) => {
+                let chain = catalogue.open(&**folder, point)?;
+                let base = &chain.disks()[0];
+                let manifest = catalogue.get(point).ok_or(BackupError::Lost)?;
+                // Found by what it is, and by no path: the folder may be mounted elsewhere next time.
+                CreateOptions::child_of(base, &format!("./{}", manifest.disk_name()))
+                    .with_items_of(base)
+                    .map_err(|error| kept(file, error))
+            }
+            Self::Series(series, points) => {
+                let point = points.get(point).ok_or(BackupError::Lost)?;
+                let mut guids =
+                    random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
+                Ok(repository_point::child_of(series, point, guids.as_mut()))
+            }
+        }
+    }
+
+    /// A point as a device, and as what is copied.
+    fn parent(&self, point: PointId) -> Result<(Arc<dyn BlockDevice>, PointReader), PointOpenError> {
+        match self {
+            Self::Chain(folder, catalogue) => {
+                let manifest = catalogue.get(point).ok_or(BackupError::Lost)?;
+                let device = VhdxDevice::open(&folder.path().join(manifest.disk_name()), true)?;
+                Ok((Arc::new(device), PointReader::open(&**folder, catalogue, point)?))
+            }
+            Self::Series(series, points) => {
+                let point = points.get(point).ok_or(BackupError::Lost)?;
+                let content: Arc<dyn Content> = Arc::new(series.repository.content(point)?);
+                Ok((repository_point::device(&content, point), PointReader::of(content)))
+            }
+        }
+    }
 }
 
 fn kept(file: &Path, why: impl ToString) -> PointOpenError {
@@ -99,15 +176,8 @@ fn locator(file: &Path) -> Result<Option<Locator>, PointOpenError> {
 }
 
 /// Makes the file on a point, durably.
-fn make(folder: &HostFolder, point: &str, file: &Path) -> Result<(), PointOpenError> {
-    let catalogue = Catalogue::load(folder)?;
-    let point = catalogue.find(point)?;
-    let chain = catalogue.open(folder, point.point)?;
-    let base = &chain.disks()[0];
-    // Found by what it is, and by no path: the folder may be mounted elsewhere next time.
-    let mut options = CreateOptions::child_of(base, &format!("./{}", point.disk_name()))
-        .with_items_of(base)
-        .map_err(|error| kept(file, error))?;
+fn make(parents: &Parents, point: &str, file: &Path) -> Result<(), PointOpenError> {
+    let mut options = parents.options(parents.find(point)?, file)?;
     // A block is completed at once: what is compared with hashes together.
     options.parameters.block_size = UNIT as u32;
     let mut guids = random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
@@ -129,20 +199,17 @@ fn make(folder: &HostFolder, point: &str, file: &Path) -> Result<(), PointOpenEr
 
 /// Refuses a file that was begun from another point than the one that is named.
 fn check_named(
-    catalogue: &Catalogue,
+    parents: &Parents,
     name: &PointName,
-    point: &Manifest,
+    point: PointId,
     file: &Path,
 ) -> Result<(), PointOpenError> {
     // `latest` and times mean other points as there are more.
-    let named =
-        catalogue.find(&name.point).ok().filter(|named| named.point.to_string().starts_with(&name.point));
-    match named.filter(|named| named.point != point.point) {
+    let named = parents.find(&name.point).ok().filter(|named| named.to_string().starts_with(&name.point));
+    match named.filter(|named| *named != point) {
         Some(named) => {
-            let why = format!(
-                "it was begun from point {}, not from {}: name that one, or another file",
-                point.point, named.point
-            );
+            let why =
+                format!("it was begun from point {point}, not from {named}: name that one, or another file");
             Err(kept(file, why))
         }
         None => Ok(()),
@@ -184,12 +251,4 @@ impl PullSource for Source {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, BlockError> {
         self.0.read(offset, buf).map_err(told)
     }
-}
-
-fn told(error: BackupError) -> BlockError {
-    let kind = match &error {
-        BackupError::Folder { source, .. } => source.kind(),
-        _ => io::ErrorKind::Other,
-    };
-    BlockError::Io { kind, message: error.to_string() }
 }

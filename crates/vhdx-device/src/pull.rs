@@ -74,6 +74,8 @@ pub(crate) struct Pulling {
     left: AtomicU64,
     begun: Instant,
     error: Mutex<Option<String>>,
+    /// The parent is copied: not for a disk that is on it for as long as it is open.
+    is_copied: bool,
     /// Its thread ends with this.
     _stop: Sender<()>,
 }
@@ -107,31 +109,8 @@ impl VhdxDevice {
         parent: PullParent,
         read_only: bool,
     ) -> Result<Self, VhdxDeviceOpenError> {
-        let failed = |source| VhdxDeviceOpenError { path: path.to_owned(), source };
-        let access = |what, source| failed(VhdxOpenError::Access { what, source });
-        let options = if read_only { VhdxOpenOptions::read_only() } else { VhdxOpenOptions::writable() };
-        let guids = match read_only {
-            true => no_guids(),
-            false => random_guids().map_err(|error| {
-                access("asking for random numbers", std::io::Error::other(error.to_string()))
-            })?,
-        };
-        let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
-        let chain = lunway_vhdx::open_file(&canonical, !read_only)
-            .and_then(|file| Disk::open(Backing::from(file), &options, guids))
-            .and_then(|disk| Chain::upper_of_files(vec![disk], vec![canonical]))
-            .map_err(failed)?;
-        let (stop, stopped) = channel();
         let PullParent { device, source, release } = parent;
-        let pulling = Arc::new(Pulling {
-            device,
-            copied: AtomicU64::new(0),
-            left: AtomicU64::new(0),
-            begun: Instant::now(),
-            error: Mutex::default(),
-            _stop: stop,
-        });
-        let inner = Arc::new(Inner::over(chain, &pulling));
+        let (inner, pulling, stopped) = open_on(path, device, read_only, true)?;
         if !read_only {
             let puller =
                 Puller { inner: Arc::downgrade(&inner), pulling: Arc::downgrade(&pulling), source, stopped };
@@ -140,8 +119,22 @@ impl VhdxDevice {
                     release();
                 }
             });
-            started.map_err(|source| access("starting a thread", source))?;
+            started.map_err(|source| VhdxDeviceOpenError {
+                path: path.to_owned(),
+                source: VhdxOpenError::Access { what: "starting a thread", source },
+            })?;
         }
+        Ok(Self { inner })
+    }
+
+    /// The same of a disk that takes nothing over: what it lacks is read from its parent for as long as it is open, and
+    /// writes go to the file alone. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open_pulled`](Self::open_pulled).
+    pub fn open_over(path: &Path, parent: Arc<dyn BlockDevice>) -> Result<Self, VhdxDeviceOpenError> {
+        let (inner, ..) = open_on(path, parent, false, false)?;
         Ok(Self { inner })
     }
 
@@ -175,6 +168,43 @@ impl VhdxDevice {
             Err(error) => Io::err(error),
         })
     }
+}
+
+/// A disk on another device, and what ends its pull.
+type OnParent = (Arc<Inner>, Arc<Pulling>, Receiver<()>);
+
+/// Opens a differencing disk on another device.
+fn open_on(
+    path: &Path,
+    device: Arc<dyn BlockDevice>,
+    read_only: bool,
+    is_copied: bool,
+) -> Result<OnParent, VhdxDeviceOpenError> {
+    let failed = |source| VhdxDeviceOpenError { path: path.to_owned(), source };
+    let access = |what, source| failed(VhdxOpenError::Access { what, source });
+    let options = if read_only { VhdxOpenOptions::read_only() } else { VhdxOpenOptions::writable() };
+    let guids = match read_only {
+        true => no_guids(),
+        false => random_guids()
+            .map_err(|error| access("asking for random numbers", std::io::Error::other(error.to_string())))?,
+    };
+    let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
+    let chain = lunway_vhdx::open_file(&canonical, !read_only)
+        .and_then(|file| Disk::open(Backing::from(file), &options, guids))
+        .and_then(|disk| Chain::upper_of_files(vec![disk], vec![canonical]))
+        .map_err(failed)?;
+    let (stop, stopped) = channel();
+    let pulling = Arc::new(Pulling {
+        device,
+        copied: AtomicU64::new(0),
+        left: AtomicU64::new(0),
+        begun: Instant::now(),
+        error: Mutex::default(),
+        is_copied,
+        _stop: stop,
+    });
+    let inner = Arc::new(Inner::over(chain, &pulling));
+    Ok((inner, pulling, stopped))
 }
 
 /// A buffer, and the parts of it that the parent has.
@@ -406,13 +436,16 @@ impl Inner {
 
     /// Progress of the pull, while there is one.
     pub(crate) fn pull(&self) -> Option<Pull> {
-        self.pulling().map(|pulling| pulling.progress())
+        self.pulling().filter(|pulling| pulling.is_copied).map(|pulling| pulling.progress())
     }
 
     /// Refuses what needs the disk to stand alone.
     pub(crate) fn refuse_pulled(&self) -> Result<(), String> {
         match self.pulling() {
             None => Ok(()),
+            Some(pulling) if !pulling.is_copied => {
+                Err("the disk is on a parent elsewhere for as long as it is open".to_owned())
+            }
             Some(_) => {
                 Err("the disk is still being completed from its parent: try again when it stands alone"
                     .to_owned())

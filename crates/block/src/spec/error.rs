@@ -96,7 +96,8 @@ pub enum SpecError {
     /// `point:` without a folder, or with nothing behind the `@`.
     #[error(
         "a point of a backup is written point:FOLDER[@POINT], with ?writes=discard or ?[timeout=TIME&]into=FILE.vhdx behind \
-         it if it is to be written: the point is the beginning of an id, a time, or latest"
+         it if it is to be written, and ?key-file=FILE for an encrypted repository: the point is the beginning of an id, \
+         a time, or latest"
     )]
     PointForm,
     /// `point:…?writes=` with another word behind it.

@@ -13,7 +13,7 @@
 //! | `qcow2:PATH`, any `*.qcow2` | qcow2, for reading |
 //! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
 //! | `rbd:[CLUSTER:]POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]` | an image of a Ceph cluster, see [`RbdName`] |
-//! | `point:FOLDER[@POINT][?writes=discard]` | a point of a backup, see [`PointName`] |
+//! | `point:FOLDER[@POINT][?key-file=FILE][&writes=discard]` | a point of a backup, see [`PointName`] |
 //! | `point:FOLDER[@POINT]?[timeout=TIME&]into=FILE.vhdx` | a point that becomes a disk of its own |
 //! | `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH` | an export of an NBD server, see [`NbdUri`] |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
@@ -374,11 +374,12 @@ impl DeviceSpec {
     ///
     /// [`SpecError::NotUtf8`].
     pub fn writable(&self) -> Result<(), SpecError> {
-        let kept_in = match self.leaf() {
-            Self::Point { name } => name.kept_in(),
+        let files = match self.leaf() {
+            Self::Point { name } => Some(name.files()),
             _ => None,
         };
-        match self.path().into_iter().chain(kept_in).find(|path| path.to_str().is_none()) {
+        match self.path().into_iter().chain(files.into_iter().flatten()).find(|path| path.to_str().is_none())
+        {
             Some(path) => Err(SpecError::NotUtf8 { path: path.display().to_string() }),
             None => Ok(()),
         }

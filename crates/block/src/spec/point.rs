@@ -10,7 +10,7 @@ use crate::duration::{ExactDuration, parse_duration};
 /// The newest point of a folder.
 const LATEST: &str = "latest";
 /// The keys: `?` and one of them end the name.
-const KEYS: [&str; 3] = ["writes=", "into=", "timeout="];
+const KEYS: [&str; 4] = ["writes=", "into=", "timeout=", "key-file="];
 
 /// What becomes of writes to a point, which itself never changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum PointWrites {
 /// A point of a backup, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointName {
-    /// Folder of the backup.
+    /// Folder of the backup, or a series of a repository.
     pub folder: PathBuf,
     /// Beginning of the point's id, a time, or `latest`.
     pub point: String,
@@ -35,6 +35,8 @@ pub struct PointName {
     pub writes: PointWrites,
     /// `timeout=TIME`: limit of a read of what is not in the file of [`PointWrites::Kept`] yet.
     pub timeout: Option<Duration>,
+    /// `key-file=FILE`: the file with a secret key, for a series of an encrypted repository. Its path has no `&`.
+    pub key_file: Option<PathBuf>,
 }
 
 impl PointName {
@@ -62,6 +64,7 @@ impl PointName {
             point: point.to_owned(),
             writes: PointWrites::Refused,
             timeout: None,
+            key_file: None,
         };
         // `into` is the last one: a file may have any name.
         let mut rest = options;
@@ -80,6 +83,7 @@ impl PointName {
                 Some(("timeout", time)) => {
                     read.timeout = Some(parse_duration(time).map_err(SpecError::PointTime)?);
                 }
+                Some(("key-file", file)) if !file.is_empty() => read.key_file = Some(file.into()),
                 _ => return Err(SpecError::PointForm),
             }
             rest = behind;
@@ -103,6 +107,14 @@ impl PointName {
         if let PointWrites::Kept(file) = &mut self.writes {
             *file = folder.join(&*file);
         }
+        if let Some(file) = &mut self.key_file {
+            *file = folder.join(&*file);
+        }
+    }
+
+    /// The files that it names beside the folder.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.kept_in().into_iter().chain(self.key_file.as_deref())
     }
 }
 
@@ -114,12 +126,13 @@ impl fmt::Display for PointName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "point:{}@{}", self.folder.display(), self.point)?;
         let time = self.timeout.map(|time| format!("timeout={}", ExactDuration(time)));
+        let key = self.key_file.as_ref().map(|file| format!("key-file={}", file.display()));
         let writes = match &self.writes {
             PointWrites::Refused => None,
             PointWrites::Discarded => Some("writes=discard".to_owned()),
             PointWrites::Kept(file) => Some(format!("into={}", file.display())),
         };
-        for (number, option) in [time, writes].into_iter().flatten().enumerate() {
+        for (number, option) in [time, key, writes].into_iter().flatten().enumerate() {
             write!(f, "{}{option}", if number == 0 { '?' } else { '&' })?;
         }
         Ok(())

@@ -158,7 +158,13 @@ fn a_relative_file_is_found_from_a_folder_and_an_absolute_one_stays() {
 fn a_point_is_the_newest_one_unless_it_is_named() {
     let named = |folder: &str, point: &str, writes, timeout| {
         let (folder, point) = (folder.into(), point.to_owned());
-        Ok(DeviceSpec::Point { name: PointName { folder, point, writes, timeout } })
+        Ok(DeviceSpec::Point { name: PointName { folder, point, writes, timeout, key_file: None } })
+    };
+    let with_key = |spec: Result<DeviceSpec, SpecError>, file: &str| match spec {
+        Ok(DeviceSpec::Point { name }) => {
+            Ok(DeviceSpec::Point { name: PointName { key_file: Some(file.into()), ..name } })
+        }
+        other => other,
     };
     let point = |folder: &str, point: &str, discards| {
         let writes = if discards { PointWrites::Discarded } else { PointWrites::Refused };
@@ -179,6 +185,10 @@ fn a_point_is_the_newest_one_unless_it_is_named() {
         ("point:db@3f?into=a&b?c@d.vhdx", named("db", "3f", kept("a&b?c@d.vhdx"), None)),
         ("point:a?b@3f?into=c", named("a?b", "3f", kept("c"), None)),
         ("point:db?timeout=5s&into=c", named("db", "latest", kept("c"), Some(Duration::from_secs(5)))),
+        ("point:r/db?key-file=/k", with_key(point("r/db", "latest", false), "/k")),
+        ("point:r/db@3f?key-file=k&writes=discard", with_key(point("r/db", "3f", true), "k")),
+        ("point:r/db?key-file=k&into=a&b", with_key(named("r/db", "latest", kept("a&b"), None), "k")),
+        ("point:r/db?key-file=", Err(SpecError::PointForm)),
         ("point:db?into=", Err(SpecError::PointForm)),
         ("point:db?writes=discard&into=c", Err(SpecError::PointForm)),
         ("point:db?timeout=5s", Err(SpecError::PointForm)),
@@ -190,6 +200,8 @@ fn a_point_is_the_newest_one_unless_it_is_named() {
     assert_eq!(located.unwrap(), "readonly:point:/etc/db@3f2a");
     let located = DeviceSpec::located("point:db?timeout=5s&into=c.vhdx", Path::new("/etc"));
     assert_eq!(located.unwrap(), "point:/etc/db@latest?timeout=5s&into=/etc/c.vhdx");
+    let located = DeviceSpec::located("point:db?key-file=k&writes=discard", Path::new("/etc"));
+    assert_eq!(located.unwrap(), "point:/etc/db@latest?key-file=/etc/k&writes=discard");
 }
 
 #[test]
@@ -230,8 +242,14 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
                 name.break_lock = Some(holder).filter(|holder| !holder.is_empty());
                 DeviceSpec::Rbd { name }
             }),
-        ("[a-z./:@?]{1,12}", "[a-z0-9:-]{1,9}", "[a-z./:@?&=]{0,9}", any::<Option<u64>>()).prop_map(
-            |(folder, point, file, nanos)| {
+        (
+            "[a-z./:@?]{1,12}",
+            "[a-z0-9:-]{1,9}",
+            "[a-z./:@?&=]{0,9}",
+            any::<Option<u64>>(),
+            "[a-z./:@?=]{0,5}"
+        )
+            .prop_map(|(folder, point, file, nanos, key)| {
                 let writes = match &*file {
                     "" => PointWrites::Refused,
                     file if file.starts_with('d') => PointWrites::Discarded,
@@ -239,9 +257,10 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
                 };
                 let timeout = nanos.filter(|_| matches!(writes, PointWrites::Kept(_)));
                 let timeout = timeout.map(Duration::from_nanos);
-                DeviceSpec::Point { name: PointName { folder: folder.into(), point, writes, timeout } }
-            }
-        ),
+                let key_file = Some(key).filter(|key| !key.is_empty()).map(Into::into);
+                let name = PointName { folder: folder.into(), point, writes, timeout, key_file };
+                DeviceSpec::Point { name }
+            }),
         ("[a-z]{1,5}|[0-9a-f]{1,3}::[0-9]", 1_u16.., ".{0,9}").prop_map(|(host, port, export)| {
             let export = export.replace('\0', "");
             DeviceSpec::Nbd { uri: NbdUri { endpoint: NbdEndpoint::Tcp { host, port }, export } }

@@ -64,6 +64,12 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("*", "SRC", Role::Reads),
     ("*", "DST", Role::Copy),
     ("*", "DEST", Role::Backups),
+    // Made in an empty folder alone, and changed by its own users: `served_backup/repository.rs`.
+    ("*", "REPO", Role::Reads),
+    ("*", "--key-file", Role::Reads),
+    // Never over something that is there.
+    ("backup key new", "FILE", Role::Reads),
+    ("backup key show", "FILE", Role::Reads),
     ("backup restore", "OUT", Role::Restore),
     ("backup mount", "--nbd", Role::Socket),
     ("backup mount", "--fuse", Role::Folder),

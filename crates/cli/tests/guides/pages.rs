@@ -85,6 +85,22 @@ pub(crate) const PAGES: &[Page] = &[
         ..PAGE
     },
     Page {
+        file: "repository.md",
+        before: "mkdir /mnt/share; truncate -s 64M disk.img; mkfs.ext4 -q disk.img; \
+                 lunway disk create server1.vhdx --from disk.img; lunway disk create server2.vhdx --from disk.img",
+        names: &[
+            (
+                "lunway-recipient-43784cd35d90005146e94dc877f59a08798bec0506ec7afdd4bb9e1999b0b518",
+                "lunway backup key show ann.key",
+            ),
+            (
+                "lunway-recipient-9cedcd4f47e3e1a9a90c6ce58a906a90a4a807e9c507b89770dc1c7cad145b5a",
+                "lunway backup key show ben.key",
+            ),
+        ],
+        ..PAGE
+    },
+    Page {
         file: "bench.md",
         before: DISK,
         daemon: DISKS,

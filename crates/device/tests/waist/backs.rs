@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunway_backup::{Changed, Guids, Holder, Lease, Level, Request};
 use lunway_block::conformance::{Instance, Local, Reopen, SIZE_MIN, Subject};
 use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
+use lunway_copy::Skipped;
+use lunway_device::OpenOptions;
 use lunway_file::{Engine, FileDevice, FileOpenError, FileOptions};
 use lunway_image::Format;
 use lunway_image::vhd::format::{FOOTER_CHECKSUM, HEADER_CHECKSUM, checksum};
 use lunway_image::vhd::{Layout, Writer};
 use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_memory::{NullDisk, RamDisk};
+use lunway_repository::{HostPlaces, Repository, Series, run};
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{CreateOptions, DiskKind, Locator, create};
@@ -74,6 +78,48 @@ async fn a_file_conforms() {
             _ => conforms(file(name, folder, options)).await,
         }
     }
+}
+
+/// A point of zeroes in a series `disk` of a new repository.
+async fn make_point(folder: &Path) {
+    Repository::create(&HostPlaces::open(folder, 0).unwrap(), &[]).unwrap();
+    let series = Series::open(folder, "disk", None, true).unwrap();
+    let guids: Guids = Arc::new(|| random_guids().unwrap());
+    let lease = Lease::take(&*series.folder, Holder::this_process(1), &|| false).unwrap();
+    let source = RamDisk::new(SIZE_MIN, 512).unwrap();
+    let request = Request {
+        source: &source,
+        source_name: "zeroes".to_owned(),
+        changed: Changed::Unknown { why: "it is new".to_owned() },
+        skipped: &Skipped::default(),
+        skipped_why: "",
+        state: None,
+        epoch: None,
+        level: Level::Crash,
+        time: None,
+        full: false,
+        rename_source: false,
+        bytes_per_second: None,
+        sample_bytes: 0,
+        seed: 1,
+        is_cancelled: &|| false,
+    };
+    run(&series.repository, &series.folder, &lease, &guids, request, &mut |_| ()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_point_in_a_repository_conforms() {
+    conforms(Subject::device("a point in a repository", || {
+        Box::pin(async {
+            let folder = tempfile::tempdir().unwrap();
+            make_point(folder.path()).await;
+            let spec = format!("point:{}/disk", folder.path().display()).parse().unwrap();
+            let opened = lunway_device::open(&spec, &OpenOptions::default()).await.unwrap();
+            let device = Arc::clone(&opened.device);
+            Instance { keep: Box::new((opened, folder)), ..Instance::plain(device) }
+        })
+    }))
+    .await;
 }
 
 /// More than a close takes on a busy machine.

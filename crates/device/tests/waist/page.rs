@@ -9,7 +9,7 @@ use lunway_block::conformance::{Check, Outcome};
 const FILE: &str = "docs/devices.md";
 
 /// All rows there are, in their order.
-const NAMES: [&str; 42] = [
+const NAMES: [&str; 43] = [
     "memory",
     "memory, sectors of 4 KiB",
     "`null:`",
@@ -25,6 +25,7 @@ const NAMES: [&str; 42] = [
     "VHDX, read-only",
     "VHDX on a device",
     "VHDX on iSCSI, `vhdx:iscsi://…`",
+    "a point in a repository",
     "VHD, dynamic, read",
     "VHD, fixed, read",
     "VHD, differencing, read",

@@ -72,8 +72,12 @@ pub struct BackupConfig {
     /// The logical unit of this daemon, `TARGET/LUN`.
     #[schemars(with = "String")]
     pub source: BackupSource,
-    /// The folder of the points: it must exist, and each `[[backup]]` needs its own.
+    /// The folder of the points: it must exist, and each `[[backup]]` needs its own. Or `REPO/NAME`, the series `NAME`
+    /// of a repository.
     pub destination: PathBuf,
+    /// For an encrypted repository: the file with a secret key (`lunway backup key new`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
     /// Times of day, `HH:MM`, in the machine's time zone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<TimeOfDay>,

@@ -437,7 +437,10 @@ impl Config {
             luns.extend(&mut target.luns);
         }
         let secrets = users.into_iter().map(|user| &mut user.secret_file);
-        let destinations = backups.iter_mut().map(|backup| &mut backup.destination);
+        let destinations = backups
+            .iter_mut()
+            .flat_map(|backup| [Some(&mut backup.destination), backup.key_file.as_mut()])
+            .flatten();
         for path in state_dir.iter_mut().chain(api).chain(secrets).chain(destinations) {
             *path = folder.join(&*path);
         }

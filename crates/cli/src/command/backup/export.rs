@@ -8,11 +8,12 @@
 use std::sync::Arc;
 
 use clap::Args;
-use lunway_backup::{Catalogue, Changed, CoarseMap, Manifest, PointId, Since};
+use lunway_backup::{Changed, CoarseMap, PointId, Since};
 use lunway_block::spec::NbdUri;
 use lunway_block::{BlockDevice, BlockError};
 use lunway_nbd::NbdClient;
 
+use super::store::Past;
 use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 use crate::terminal;
@@ -66,11 +67,10 @@ impl Bitmaps {
     /// # Errors
     ///
     /// Where the name was used before: the bitmap may have counted since then, or may have lost what it held.
-    pub(super) fn epoch(&self, catalogue: &Catalogue) -> Result<Option<String>, Failure> {
+    pub(super) fn epoch(&self, past: &[Past]) -> Result<Option<String>, Failure> {
         let Some(next) = &self.next_bitmap else { return Ok(None) };
         let epoch = format!("{PREFIX}{next}");
-        let mut points = catalogue.points().iter().map(|point| &point.manifest);
-        let used = points.any(|manifest| manifest.epoch.as_ref() == Some(&epoch));
+        let used = past.iter().any(|point| point.epoch.as_ref() == Some(&epoch));
         if used || self.bitmap.as_ref() == Some(next) {
             return Err(Failure::Usage(format!(
                 "--next-bitmap {next}: the name was used before; begin a bitmap of a new name with each backup"
@@ -80,7 +80,7 @@ impl Bitmaps {
     }
 
     /// The bitmap that is asked for and the moment that it counts from; else the reason why there is none.
-    fn wanted(&self, newest: Option<&Manifest>) -> Result<(String, Since), Changed> {
+    fn wanted(&self, newest: Option<&Past>) -> Result<(String, Since), Changed> {
         let Some(newest) = newest else { return Err(unknown("there is no point yet")) };
         let named = newest.epoch.as_ref().and_then(|epoch| Some((epoch.strip_prefix(PREFIX)?, epoch)));
         match (&self.bitmap, self.since, named) {
@@ -101,10 +101,10 @@ impl Bitmaps {
     pub(super) fn open(
         &self,
         uri: &NbdUri,
-        catalogue: &Catalogue,
+        past: &[Past],
         runtime: &BlockingRuntime,
     ) -> Result<Export, Failure> {
-        let wanted = self.wanted(catalogue.newest());
+        let wanted = self.wanted(past.last());
         let bitmap = wanted.as_ref().map(|(bitmap, _)| &**bitmap).ok();
         let client = runtime.wait(NbdClient::connect(uri, bitmap)).map_err(Failure::failed)?;
         let changed = match wanted {

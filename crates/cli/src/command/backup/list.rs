@@ -1,17 +1,17 @@
 //! `lunway backup list` and `status`.
 
-use std::collections::HashSet;
-
 use clap::Args;
-use lunway_backup::{Catalogue, Folder, Manifest, Moment, Notes};
+use lunway_backup::Moment;
 use lunway_block::size::HumanSize;
+use lunway_repository::{Located, Repository};
 use serde_json::{Value, json};
 
-use super::{Destination, catalogue, failed, points};
+use super::store::{Listed, Listing, chain_listing, series_listing};
+use super::{Destination, failed};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List the points of a destination
+/// List the points of a destination, or the series of a repository
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,131 +39,168 @@ pub(super) struct Status {
     json: bool,
 }
 
-pub(super) fn time(manifest: &Manifest) -> String {
-    manifest.time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string())
+pub(super) fn time(point: &Listed) -> String {
+    point.time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string())
 }
 
-/// State of a point, by the notes and by the names of the files that are there.
-pub(super) fn state(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> &'static str {
-    let lacks = |name: &String| !names.contains(name);
-    let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);
-    if is_incomplete || notes.damage.iter().any(|damage| damage.point() == manifest.point) {
-        "damaged"
-    } else if notes.verified.contains(&manifest.point) {
-        "verified"
-    } else {
-        "sealed"
-    }
-}
-
-pub(super) fn point_json(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Value {
+pub(super) fn point_json(point: &Listed) -> Value {
     json!({
-        "point": manifest.point.to_string(),
-        "generation": manifest.generation,
-        "time": manifest.time,
-        "kind": manifest.kind.name(),
-        "why": manifest.why,
-        "parent": manifest.parent.map(|parent| parent.to_string()),
-        "source": manifest.source,
-        "level": manifest.level,
-        "epoch": manifest.epoch,
-        "virtual_bytes": manifest.virtual_bytes,
-        "changed_bytes": manifest.changed_bytes,
-        "read_bytes": manifest.read_bytes,
-        "sent_bytes": manifest.sent_bytes,
-        "stored_bytes": manifest.file_bytes + manifest.leaves_bytes,
-        "skipped_bytes": manifest.skipped.iter().map(|skipped| skipped.bytes).sum::<u64>(),
-        "file": manifest.disk_name(),
-        "state": state(manifest, notes, names),
+        "point": point.point.to_string(),
+        "generation": point.generation,
+        "time": point.time,
+        "kind": point.kind.name(),
+        "why": point.why,
+        "parent": point.parent.map(|parent| parent.to_string()),
+        "source": point.source,
+        "level": point.level,
+        "epoch": point.epoch,
+        "virtual_bytes": point.virtual_bytes,
+        "changed_bytes": point.changed_bytes,
+        "read_bytes": point.read_bytes,
+        "sent_bytes": point.sent_bytes,
+        "stored_bytes": point.stored_bytes,
+        "skipped_bytes": point.skipped_bytes,
+        "file": point.file,
+        "state": point.state,
     })
 }
 
-/// Says what of a destination cannot be listed.
-pub(super) fn warn(catalogue: &Catalogue) {
-    for (point, what) in catalogue.unreadable() {
-        eprintln!("{}", terminal::clean(&format!("point {point} cannot be read: {what}")));
+impl Listing {
+    /// Of a destination.
+    pub(super) fn of(destination: &Destination) -> Result<Self, Failure> {
+        let listing = match destination.series(false)? {
+            Some(series) => series_listing(&series)?,
+            None => chain_listing(&*destination.open()?)?,
+        };
+        listing.warn();
+        Ok(listing)
+    }
+
+    /// Says what cannot be listed.
+    fn warn(&self) {
+        for (point, what) in &self.unreadable {
+            eprintln!("{}", terminal::clean(&format!("point {point} cannot be read: {what}")));
+        }
+    }
+
+    /// The newest point that was verified.
+    pub(super) fn verified(&self) -> Option<&Listed> {
+        self.points.iter().rev().find(|point| point.is_verified)
+    }
+
+    pub(super) fn sum(&self, bytes: impl Fn(&Listed) -> u64) -> u64 {
+        self.points.iter().map(bytes).sum()
     }
 }
 
 impl List {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let folder = self.destination.open()?;
-        let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder).map_err(failed)?);
-        let names: HashSet<String> = folder.names().map_err(Failure::failed)?.into_iter().collect();
-        // The first run may still be under way, or have been stopped.
-        if catalogue.incomplete() == 0 {
-            points(&folder)?;
+        if let Located::Repository(path) = self.destination.located()? {
+            return self.series_of(&self.destination.repository(&path)?);
         }
-        warn(&catalogue);
-        let points = catalogue.points().iter().map(|point| &point.manifest);
+        let listing = Listing::of(&self.destination)?;
+        let points = listing.points.iter();
         if self.json {
-            return terminal::print_json(
-                &points.map(|manifest| point_json(manifest, &notes, &names)).collect(),
-            );
+            return terminal::print_json(&points.map(point_json).collect());
         }
         let rows: Vec<_> = points
-            .map(|manifest| {
+            .map(|point| {
                 [
-                    manifest.point.to_string(),
-                    time(manifest),
-                    manifest.kind.name().to_owned(),
-                    HumanSize(manifest.virtual_bytes).to_string(),
-                    HumanSize(manifest.file_bytes + manifest.leaves_bytes).to_string(),
-                    state(manifest, &notes, &names).to_owned(),
+                    point.point.to_string(),
+                    time(point),
+                    point.kind.name().to_owned(),
+                    HumanSize(point.virtual_bytes).to_string(),
+                    HumanSize(point.stored_bytes).to_string(),
+                    point.state.to_owned(),
                 ]
             })
             .collect();
         let headings = ["POINT", "TIME", "KIND", "DISK", "STORED", "STATE"];
         let mut text = terminal::table(headings, &rows, "no point yet");
-        if catalogue.incomplete() > 0 {
+        if listing.incomplete > 0 {
             text += "\nOne more point is incomplete: the next run continues it.";
         }
         terminal::print(&text)
+    }
+
+    /// The series of a repository.
+    fn series_of(&self, repository: &Repository) -> Result<(), Failure> {
+        let all = repository.all_points().map_err(failed)?;
+        if self.json {
+            let series = all.iter().map(|(name, points)| {
+                json!({
+                    "series": name,
+                    "points": points.points().len(),
+                    "newest": points.newest().map(|newest| newest.point.to_string()),
+                    "time": points.newest().and_then(|newest| newest.time),
+                    "virtual_bytes": points.newest().map(|newest| newest.virtual_bytes),
+                    "source": points.newest().map(|newest| newest.source.clone()),
+                })
+            });
+            return terminal::print_json(&series.collect());
+        }
+        let rows: Vec<_> = all
+            .iter()
+            .map(|(name, points)| {
+                let newest = points.newest();
+                let time = newest.and_then(|newest| newest.time);
+                [
+                    terminal::clean(name),
+                    points.points().len().to_string(),
+                    time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string()),
+                    newest
+                        .map_or_else(|| "-".to_owned(), |newest| HumanSize(newest.virtual_bytes).to_string()),
+                    newest.map_or_else(String::new, |newest| terminal::clean(&newest.source)),
+                ]
+            })
+            .collect();
+        terminal::print(&terminal::table(
+            ["SERIES", "POINTS", "NEWEST", "DISK", "SOURCE"],
+            &rows,
+            "no series yet",
+        ))
     }
 }
 
 impl Status {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let folder = self.destination.open()?;
-        let (catalogue, notes) = (catalogue(&*folder)?, Notes::load(&*folder).map_err(failed)?);
-        let names: HashSet<String> = folder.names().map_err(Failure::failed)?.into_iter().collect();
-        // The first run may still be under way, or have been stopped.
-        if catalogue.incomplete() == 0 {
-            points(&folder)?;
-        }
-        warn(&catalogue);
-        let points = || catalogue.points().iter().map(|point| &point.manifest);
-        let stored: u64 = points().map(|manifest| manifest.file_bytes + manifest.leaves_bytes).sum();
-        let verified = points().rev().find(|manifest| notes.verified.contains(&manifest.point));
-        let links = catalogue
-            .newest()
-            .and_then(|newest| catalogue.chain(newest.point).ok())
-            .map_or(0, |chain| chain.len());
+        let listing = Listing::of(&self.destination)?;
+        let stored = listing.sum(|point| point.stored_bytes);
+        let (newest, verified) = (listing.points.last(), listing.verified());
         if self.json {
             return terminal::print_json(&json!({
-                "folder": folder.show(""),
-                "source": catalogue.newest().map(|newest| newest.source.clone()),
-                "points": catalogue.points().len(),
-                "newest": catalogue.newest().map(|newest| point_json(newest, &notes, &names)),
-                "newest_verified": verified.map(|manifest| manifest.point.to_string()),
-                "chain_files": links,
+                "folder": listing.folder,
+                "source": newest.map(|newest| newest.source.clone()),
+                "points": listing.points.len(),
+                "newest": newest.map(point_json),
+                "newest_verified": verified.map(|point| point.point.to_string()),
+                "chain_files": listing.chain_files,
                 "stored_bytes": stored,
-                "incomplete": catalogue.incomplete(),
-                "damage": notes.damage.len() + catalogue.unreadable().len(),
+                "incomplete": listing.incomplete,
+                "damage": listing.damage,
             }));
         }
-        let Some(newest) = catalogue.newest() else {
+        let Some(newest) = newest else {
             let left =
-                if catalogue.incomplete() > 0 { ", and an incomplete one: run the backup again" } else { "" };
+                if listing.incomplete > 0 { ", and an incomplete one: run the backup again" } else { "" };
             return terminal::print(&format!("no point yet{left}"));
         };
-        let damage = notes.damage.len() + catalogue.unreadable().len();
         let rows = [
             ("source", newest.source.clone()),
-            ("points", format!("{}, {} stored", catalogue.points().len(), HumanSize(stored))),
+            ("points", format!("{}, {} stored", listing.points.len(), HumanSize(stored))),
             (
                 "newest",
-                format!("{} of {}, {} of {links} files", newest.point, time(newest), newest.kind.name()),
+                match listing.chain_files {
+                    Some(links) => {
+                        format!(
+                            "{} of {}, {} of {links} files",
+                            newest.point,
+                            time(newest),
+                            newest.kind.name()
+                        )
+                    }
+                    None => format!("{} of {}, {}", newest.point, time(newest), newest.kind.name()),
+                },
             ),
             (
                 "its run",
@@ -179,19 +216,19 @@ impl Status {
                 "verified",
                 verified.map_or_else(
                     || "none: `lunway backup verify`".to_owned(),
-                    |manifest| format!("{} of {}", manifest.point, time(manifest)),
+                    |point| format!("{} of {}", point.point, time(point)),
                 ),
             ),
             (
                 "incomplete",
-                match catalogue.incomplete() {
+                match listing.incomplete {
                     0 => "none".to_owned(),
                     _ => "one point: the next run continues it".to_owned(),
                 },
             ),
             (
                 "damage",
-                match damage {
+                match listing.damage {
                     0 => "none known".to_owned(),
                     count => {
                         format!("{count}: `lunway backup verify` names it, the next run repairs what it can")

@@ -1,6 +1,8 @@
-//! `lunway backup`: points in time of a disk, in a folder on any share.
+//! `lunway backup`: points in time of a disk, in a folder on any share, or in a repository of many disks.
 
 mod export;
+mod init;
+mod key;
 mod list;
 mod mount;
 mod prune;
@@ -9,6 +11,7 @@ mod restore;
 mod run;
 mod schedule;
 mod served;
+mod store;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -21,15 +24,21 @@ use lunway_block::spec::DeviceSpec;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::random_guids;
 
+use self::store::Store;
 use crate::failure::Failure;
 use crate::new_file::file_mode;
 
-/// Back disks up into a folder of VHDX files, and restore them
+/// The variable that names the file with the user's secret key.
+const KEY_FILE: &str = "LUNWAY_KEY_FILE";
+
+/// Back disks up into a folder of VHDX files or a repository, and restore them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway backup run disk.vhdx /mnt/share/server1
   lunway backup run lun:iqn.2026-11.com.example:disks/0 /mnt/share/db
+  lunway backup init /mnt/share/repo
+  lunway backup run disk.vhdx /mnt/share/repo/server1
   lunway backup list /mnt/share/server1
   lunway backup verify /mnt/share/server1
   lunway backup restore /mnt/share/server1 restored.vhdx --point latest
@@ -42,6 +51,8 @@ pub(crate) struct Backup {
 #[derive(Debug, Subcommand)]
 enum Action {
     Run(run::Run),
+    Init(init::Init),
+    Key(key::Key),
     List(list::List),
     Status(list::Status),
     Report(report::Report),
@@ -61,6 +72,8 @@ impl Backup {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.action {
             Action::Run(run) => run.run(),
+            Action::Init(init) => init.run(),
+            Action::Key(key) => key.run(),
             Action::List(list) => list.run(),
             Action::Status(status) => status.run(),
             Action::Report(report) => report.run(),
@@ -76,9 +89,12 @@ impl Backup {
 /// The folder of a destination.
 #[derive(Clone, Debug, Args)]
 struct Destination {
-    /// The folder with the points: a local one, or a mounted share
+    /// The folder with the points: a local one, or a mounted share; or REPO/NAME, the series NAME of a repository
     #[arg(value_name = "DEST")]
     folder: PathBuf,
+    /// For an encrypted repository: the file with your secret key (lunway backup key new)
+    #[arg(long, value_name = "FILE", env = KEY_FILE)]
+    key_file: Option<PathBuf>,
 }
 
 impl Destination {
@@ -96,19 +112,21 @@ impl Destination {
     }
 
     /// The same for points of a disk, which only who may read that may read.
-    fn open_for(&self, source: &DeviceSpec) -> Result<Arc<HostFolder>, Failure> {
+    fn open_for(&self, source: &DeviceSpec) -> Result<Store, Failure> {
         self.opened(file_mode(source).unwrap_or(0))
     }
 
     /// The same for points of a disk that only its user may read.
-    fn open_private(&self) -> Result<Arc<HostFolder>, Failure> {
+    fn open_private(&self) -> Result<Store, Failure> {
         self.opened(0)
     }
 
-    fn opened(&self, mode: u32) -> Result<Arc<HostFolder>, Failure> {
-        Ok(Arc::new(
-            HostFolder::open(self.open()?.path()).context("opening the destination")?.with_mode(mode),
-        ))
+    fn opened(&self, mode: u32) -> Result<Store, Failure> {
+        if let Some(series) = self.series(true)? {
+            return Ok(Store::Series(series));
+        }
+        let opened = HostFolder::open(self.open()?.path()).context("opening the destination")?;
+        Ok(Store::Chain(Arc::new(opened.with_mode(mode))))
     }
 }
 

@@ -54,6 +54,11 @@ pub(super) struct Mount {
 
 impl Mount {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let series = self.destination.series(false)?;
+        let key_file = series.and(self.destination.key_file.clone());
+        if key_file.as_ref().is_some_and(|file| file.to_string_lossy().contains('&')) {
+            return Err(Failure::Usage("the path of the key file has a `&`: rename it".into()));
+        }
         let folder = self.destination.open()?.path().to_owned();
         let read_only = !self.writable && self.into.is_none();
         let writes = match self.into {
@@ -61,7 +66,8 @@ impl Mount {
             None if self.writable => PointWrites::Discarded,
             None => PointWrites::Refused,
         };
-        let name = PointName { folder, point: self.point, writes, timeout: None };
+        let key_file = key_file.map(|file| std::path::absolute(&file).unwrap_or(file));
+        let name = PointName { folder, point: self.point, writes, timeout: None, key_file };
         let device = DeviceSpec::Point { name }.to_string();
         Attach::of_file(device, self.nbd, self.fuse, read_only, self.json).run()
     }

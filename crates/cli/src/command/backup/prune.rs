@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Retention, Step, prune};
+use lunway_block::size::HumanSize;
+use lunway_repository::{PACK_TARGET, Series, given_up};
 use serde_json::{Value, json};
 
 use super::{Destination, failed, guids, holder, points};
@@ -17,7 +19,8 @@ const UNFINISHED: &str = "every point that was not removed is whole; the next pr
 
 /// Remove points that no retention rule keeps.
 ///
-/// Data that other points need is merged into those: a new file is written and verified before anything is removed.
+/// Data that other points need is merged into those: a new file is written and verified before anything is removed. In
+/// a repository, data is removed that no point of any series needs.
 /// The newest point and the newest verified one are always kept; nothing is removed while damage is known. Periods
 /// are UTC, by the clock of the machine that made the points.
 #[derive(Debug, Args)]
@@ -80,6 +83,9 @@ impl Prune {
         if last + hourly + daily + weekly + monthly + yearly == 0 {
             return Err(Failure::Usage("say what to keep: --keep-last, --keep-daily …".into()));
         }
+        if let Some(series) = self.destination.series(false)? {
+            return self.run_series(&series, &retention);
+        }
         let folder = self.destination.open()?;
         let catalogue = points(&folder)?;
         if self.dry_run {
@@ -106,6 +112,64 @@ impl Prune {
         })?;
         let left = super::catalogue(&*folder)?.points().len();
         self.print(&steps, left + gone(&steps).len())
+    }
+
+    /// A series of a repository: points first, then the room that none of any series needs.
+    fn run_series(&self, series: &Series, retention: &Retention) -> Result<(), Failure> {
+        if retention.merge_after > 1 {
+            let no = "--merge-after is for a folder of VHDX files: in a repository no point is merged into another";
+            return Err(Failure::Usage(no.into()));
+        }
+        let before = series.points().map_err(failed)?;
+        if self.dry_run {
+            let notes = Notes::load(&*series.folder).map_err(failed)?;
+            let gone = given_up(&before, &notes, retention);
+            let steps: Vec<Step> = gone.into_iter().map(Step::Remove).collect();
+            return self.print(&steps, before.points().len());
+        }
+        let cancel = interrupt::watch();
+        let shown = series.show();
+        interrupt::waits_for(move || shown.clone());
+        interrupt::leaves(UNFINISHED);
+        let lease = Lease::take_without_room(&*series.folder, holder()?, &|| cancel.is_cancelled());
+        let lease = lease.map_err(failed)?;
+        let bar = progress::bytes("rewriting", 1);
+        let pruned = lunway_repository::prune(
+            &series.repository,
+            &series.folder,
+            &lease,
+            retention,
+            &mut |done, total| {
+                bar.set_length(total * PACK_TARGET as u64);
+                bar.set_position(done * PACK_TARGET as u64);
+                !cancel.is_cancelled()
+            },
+        );
+        bar.finish_and_clear();
+        let pruned = pruned.map_err(|error| match error {
+            BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
+            error => failed(error),
+        })?;
+        let kept = before.points().len() - pruned.removed.len();
+        if self.json {
+            return terminal::print_json(&json!({
+                "dry_run": false,
+                "kept": kept,
+                "steps": pruned.removed.iter().map(|point| step_json(&Step::Remove(*point))).collect::<Vec<_>>(),
+                "freed_bytes": pruned.freed_bytes,
+                "rewritten_bytes": pruned.rewritten_bytes,
+                "deferred": pruned.deferred,
+            }));
+        }
+        let mut lines: Vec<String> =
+            pruned.removed.iter().map(|point| sentence(&Step::Remove(*point))).collect();
+        let count = terminal::counted(pruned.removed.len(), "point");
+        lines.push(format!("{count} removed, {kept} kept; {} freed", HumanSize(pruned.freed_bytes)));
+        if let Some(holder) = &pruned.deferred {
+            let holder = terminal::clean(holder);
+            lines.push(format!("room is freed by the next prune: the repository is in use by {holder}"));
+        }
+        terminal::print(&lines.join("\n"))
     }
 
     fn print(&self, steps: &[Step], before: usize) -> Result<(), Failure> {

@@ -1,9 +1,7 @@
 //! `lunway backup report`: what the runs into a destination have done, as a page.
 
-use std::collections::HashSet;
-
 use clap::Args;
-use lunway_backup::{Catalogue, Folder, HostFolder, Manifest, Notes, PointKind};
+use lunway_backup::PointKind;
 use lunway_block::size::HumanSize;
 use lunway_report::chart::{Bar, Tone, bars};
 use lunway_report::{
@@ -11,8 +9,9 @@ use lunway_report::{
 };
 use serde_json::{Value, json};
 
-use super::list::{point_json, state, time, warn};
-use super::{Destination, catalogue, failed, points};
+use super::Destination;
+use super::list::{point_json, time};
+use super::store::{Listed, Listing};
 use crate::failure::Failure;
 use crate::output::Files;
 use crate::terminal;
@@ -21,7 +20,7 @@ use crate::terminal;
 const BARS_MAX: usize = 31;
 
 /// Reads one figure of a run.
-type Figure = fn(&Manifest) -> u64;
+type Figure = fn(&Listed) -> u64;
 
 /// Report what each run read, sent and stored, and why it was a full backup or an increment
 #[derive(Debug, Args)]
@@ -37,66 +36,44 @@ pub(super) struct Report {
 }
 
 /// Runs into a destination, as far as its points tell.
-struct Runs {
-    name: String,
-    catalogue: Catalogue,
-    notes: Notes,
-    names: HashSet<String>,
-}
+struct Runs(Listing);
 
 impl Report {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.files.check(&[])?;
-        let folder = self.destination.open()?;
-        let runs = Runs::of(&folder)?;
-        warn(&runs.catalogue);
+        let runs = Runs(Listing::of(&self.destination)?);
         self.files.write(|| runs.text(), || runs.json(), || lunway_report::html(&runs.document()))
     }
 }
 
-fn stored(manifest: &Manifest) -> u64 {
-    manifest.file_bytes + manifest.leaves_bytes
-}
-
 impl Runs {
-    fn of(folder: &HostFolder) -> Result<Self, Failure> {
-        let catalogue = catalogue(folder)?;
-        // The first run may still be under way, or have been stopped.
-        if catalogue.incomplete() == 0 {
-            points(folder)?;
-        }
-        let notes = Notes::load(folder).map_err(failed)?;
-        let names = folder.names().map_err(Failure::failed)?.into_iter().collect();
-        Ok(Self { name: folder.show(""), catalogue, notes, names })
-    }
-
     /// The points, the oldest first.
-    fn points(&self) -> impl DoubleEndedIterator<Item = &Manifest> {
-        self.catalogue.points().iter().map(|point| &point.manifest)
+    fn points(&self) -> impl DoubleEndedIterator<Item = &Listed> {
+        self.0.points.iter()
     }
 
     fn sum(&self, bytes: Figure) -> u64 {
-        self.points().map(bytes).sum()
+        self.0.sum(bytes)
     }
 
     fn damage(&self) -> usize {
-        self.notes.damage.len() + self.catalogue.unreadable().len()
+        self.0.damage
     }
 
     fn text(&self) -> String {
         let size = |bytes: u64| HumanSize(bytes).to_string();
         let rows: Vec<_> = self
             .points()
-            .map(|manifest| {
+            .map(|point| {
                 [
-                    manifest.point.to_string(),
-                    time(manifest),
-                    manifest.kind.name().to_owned(),
-                    size(manifest.changed_bytes),
-                    size(manifest.read_bytes),
-                    size(manifest.sent_bytes),
-                    size(stored(manifest)),
-                    terminal::clean(&manifest.why),
+                    point.point.to_string(),
+                    time(point),
+                    point.kind.name().to_owned(),
+                    size(point.changed_bytes),
+                    size(point.read_bytes),
+                    size(point.sent_bytes),
+                    size(point.stored_bytes),
+                    terminal::clean(&point.why),
                 ]
             })
             .collect();
@@ -110,20 +87,19 @@ impl Runs {
 
     fn json(&self) -> Value {
         json!({
-            "folder": self.name,
-            "points": self.points().map(|point| point_json(point, &self.notes, &self.names)).collect::<Vec<_>>(),
+            "folder": self.0.folder,
+            "points": self.points().map(point_json).collect::<Vec<_>>(),
             "read_bytes": self.sum(|point| point.read_bytes),
             "sent_bytes": self.sum(|point| point.sent_bytes),
-            "stored_bytes": self.sum(stored),
-            "incomplete": self.catalogue.incomplete(),
+            "stored_bytes": self.sum(|point| point.stored_bytes),
+            "incomplete": self.0.incomplete,
             "damage": self.damage(),
         })
     }
 
     /// What is known of the points being whole.
     fn verdicts(&self) -> Vec<Conclusion> {
-        let (text, tone) = match self.points().rev().find(|point| self.notes.verified.contains(&point.point))
-        {
+        let (text, tone) = match self.0.verified() {
             _ if self.damage() > 0 => (
                 format!("{} damaged parts are known: `lunway backup verify` names them.", self.damage()),
                 VerdictTone::Bad,
@@ -137,9 +113,9 @@ impl Runs {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let incomplete = (self.catalogue.incomplete() > 0)
+        let incomplete = (self.0.incomplete > 0)
             .then(|| "One more point is incomplete: the next run continues it.".to_owned());
-        let unreadable = self.catalogue.unreadable().iter();
+        let unreadable = self.0.unreadable.iter();
         unreadable
             .map(|(point, what)| format!("Point {point} cannot be read: {what}."))
             .chain(incomplete)
@@ -147,8 +123,8 @@ impl Runs {
     }
 
     fn document(&self) -> Document {
-        let source = self.catalogue.newest().map_or("no point yet", |newest| &newest.source);
-        let mut document = Document::new("backup", "Backups", format!("{source} in {}", self.name));
+        let source = self.0.points.last().map_or("no point yet", |newest| &newest.source);
+        let mut document = Document::new("backup", "Backups", format!("{source} in {}", self.0.folder));
         document.verdicts = self.verdicts();
         document.warnings = self.warnings();
         document.tiles = self.tiles();
@@ -167,10 +143,14 @@ impl Runs {
             unit: String::new(),
             of,
         };
-        let newest = self.catalogue.newest();
+        let newest = self.0.points.last();
         vec![
             tile("Points", count.to_string(), format!("{fulls} of them full")),
-            tile("Stored", HumanSize(self.sum(stored)).to_string(), "all points".to_owned()),
+            tile(
+                "Stored",
+                HumanSize(self.sum(|point| point.stored_bytes)).to_string(),
+                "all points".to_owned(),
+            ),
             tile("Sent", HumanSize(self.sum(|point| point.sent_bytes)).to_string(), "all points".to_owned()),
             tile(
                 "Newest point",
@@ -182,16 +162,16 @@ impl Runs {
 
     /// The newest runs, a bar each.
     fn charts(&self) -> Section {
-        let all: Vec<&Manifest> = self.points().collect();
+        let all: Vec<&Listed> = self.points().collect();
         let newest = &all[all.len().saturating_sub(BARS_MAX)..];
         let mut section = Section::new("Newest runs");
         let figures: [(&str, Tone, Figure); 3] = [
             ("Read", Tone::Read, |point| point.read_bytes),
             ("Sent", Tone::Write, |point| point.sent_bytes),
-            ("Stored", Tone::Write, stored),
+            ("Stored", Tone::Write, |point| point.stored_bytes),
         ];
         for (title, tone, bytes) in figures {
-            let bar = |point: &&Manifest| Bar {
+            let bar = |point: &&Listed| Bar {
                 label: format!("{} {}", time(point), point.kind.name()),
                 value: bytes(point) as f64 / 1e6,
                 tone,
@@ -218,32 +198,35 @@ impl Runs {
             figure("Stored"),
             figure("Left out").wide_only(),
         ]);
-        figures.caption =
-            "Stored: data in blocks of 1 MiB, and hashes. A merged point has the figures of its own run."
-                .into();
+        figures.caption = match self.0.chain_files {
+            Some(_) => {
+                "Stored: data in blocks of 1 MiB, and hashes. A merged point has the figures of its own run."
+            }
+            None => "Stored: what a run has added to the repository, compressed.",
+        }
+        .into();
         let mut words = Grid::new(["Time", "Kind", "State", "Why"].map(Column::words).into());
-        for manifest in self.points().rev() {
+        for point in self.points().rev() {
             let size = |bytes: u64| Cell::from(HumanSize(bytes).to_string());
-            let state = state(manifest, &self.notes, &self.names);
-            let tone = match state {
+            let tone = match point.state {
                 "damaged" => VerdictTone::Bad,
                 "verified" => VerdictTone::Good,
                 _ => VerdictTone::Even,
             };
             figures.rows.push(Row::new([
-                Cell::from(time(manifest)),
-                Cell::from(manifest.point.to_string()),
-                size(manifest.changed_bytes),
-                size(manifest.read_bytes),
-                size(manifest.sent_bytes),
-                size(stored(manifest)),
-                size(manifest.skipped.iter().map(|skipped| skipped.bytes).sum()),
+                Cell::from(time(point)),
+                Cell::from(point.point.to_string()),
+                size(point.changed_bytes),
+                size(point.read_bytes),
+                size(point.sent_bytes),
+                size(point.stored_bytes),
+                size(point.skipped_bytes),
             ]));
             words.rows.push(Row::new([
-                Cell::from(time(manifest)),
-                Cell::from(manifest.kind.name()),
-                Cell::marked(state, Mark::Verdict(tone)),
-                Cell::from(manifest.why.clone()),
+                Cell::from(time(point)),
+                Cell::from(point.kind.name()),
+                Cell::marked(point.state, Mark::Verdict(tone)),
+                Cell::from(point.why.clone()),
             ]));
         }
         let mut section = Section::new("All points");

@@ -2,12 +2,15 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_backup::{BackupError, Folder, Manifest, Order, PointMount, Restored, Target, restore};
+use lunway_backup::{
+    BackupError, Content, Folder, HostFolder, PointId, PointMount, Restored, Target, restore_content,
+};
 use lunway_bench::{Region, holds_data};
 use lunway_block::BlockDevice;
 use lunway_block::size::{HumanSize, parse_size};
@@ -67,25 +70,38 @@ pub(super) struct Restore {
     json: bool,
 }
 
+/// A point that is to be restored.
+struct Wanted {
+    /// The folder of the chain or the repository.
+    own: Arc<HostFolder>,
+    point: PointId,
+    virtual_bytes: u64,
+    sector_bytes: u32,
+    content: Arc<dyn Content>,
+    /// A prune must not remove what is read here, maybe for hours.
+    _mount: Option<PointMount>,
+}
+
+/// Says that points of a folder are about to be read, where that can be said.
+fn begin(folder: &Arc<dyn Folder>) -> Result<Option<PointMount>, Failure> {
+    let mount = PointMount::begin_if_possible(Arc::clone(folder), &holder()?).map_err(failed)?;
+    if mount.is_none() {
+        let told = "cannot be written: a prune is not told of this restore, and may remove what it reads";
+        eprintln!("lunway: {} {told}", folder.show(""));
+    }
+    Ok(mount)
+}
+
 impl Restore {
     pub(super) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.out)?;
-        let own = self.destination.open()?;
+        let wanted = self.wanted()?;
         if let Some(path) = file_of(&spec) {
-            refuse_inside(&own, path)?;
+            refuse_inside(&wanted.own, path)?;
         }
-        let mode = own.mode();
-        let folder: Arc<dyn Folder> = own;
-        // A prune must not remove what is read here, maybe for hours.
-        let mount = PointMount::begin_if_possible(folder.clone(), &holder()?).map_err(failed)?;
-        if mount.is_none() {
-            let told = "cannot be written: a prune is not told of this restore, and may remove what it reads";
-            eprintln!("lunway: {} {told}", folder.show(""));
-        }
-        let catalogue = catalogue(&*folder)?;
-        let manifest = catalogue.find(&self.point).map_err(failed)?;
-        let sector = manifest.sector_bytes;
-        let range = self.range(manifest)?;
+        let mode = wanted.own.mode();
+        let sector = wanted.sector_bytes;
+        let range = self.range(&wanted)?;
         let size = range.end - range.start;
         let how = How { overwrite: self.overwrite, resume: self.resume, ..How::default() };
         let copy = Copy::to_disk(String::new(), self.out.clone(), NewDisk::default(), None, how, self.json);
@@ -104,7 +120,7 @@ impl Restore {
         let behind = opened.device.geometry().size.saturating_sub(size);
         let writes = Cell::new(false);
         let written = Awaited::new(spec.to_string(), opened.device.clone());
-        interrupt::waits_for(waits_for(vec![written.unanswered()], folder.show("")));
+        interrupt::waits_for(waits_for(vec![written.unanswered()], wanted.own.show("")));
         if into.complete.is_some() {
             interrupt::leaves(remains(&spec, &into, false, None).trim_start_matches(": "));
         }
@@ -131,11 +147,11 @@ impl Restore {
             let bar = progress::bytes("restoring", size);
             let is_cancelled = || cancel.is_cancelled();
             let mut told = |done| bar.set_position(done);
-            let order = Order { point: manifest.point, range: Some(range), target };
             into.begin()?;
             writes.set(true);
             interrupt::leaves(remains(&spec, &into, true, None).trim_start_matches(": "));
-            let restored = restore(&folder, &catalogue, order, device, &is_cancelled, &mut told).await;
+            let restored =
+                restore_content(&wanted.content, Some(range), target, device, &is_cancelled, &mut told).await;
             bar.finish_and_clear();
             Ok(restored?)
         });
@@ -151,7 +167,7 @@ impl Restore {
             .map_err(|error| {
                 let remains =
                     remains(&spec, &into, writes.get() && !into.is_untouched(changed), error.downcast_ref());
-                error.context(format!("restoring point {} to {spec}{remains}", manifest.point))
+                error.context(format!("restoring point {} to {spec}{remains}", wanted.point))
             })
             .map_err(Failure::Failed)?;
         match &into.complete {
@@ -159,17 +175,44 @@ impl Restore {
             None => into.end(true)?,
         }
         let told = unchanged(behind) + &into.kind_of_new();
-        self.print(
-            &restored,
-            &manifest.point.to_string(),
-            (size, behind, &told),
-            begun.elapsed().as_secs_f64(),
-        )
+        self.print(&restored, &wanted.point.to_string(), (size, behind, &told), begun.elapsed().as_secs_f64())
+    }
+
+    /// The point that is meant.
+    fn wanted(&self) -> Result<Wanted, Failure> {
+        if let Some(series) = self.destination.series(false)? {
+            let mount = begin(&series.folder)?;
+            let points = series.points().map_err(failed)?;
+            let point = points.find(&self.point).map_err(failed)?;
+            let parent = self.destination.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let own = HostFolder::open(parent.unwrap_or(Path::new("."))).context("opening the repository")?;
+            return Ok(Wanted {
+                own: Arc::new(own.with_mode(0)),
+                point: point.point,
+                virtual_bytes: point.virtual_bytes,
+                sector_bytes: point.sector_bytes,
+                content: Arc::new(series.repository.content(point).map_err(failed)?),
+                _mount: mount,
+            });
+        }
+        let own = self.destination.open()?;
+        let folder: Arc<dyn Folder> = own.clone();
+        let mount = begin(&folder)?;
+        let catalogue = catalogue(&*own)?;
+        let manifest = catalogue.find(&self.point).map_err(failed)?;
+        Ok(Wanted {
+            point: manifest.point,
+            virtual_bytes: manifest.virtual_bytes,
+            sector_bytes: manifest.sector_bytes,
+            content: catalogue.content(&*folder, manifest.point).map_err(failed)?,
+            own,
+            _mount: mount,
+        })
     }
 
     /// The bytes of the disk that are restored.
-    fn range(&self, manifest: &Manifest) -> Result<Range<u64>, Failure> {
-        let (size, sector) = (manifest.virtual_bytes, u64::from(manifest.sector_bytes));
+    fn range(&self, wanted: &Wanted) -> Result<Range<u64>, Failure> {
+        let (size, sector) = (wanted.virtual_bytes, u64::from(wanted.sector_bytes));
         let length = self.length.unwrap_or(size.saturating_sub(self.offset));
         let end = self.offset.checked_add(length).filter(|end| *end <= size && length > 0);
         let is_whole = |bytes: u64| bytes.is_multiple_of(sector);
@@ -181,7 +224,7 @@ impl Restore {
             ))),
             None => Err(Failure::Usage(format!(
                 "--offset {} and --length {length} lead beyond the disk of point {}, which has {size} bytes",
-                self.offset, manifest.point
+                self.offset, wanted.point
             ))),
         }
     }

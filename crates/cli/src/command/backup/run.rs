@@ -2,12 +2,11 @@
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{Changed, Folder, Lease, Level, Outcome, Progress, Request, run};
+use lunway_backup::{Changed, Lease, Level, Progress, Request};
 use lunway_bench::Cancel;
 use lunway_block::BlockDevice;
 use lunway_block::rate::parse_rate;
@@ -19,7 +18,8 @@ use serde_json::json;
 
 use super::export::Bitmaps;
 use super::served::{self, Frozen};
-use super::{Destination, catalogue, failed, guids, holder};
+use super::store::{Made, Store};
+use super::{Destination, failed, guids, holder};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
@@ -32,13 +32,14 @@ use crate::freezing::Freezing;
 use crate::report_file::file_of;
 use crate::{interrupt, progress, terminal};
 
-/// Back up a disk to a folder: all of it the first time, then what has changed.
+/// Back up a disk to a folder or a repository: all of it the first time, then what has changed.
 ///
-/// Each run creates one restore point: a VHDX file that Windows can mount, with hashes and a manifest beside it. If
-/// it is not known what has changed, everything is read and compared by hash; only differences are sent. The next run
-/// continues an interrupted one. Do not write to the disk meanwhile, unless it is a LUN that a daemon of this machine
-/// serves (lun:TARGET/LUN): it is read as it was at one instant, and with --track only the changes are read. Of an NBD
-/// export of QEMU, a bitmap says what has changed.
+/// Each run creates one restore point. In a folder, that is a VHDX file that Windows can mount, with hashes and a
+/// manifest beside it; in a repository (REPO/NAME), data that no other point has. If it is not known what has changed,
+/// everything is read and compared by hash; only differences are sent. The next run continues an interrupted one.
+/// Do not write to the disk meanwhile, unless it is a LUN that a daemon of this machine serves (lun:TARGET/LUN): it is
+/// read as it was at one instant, and with --track only the changes are read. Of an NBD export of QEMU, a bitmap says
+/// what has changed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -106,7 +107,7 @@ struct Source<'a> {
 
 /// A run that made a point.
 pub(super) struct Ended {
-    pub(super) outcome: Outcome,
+    pub(super) made: Made,
     pub(super) seconds: f64,
     /// Milliseconds for which writes were held, of a LUN.
     held_ms: Option<u64>,
@@ -138,7 +139,8 @@ impl Run {
     fn run_device(&self) -> Result<(), Failure> {
         let spec = device::parse(&self.source)?;
         let name = source_name(&spec)?;
-        let folder: Arc<dyn Folder> = self.destination.open_for(&spec)?;
+        let store = self.destination.open_for(&spec)?;
+        let folder = store.folder();
         if self.skip_free {
             refuse_users(&spec)?;
         } else {
@@ -147,14 +149,14 @@ impl Run {
         let cancel = interrupt::watch();
         let destination = folder.show("");
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
-        let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let lease = Lease::take(&**folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let (opened, changed, epoch) = match &spec {
             DeviceSpec::Nbd { uri } => {
-                let catalogue = catalogue(&*folder)?;
-                let epoch = self.bitmaps.epoch(&catalogue)?;
-                let export = self.bitmaps.open(uri, &catalogue, &runtime)?;
+                let past = store.past()?;
+                let epoch = self.bitmaps.epoch(&past)?;
+                let export = self.bitmaps.open(uri, &past, &runtime)?;
                 (Opened::plain(export.device), export.changed, epoch)
             }
             _ => {
@@ -176,14 +178,14 @@ impl Run {
         interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
         let source = Source { device: &read, name, changed, state: None, epoch, level: Level::Crash };
         let begun = Instant::now();
-        let done = self.make_point(source, (&folder, &lease), (&runtime, &cancel));
+        let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
         // A file is closed when nothing uses it any more.
         drop(read);
         runtime.wait(opened.close_or_log());
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
-        let outcome = done.map_err(|error| in_context(error, context))?;
-        self.print(&Ended { outcome, seconds: begun.elapsed().as_secs_f64(), held_ms: None })
+        let made = done.map_err(|error| in_context(error, context))?;
+        self.print(&Ended { made, seconds: begun.elapsed().as_secs_f64(), held_ms: None })
     }
 
     /// A logical unit of a running daemon, which hears of the result.
@@ -205,14 +207,15 @@ impl Run {
 
     /// A logical unit of a running daemon, as it is at one instant.
     fn back_up_served(&self, daemon: &DaemonAddress, lun: LunName) -> Result<Ended, Failure> {
-        let folder: Arc<dyn Folder> = self.destination.open_private()?;
+        let store = self.destination.open_private()?;
+        let folder = store.folder();
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
-        let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let lease = Lease::take(&**folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let runtime = BlockingRuntime::new()?;
         let begun = Instant::now();
         let name = served::source_name(&lun);
-        let (frozen, changed) = Frozen::make(daemon, lun, &*folder, (self.area, &self.freezing), &runtime)?;
+        let (frozen, changed) = Frozen::make(daemon, lun, &store, (self.area, &self.freezing), &runtime)?;
         let source = Source {
             device: &frozen.client,
             name: name.clone(),
@@ -221,7 +224,7 @@ impl Run {
             epoch: frozen.epoch.clone(),
             level: served::level(&self.freezing, self.application),
         };
-        let done = self.make_point(source, (&folder, &lease), (&runtime, &cancel));
+        let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
         let done = done.map_err(|error| match frozen.broken() {
             Some(why) => Failure::failed(anyhow!("the snapshot of {name} is broken: {why}")),
             None => in_context(error, || format!("backing {name} up to {}", folder.show(""))),
@@ -230,15 +233,15 @@ impl Run {
         // Before the lease is given back: the destination's list of epochs is changed.
         frozen.end();
         drop(lease);
-        Ok(Ended { outcome: done?, seconds: begun.elapsed().as_secs_f64(), held_ms: Some(held_ms) })
+        Ok(Ended { made: done?, seconds: begun.elapsed().as_secs_f64(), held_ms: Some(held_ms) })
     }
 
     fn make_point(
         &self,
         source: Source<'_>,
-        (folder, lease): (&Arc<dyn Folder>, &Lease<'_>),
+        (store, lease): (&Store, &Lease<'_>),
         (runtime, cancel): (&BlockingRuntime, &Cancel),
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<Made, Failure> {
         let left_out = match self.skip_free {
             true => skipped(source.device, runtime)?,
             false => Skipped::default(),
@@ -264,43 +267,42 @@ impl Run {
         };
         let guids = guids()?;
         let mut told = |progress: Progress| bar.set_position(progress.done);
-        let done = runtime.wait(Box::pin(run(folder, lease, &guids, request, &mut told)));
+        let done = runtime.wait(Box::pin(store.back_up(lease, &guids, request, &mut told)));
         bar.finish_and_clear();
         done.map_err(failed)
     }
 
     fn print(&self, ended: &Ended) -> Result<(), Failure> {
-        let Ended { outcome, seconds, held_ms } = ended;
-        let manifest = &outcome.manifest;
+        let Ended { made, seconds, held_ms } = ended;
         if self.json {
             return terminal::print_json(&json!({
-                "point": manifest.point.to_string(),
-                "kind": manifest.kind.name(),
-                "why": manifest.why,
-                "changed_bytes": manifest.changed_bytes,
-                "read_bytes": manifest.read_bytes,
-                "sent_bytes": manifest.sent_bytes,
-                "stored_bytes": outcome.stored_bytes(),
-                "skipped_bytes": manifest.skipped.iter().map(|skipped| skipped.bytes).sum::<u64>(),
-                "level": manifest.level,
-                "epoch": manifest.epoch,
+                "point": made.point.to_string(),
+                "kind": made.kind.name(),
+                "why": made.why,
+                "changed_bytes": made.changed_bytes,
+                "read_bytes": made.read_bytes,
+                "sent_bytes": made.sent_bytes,
+                "stored_bytes": made.stored_bytes,
+                "skipped_bytes": made.skipped_bytes,
+                "level": made.level,
+                "epoch": made.epoch,
                 "held_ms": held_ms,
                 "seconds": seconds,
-                "notes": outcome.notes,
+                "notes": made.notes,
             }));
         }
-        for note in &outcome.notes {
+        for note in &made.notes {
             eprintln!("{}", terminal::clean(note));
         }
         terminal::print(&format!(
             "point {}: {} ({})\n  {} changed, {} read, {} sent, {} stored, {seconds:.1} s",
-            manifest.point,
-            manifest.kind.name(),
-            terminal::clean(&manifest.why),
-            HumanSize(manifest.changed_bytes),
-            HumanSize(manifest.read_bytes),
-            HumanSize(manifest.sent_bytes),
-            HumanSize(outcome.stored_bytes()),
+            made.point,
+            made.kind.name(),
+            terminal::clean(&made.why),
+            HumanSize(made.changed_bytes),
+            HumanSize(made.read_bytes),
+            HumanSize(made.sent_bytes),
+            HumanSize(made.stored_bytes),
         ))
     }
 }

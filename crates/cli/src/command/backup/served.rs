@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level, PointKind, Since};
+use lunway_backup::{Change, Changed, ChangedRange, Epochs, Level, PointKind, Since};
 use lunway_block::spec::NbdUri;
 use lunway_console::{Method, path_part};
 use lunway_nbd::NbdClient;
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::failed;
 use super::run::Ended;
+use super::store::Store;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
 use crate::device::BlockingRuntime;
@@ -37,7 +38,7 @@ const TOLD_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct Frozen<'a> {
     daemon: &'a DaemonAddress,
     lun: LunName,
-    folder: &'a dyn Folder,
+    store: &'a Store,
     /// The snapshot.
     pub(super) name: String,
     pub(super) client: NbdClient,
@@ -66,13 +67,13 @@ impl<'a> Frozen<'a> {
     pub(super) fn make(
         daemon: &'a DaemonAddress,
         lun: LunName,
-        folder: &'a dyn Folder,
+        store: &'a Store,
         (area, freezing): (u64, &Freezing),
         runtime: &BlockingRuntime,
     ) -> Result<(Self, Changed), Failure> {
         let served = daemon.ask(Method::GET, &path(&lun), None)?;
         let epoch = match served["config"]["track"] == true && served["config"]["read_only"] != true {
-            true => Some(begin_epoch(daemon, &lun, folder)?),
+            true => Some(begin_epoch(daemon, &lun, store)?),
             false => None,
         };
         let order = json!({ "target": lun.target, "lun": lun.lun, "epoch": epoch });
@@ -87,7 +88,7 @@ impl<'a> Frozen<'a> {
         let frozen = Self {
             daemon,
             lun,
-            folder,
+            store,
             name: snapshot["name"].as_str().unwrap_or_default().to_owned(),
             client,
             epoch,
@@ -103,8 +104,8 @@ impl<'a> Frozen<'a> {
         let Some(until) = &self.epoch else {
             return unknown("changes of the LUN are not tracked (`lunway lun add … --track`)");
         };
-        let catalogue = Catalogue::load(self.folder).map_err(failed)?;
-        let Some(newest) = catalogue.newest() else { return unknown("there is no point yet") };
+        let past = self.store.past()?;
+        let Some(newest) = past.last() else { return unknown("there is no point yet") };
         let Some(since) = &newest.epoch else {
             return unknown(&format!("point {} ended with no epoch of change tracking", newest.point));
         };
@@ -143,11 +144,11 @@ impl<'a> Frozen<'a> {
 
     /// The run has ended: gives the snapshot back, and the epochs that are of no use any more.
     pub(super) fn end(self) {
-        let Self { daemon, lun, folder, name, client, .. } = self;
+        let Self { daemon, lun, store, name, client, .. } = self;
         drop(client);
         // It ends with the connection, too.
         let _ = daemon.ask(Method::DELETE, &format!("/v1/snapshots/{name}"), None);
-        if let Err(error) = release_old(daemon, &lun, folder, Missing::Forgotten) {
+        if let Err(error) = release_old(daemon, &lun, store, Missing::Forgotten) {
             // The next run does it.
             error.report();
         }
@@ -162,14 +163,14 @@ pub(super) fn report(
     result: &Result<Ended, Failure>,
 ) {
     let report = match result {
-        Ok(Ended { outcome, seconds, .. }) => json!({ "destination": destination, "point": {
-            "point": outcome.manifest.point.to_string(),
-            "full": outcome.manifest.kind == PointKind::Full,
-            "why": outcome.manifest.why,
-            "changed_bytes": outcome.manifest.changed_bytes,
-            "read_bytes": outcome.manifest.read_bytes,
-            "sent_bytes": outcome.manifest.sent_bytes,
-            "stored_bytes": outcome.stored_bytes(),
+        Ok(Ended { made, seconds, .. }) => json!({ "destination": destination, "point": {
+            "point": made.point.to_string(),
+            "full": made.kind == PointKind::Full,
+            "why": made.why,
+            "changed_bytes": made.changed_bytes,
+            "read_bytes": made.read_bytes,
+            "sent_bytes": made.sent_bytes,
+            "stored_bytes": made.stored_bytes,
             "seconds": seconds,
         } }),
         Err(failure) => json!({ "destination": destination, "error": failure.sentence() }),
@@ -189,8 +190,9 @@ fn range(range: &Value) -> Option<ChangedRange> {
 }
 
 /// Names the epoch that is to be closed, and notes it at the destination.
-fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Result<String, Failure> {
-    release_old(daemon, lun, folder, Missing::Kept)?;
+fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, store: &Store) -> Result<String, Failure> {
+    release_old(daemon, lun, store, Missing::Kept)?;
+    let folder = &**store.folder();
     let random = random_guids().context("asking for random numbers")?.next().to_digits();
     let id = EpochId(random.to_be_bytes()).to_string();
     let mut epochs = Epochs::load(folder).map_err(failed)?;
@@ -211,11 +213,11 @@ enum Missing {
 fn release_old(
     daemon: &DaemonAddress,
     lun: &LunName,
-    folder: &dyn Folder,
+    store: &Store,
     missing: Missing,
 ) -> Result<(), Failure> {
-    let catalogue = Catalogue::load(folder).map_err(failed)?;
-    let newest = catalogue.newest().and_then(|newest| newest.epoch.clone());
+    let newest = store.past()?.pop().and_then(|newest| newest.epoch);
+    let folder = &**store.folder();
     let mut epochs = Epochs::load(folder).map_err(failed)?;
     let before = epochs.clone();
     for epoch in &before.closed {

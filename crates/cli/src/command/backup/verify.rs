@@ -1,11 +1,13 @@
 //! `lunway backup verify`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{BackupError, Folder, Lease, Report, Verification, verify};
+use lunway_backup::{BackupError, Folder, Lease, PointMount, Report, Verification, verify};
 use lunway_block::size::HumanSize;
+use lunway_repository::{Located, NamedPoints, PACK_TARGET, Repository, RepositoryReport};
 use serde_json::json;
 
 use super::{Destination, failed, holder, points};
@@ -47,8 +49,54 @@ fn parse_percent(text: &str) -> Result<u16, String> {
     }
 }
 
+/// Enters what was found in a repository into its notes.
+fn note(
+    repository: &Repository,
+    series: &[NamedPoints],
+    report: &RepositoryReport,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<(), BackupError> {
+    let holder = || {
+        let asking = BackupError::folder("asking for random numbers of", "the kernel");
+        holder().map_err(|failure| asking(std::io::Error::other(failure.sentence())))
+    };
+    for (name, points) in series {
+        let opening = BackupError::folder("opening", name);
+        let folder = repository.places().of_series(name).map_err(opening)?;
+        let _lease = Lease::take(&*folder, holder()?, is_cancelled)?;
+        report.note_series(repository, name, points)?;
+    }
+    let packs = repository.places().packs();
+    let _lease = Lease::take(&*packs, holder()?, is_cancelled)?;
+    report.note_packs(repository)
+}
+
+fn warn_of_notes(error: BackupError) {
+    let why = match error {
+        BackupError::Full { name } => format!("there is no room left for {name}"),
+        error => error.to_string(),
+    };
+    eprintln!("{}", terminal::clean(&format!("the result was not noted at the destination: {why}")));
+}
+
+/// Damage is a failure.
+fn judge(report: &Report, place: &str) -> Result<(), Failure> {
+    match report.findings.len() {
+        0 => Ok(()),
+        count => Err(Failure::failed(anyhow!(
+            "{place} holds {}: run the backup again, which repairs what the source still has",
+            terminal::counted(count, "damaged part")
+        ))),
+    }
+}
+
 impl Verify {
     pub(super) fn run(self) -> Result<(), Failure> {
+        match self.destination.located()? {
+            Located::Elsewhere => {}
+            Located::Repository(path) => return self.run_repository(&path, None),
+            Located::Series { repository, name } => return self.run_repository(&repository, Some(&name)),
+        }
         let folder = self.destination.open()?;
         let catalogue = points(&folder)?;
         let point = match &self.point {
@@ -73,21 +121,57 @@ impl Verify {
         let noted = Lease::take(&*folder, holder, &|| cancel.is_cancelled())
             .and_then(|lease| report.note(&*folder, &verification).map(|()| drop(lease)));
         if let Err(error) = noted {
-            let why = match error {
-                BackupError::Full { name } => format!("there is no room left for {name}"),
-                error => error.to_string(),
-            };
-            eprintln!("{}", terminal::clean(&format!("the result was not noted at the destination: {why}")));
+            warn_of_notes(error);
         }
         self.print(&report)?;
-        match report.findings.len() {
-            0 => Ok(()),
-            count => Err(Failure::failed(anyhow!(
-                "{} holds {}: run the backup again, which repairs what the source still has",
-                folder.show(""),
-                terminal::counted(count, "damaged part")
-            ))),
+        judge(&report, &folder.show(""))
+    }
+
+    /// A series of a repository, or all of it.
+    fn run_repository(&self, path: &Path, name: Option<&str>) -> Result<(), Failure> {
+        let repository = self.destination.repository(path)?;
+        let mut series = repository.all_points().map_err(failed)?;
+        series.retain(|(series, _)| name.is_none_or(|name| name == series));
+        if series.iter().all(|(_, points)| points.points().is_empty() && points.unreadable.is_empty()) {
+            return Err(Failure::failed(anyhow!("{} holds no points", self.destination.folder.display())));
         }
+        let point = match (&self.point, &series[..]) {
+            (None, _) => None,
+            (Some(text), [(_, points)]) if name.is_some() => Some(points.find(text).map_err(failed)?.point),
+            (Some(_), _) => {
+                return Err(Failure::Usage("--point is of one series: REPO/NAME".into()));
+            }
+        };
+        let seed = holder()?.nonce;
+        let verification = Verification { point, sample_permille: self.sample, seed, patience: PATIENCE };
+        let cancel = interrupt::watch();
+        let shown = repository.show();
+        interrupt::waits_for(move || shown.clone());
+        // A prune waits for those who read. One of a repository that this user cannot write does not hear of it.
+        let mut readers = Vec::new();
+        for (name, _) in &series {
+            let folder = repository.places().of_series(name).map_err(Failure::failed)?;
+            readers.extend(PointMount::begin_if_possible(folder, &holder()?).map_err(failed)?);
+        }
+        let bar = progress::bytes("verifying", 1);
+        let report = lunway_repository::verify(
+            &repository,
+            &series,
+            verification,
+            &|| cancel.is_cancelled(),
+            &mut |done, total| {
+                bar.set_length(total * PACK_TARGET as u64);
+                bar.set_position(done * PACK_TARGET as u64);
+            },
+        );
+        bar.finish_and_clear();
+        drop(readers);
+        let report = report.map_err(failed)?;
+        if let Err(error) = note(&repository, &series, &report, &|| cancel.is_cancelled()) {
+            warn_of_notes(error);
+        }
+        self.print(&report.report)?;
+        judge(&report.report, &repository.show())
     }
 
     fn print(&self, report: &Report) -> Result<(), Failure> {

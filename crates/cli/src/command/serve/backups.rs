@@ -43,8 +43,16 @@ fn run(backup: &BackupConfig, socket: &Path) -> Command {
     {
         command.arg(option);
     }
+    with_key(&mut command, backup);
     command.args(["--", &format!("lun:{}", backup.source)]).arg(&backup.destination);
     command
+}
+
+/// The key stays in its file.
+fn with_key(command: &mut Command, backup: &BackupConfig) {
+    if let Some(file) = &backup.key_file {
+        command.arg("--key-file").arg(file);
+    }
 }
 
 fn prune(backup: &BackupConfig) -> Option<Command> {
@@ -54,6 +62,7 @@ fn prune(backup: &BackupConfig) -> Option<Command> {
         return None;
     }
     let mut command = begun_by_this(&["backup", "prune"]);
+    with_key(&mut command, backup);
     command.args(rules).arg("--").arg(&backup.destination);
     Some(command)
 }
@@ -70,17 +79,17 @@ mod tests {
     #[test]
     fn each_key_is_an_option_of_the_commands() {
         let text = "name = \"db\"\nsource = \"iqn.2026-11.com.example:a/3\"\ndestination = \"/mnt/x\"\nat = [\"02:00\"]\n\
-                    keep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
+                    key_file = \"/etc/k\"\nkeep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
                     freeze = \"-f\"\nthaw = \"t\"\ndeadline = \"20s\"\napplication = true\n";
         let commands = commands()(&toml::from_str(text).unwrap(), Path::new("/run/api.sock"));
         assert_eq!(
             words(&commands.run),
             "backup run --json --begun-by PID --socket /run/api.sock --limit=100MB/s --area=8G --freeze=-f --thaw=t \
-             --deadline=20s --skip-free --application -- lun:iqn.2026-11.com.example:a/3 /mnt/x"
+             --deadline=20s --skip-free --application --key-file /etc/k -- lun:iqn.2026-11.com.example:a/3 /mnt/x"
         );
         assert_eq!(
             words(&commands.prune.unwrap()),
-            "backup prune --json --begun-by PID --keep-last=7 --keep-weekly=8 -- /mnt/x"
+            "backup prune --json --begun-by PID --key-file /etc/k --keep-last=7 --keep-weekly=8 -- /mnt/x"
         );
     }
 }

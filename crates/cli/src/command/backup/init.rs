@@ -1,0 +1,47 @@
+//! `lunway backup init`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use lunway_repository::{HostPlaces, Recipient, Repository};
+
+use super::failed;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Make a repository, in which the points of many disks share what is alike.
+///
+/// The folder must exist and be empty. Afterwards REPO/NAME is a destination for all other commands: the series NAME of
+/// one disk. With --for, everything in the repository is encrypted for these people; whether it is cannot be changed
+/// later, for whom can (lunway backup key).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup init /mnt/share/repo
+  lunway backup key new ~/.lunway-key
+  lunway backup init /mnt/share/repo --for lunway-recipient-5f3c…
+  lunway backup run disk.vhdx /mnt/share/repo/server1 --key-file ~/.lunway-key")]
+pub(super) struct Init {
+    /// The folder: a local one, or a mounted share
+    #[arg(value_name = "REPO")]
+    folder: PathBuf,
+    /// Encrypt it for this person's public key; may be given several times
+    #[arg(long = "for", value_name = "RECIPIENT")]
+    recipients: Vec<Recipient>,
+}
+
+impl Init {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let shown = self.folder.display();
+        let places = HostPlaces::open(&self.folder, 0).with_context(|| {
+            format!("cannot make a repository in {shown}: make the folder first, and see that its share is mounted")
+        })?;
+        Repository::create(&places, &self.recipients).map_err(failed)?;
+        let readers = match self.recipients.len() {
+            0 => "not encrypted".to_owned(),
+            count => format!("encrypted for {}", terminal::counted(count, "recipient")),
+        };
+        terminal::print(&format!("{shown} is a repository, {readers}: `lunway backup run SRC {shown}/NAME`"))
+    }
+}

@@ -1,0 +1,291 @@
+//! What a destination is: a folder with a chain, or a series of a repository. The verbs say the same words for both.
+
+use std::collections::HashSet;
+use std::env;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use lunway_backup::{
+    BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Level, Manifest, Notes, PointId, PointKind,
+    Progress, Request,
+};
+use lunway_repository::{Located, Repository, RepositoryPoint, Series, locate, open_repository};
+
+use super::{Destination, KEY_FILE, failed};
+use crate::failure::Failure;
+
+/// A destination, open.
+pub(super) enum Store {
+    /// A folder of VHDX files.
+    Chain(Arc<dyn Folder>),
+    /// A series of a repository.
+    Series(Series),
+}
+
+/// A point as people see it.
+pub(super) struct Listed {
+    pub(super) point: PointId,
+    pub(super) generation: u64,
+    pub(super) time: Option<u64>,
+    pub(super) kind: PointKind,
+    pub(super) why: String,
+    pub(super) parent: Option<PointId>,
+    pub(super) source: String,
+    pub(super) level: Level,
+    pub(super) epoch: Option<String>,
+    pub(super) virtual_bytes: u64,
+    pub(super) changed_bytes: u64,
+    pub(super) read_bytes: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) stored_bytes: u64,
+    pub(super) skipped_bytes: u64,
+    /// The VHDX file of a point in a chain.
+    pub(super) file: Option<String>,
+    pub(super) state: &'static str,
+    pub(super) is_verified: bool,
+}
+
+/// All points of a destination, the oldest first, and what else is known of it.
+pub(super) struct Listing {
+    pub(super) folder: String,
+    pub(super) points: Vec<Listed>,
+    pub(super) unreadable: Vec<(PointId, String)>,
+    /// Incomplete points of a chain.
+    pub(super) incomplete: usize,
+    /// Files that the newest point of a chain consists of.
+    pub(super) chain_files: Option<usize>,
+    /// Known damage.
+    pub(super) damage: usize,
+}
+
+/// What a run has made.
+pub(super) struct Made {
+    pub(super) point: PointId,
+    pub(super) kind: PointKind,
+    pub(super) why: String,
+    pub(super) changed_bytes: u64,
+    pub(super) read_bytes: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) stored_bytes: u64,
+    pub(super) skipped_bytes: u64,
+    pub(super) level: Level,
+    pub(super) epoch: Option<String>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A point as the next run asks about it.
+pub(super) struct Past {
+    pub(super) point: PointId,
+    pub(super) epoch: Option<String>,
+}
+
+fn kind_of(point: &RepositoryPoint) -> PointKind {
+    if point.base.is_none() { PointKind::Full } else { PointKind::Increment }
+}
+
+impl Store {
+    /// The folder of its points: leases, notes and epochs are there.
+    pub(super) fn folder(&self) -> &Arc<dyn Folder> {
+        match self {
+            Self::Chain(folder) => folder,
+            Self::Series(series) => &series.folder,
+        }
+    }
+
+    /// The points that it has, the oldest first.
+    pub(super) fn past(&self) -> Result<Vec<Past>, Failure> {
+        let past = |point, epoch: &Option<String>| Past { point, epoch: epoch.clone() };
+        Ok(match self {
+            Self::Chain(folder) => {
+                let catalogue = Catalogue::load(&**folder).map_err(failed)?;
+                let manifests = catalogue.points().iter().map(|point| &point.manifest);
+                manifests.map(|manifest| past(manifest.point, &manifest.epoch)).collect()
+            }
+            Self::Series(series) => {
+                let points = series.points().map_err(failed)?;
+                points.points().iter().map(|point| past(point.point, &point.epoch)).collect()
+            }
+        })
+    }
+
+    /// Makes a point.
+    pub(super) async fn back_up(
+        &self,
+        lease: &Lease<'_>,
+        guids: &Guids,
+        request: Request<'_>,
+        told: &mut dyn FnMut(Progress),
+    ) -> Result<Made, BackupError> {
+        match self {
+            Self::Chain(folder) => {
+                let outcome = lunway_backup::run(folder, lease, guids, request, told).await?;
+                let stored_bytes = outcome.stored_bytes();
+                let manifest = outcome.manifest;
+                Ok(Made {
+                    point: manifest.point,
+                    kind: manifest.kind,
+                    why: manifest.why,
+                    changed_bytes: manifest.changed_bytes,
+                    read_bytes: manifest.read_bytes,
+                    sent_bytes: manifest.sent_bytes,
+                    stored_bytes,
+                    skipped_bytes: manifest.skipped.iter().map(|skipped| skipped.bytes).sum(),
+                    level: manifest.level,
+                    epoch: manifest.epoch,
+                    notes: outcome.notes,
+                })
+            }
+            Self::Series(Series { repository, folder, .. }) => {
+                let outcome = lunway_repository::run(repository, folder, lease, guids, request, told).await?;
+                let point = outcome.point;
+                Ok(Made {
+                    point: point.point,
+                    kind: kind_of(&point),
+                    why: point.why,
+                    changed_bytes: point.changed_bytes,
+                    read_bytes: point.read_bytes,
+                    sent_bytes: point.sent_bytes,
+                    stored_bytes: point.stored_bytes,
+                    skipped_bytes: point.skipped.iter().map(|skipped| skipped.bytes).sum(),
+                    level: point.level,
+                    epoch: point.epoch,
+                    notes: outcome.notes,
+                })
+            }
+        }
+    }
+}
+
+/// The points of a series and the state of each.
+pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
+    let points = series.points().map_err(failed)?;
+    if points.points().is_empty() && points.unreadable.is_empty() {
+        return Err(Failure::failed(anyhow!("{} holds no points", series.show())));
+    }
+    let notes = Notes::load(&*series.folder).map_err(failed)?;
+    Ok(Listing {
+        folder: series.show(),
+        points: points.points().iter().map(|point| listed(point, &notes)).collect(),
+        incomplete: 0,
+        chain_files: None,
+        damage: notes.damage.len() + points.unreadable.len(),
+        unreadable: points.unreadable,
+    })
+}
+
+fn listed(point: &RepositoryPoint, notes: &Notes) -> Listed {
+    let is_damaged = notes.damage.iter().any(|damage| damage.point() == point.point);
+    Listed {
+        point: point.point,
+        generation: point.generation,
+        time: point.time,
+        kind: kind_of(point),
+        why: point.why.clone(),
+        parent: point.base,
+        source: point.source.clone(),
+        level: point.level,
+        epoch: point.epoch.clone(),
+        virtual_bytes: point.virtual_bytes,
+        changed_bytes: point.changed_bytes,
+        read_bytes: point.read_bytes,
+        sent_bytes: point.sent_bytes,
+        stored_bytes: point.stored_bytes,
+        skipped_bytes: point.skipped.iter().map(|skipped| skipped.bytes).sum(),
+        file: None,
+        is_verified: notes.verified.contains(&point.point),
+        state: match (is_damaged, notes.verified.contains(&point.point)) {
+            (true, _) => "damaged",
+            (false, true) => "verified",
+            (false, false) => "sealed",
+        },
+    }
+}
+
+/// The points of a chain and the state of each.
+pub(super) fn chain_listing(folder: &HostFolder) -> Result<Listing, Failure> {
+    let catalogue = super::catalogue(folder)?;
+    let notes = Notes::load(folder).map_err(failed)?;
+    let names: HashSet<String> = folder.names().map_err(Failure::failed)?.into_iter().collect();
+    // The first run may still be under way, or have been stopped.
+    if catalogue.incomplete() == 0 {
+        super::points(folder)?;
+    }
+    let points = catalogue.points().iter().map(|point| &point.manifest);
+    let chain = catalogue.newest().and_then(|newest| catalogue.chain(newest.point).ok());
+    Ok(Listing {
+        folder: folder.show(""),
+        points: points.map(|manifest| of_chain(manifest, &notes, &names)).collect(),
+        unreadable: catalogue.unreadable().to_vec(),
+        incomplete: catalogue.incomplete(),
+        chain_files: Some(chain.map_or(0, |chain| chain.len())),
+        damage: notes.damage.len() + catalogue.unreadable().len(),
+    })
+}
+
+/// State of a point, by the notes and by the names of the files that are there.
+fn of_chain(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Listed {
+    let lacks = |name: &String| !names.contains(name);
+    let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);
+    Listed {
+        point: manifest.point,
+        generation: manifest.generation,
+        time: manifest.time,
+        kind: manifest.kind,
+        why: manifest.why.clone(),
+        parent: manifest.parent,
+        source: manifest.source.clone(),
+        level: manifest.level,
+        epoch: manifest.epoch.clone(),
+        virtual_bytes: manifest.virtual_bytes,
+        changed_bytes: manifest.changed_bytes,
+        read_bytes: manifest.read_bytes,
+        sent_bytes: manifest.sent_bytes,
+        stored_bytes: manifest.file_bytes + manifest.leaves_bytes,
+        skipped_bytes: manifest.skipped.iter().map(|skipped| skipped.bytes).sum(),
+        file: Some(manifest.disk_name()),
+        is_verified: notes.verified.contains(&manifest.point),
+        state: if is_incomplete || notes.damage.iter().any(|damage| damage.point() == manifest.point) {
+            "damaged"
+        } else if notes.verified.contains(&manifest.point) {
+            "verified"
+        } else {
+            "sealed"
+        },
+    }
+}
+
+impl Destination {
+    /// Says what its path means.
+    pub(super) fn located(&self) -> Result<Located, Failure> {
+        locate(&self.folder).map_err(failed)
+    }
+
+    /// Opens the repository at a path with the user's key.
+    pub(super) fn repository(&self, path: &Path) -> Result<Repository, Failure> {
+        open_repository(path, self.key_file.as_deref()).map_err(failed)
+    }
+
+    /// The series that it means; `None`: it is a chain. One that is not there is made if `is_begun`.
+    pub(super) fn series(&self, is_begun: bool) -> Result<Option<Series>, Failure> {
+        match self.located()? {
+            Located::Elsewhere if self.key_file_is_given() => Err(Failure::Usage(format!(
+                "--key-file is for an encrypted repository, and {} is in none",
+                self.folder.display()
+            ))),
+            Located::Elsewhere => Ok(None),
+            Located::Series { repository, name } => {
+                Series::open(&repository, &name, self.key_file.as_deref(), is_begun).map(Some).map_err(failed)
+            }
+            Located::Repository(path) => {
+                let path = path.display();
+                Err(Failure::Usage(format!("{path} is a repository: name one of its series, {path}/NAME")))
+            }
+        }
+    }
+
+    /// Returns `true` if the key file stands on the command line. The environment may name one for all commands.
+    fn key_file_is_given(&self) -> bool {
+        self.key_file.is_some() && env::var_os(KEY_FILE).is_none()
+    }
+}

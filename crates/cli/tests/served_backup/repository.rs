@@ -1,0 +1,327 @@
+//! A repository as the destination: the same verbs, beside a daemon; several disks in one; several people; kills.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::daemon::{Daemon, command, refused};
+use super::initiator::Initiator;
+use super::support::{PATIENCE, assert_same_bytes, finish, image, succeed, wait};
+use super::{IQN, epochs, folder, restored, run, wait_until_no_snapshot, write};
+
+fn json(folder: &Path, words: &[&str]) -> Value {
+    serde_json::from_str(&succeed(command(folder, &[words, &["--json"]].concat()))).unwrap()
+}
+
+/// A folder with a daemon's configuration and a repository, `repo`.
+fn with_repository() -> tempfile::TempDir {
+    let folder = folder();
+    fs::create_dir(folder.path().join("repo")).unwrap();
+    succeed(command(folder.path(), &["backup", "init", "repo"]));
+    folder
+}
+
+fn packs(folder: &Path) -> usize {
+    let names = fs::read_dir(folder.join("repo")).unwrap();
+    names.filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("pack-")).count()
+}
+
+#[test]
+fn a_lun_is_backed_up_into_a_series_and_restored_and_what_series_have_in_common_is_sent_once() {
+    let folder = with_repository();
+    let folder = folder.path();
+    let daemon = Daemon::start(folder);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    for number in 0..40 {
+        write(&mut initiator, 0, number << 20, number + 1).unwrap();
+    }
+    let first = run(folder, "repo/one");
+    assert_eq!((&first["kind"], &first["why"]), (&"full".into(), &"it is the first".into()));
+    let old = fs::read(folder.join("disk.img")).unwrap();
+    write(&mut initiator, 0, 5 << 20, 100).unwrap();
+    let second = run(folder, "repo/one");
+    let why = second["why"].as_str().unwrap();
+    assert!(why.starts_with("changes since epoch") && why.ends_with("are known"), "{second}");
+    assert!(second["read_bytes"].as_u64().unwrap() <= 128 << 10, "{second}");
+    assert_eq!((&second["kind"], &second["sent_bytes"]), (&"increment".into(), &(64 << 10).into()));
+    assert_eq!(epochs(folder), [second["epoch"].as_str().unwrap()], "the older one was released");
+    let new = fs::read(folder.join("disk.img")).unwrap();
+    assert!(restored(folder, "repo/one", "latest") == new);
+    assert!(restored(folder, "repo/one", first["point"].as_str().unwrap()) == old);
+
+    // A damaged disk: what differs is written, and nothing else.
+    fs::copy(folder.join("disk.img"), folder.join("damaged")).unwrap();
+    let damaged = fs::File::options().write(true).open(folder.join("damaged")).unwrap();
+    damaged.write_all_at(&[9; 4096], 7 << 20).unwrap();
+    let delta = ["backup", "restore", "repo/one", "damaged", "--delta", "--overwrite"];
+    assert_eq!(json(folder, &delta)["written"], 64 << 10);
+    assert_same_bytes(&folder.join("damaged"), &folder.join("disk.img"));
+
+    // Another disk that holds the same.
+    let other = json(folder, &["backup", "run", "damaged", "repo/two"]);
+    assert_eq!((&other["sent_bytes"], other["changed_bytes"].as_u64() > Some(1 << 20)), (&0.into(), true));
+    let series = json(folder, &["backup", "list", "repo"]);
+    let named = |at: usize| (series[at]["series"].as_str().unwrap(), series[at]["points"].as_u64().unwrap());
+    assert_eq!((named(0), named(1)), (("one", 2), ("two", 1)));
+    assert_eq!(json(folder, &["backup", "list", "repo/one"])[1]["parent"], first["point"]);
+    let verified = json(folder, &["backup", "verify", "repo"]);
+    assert_eq!((verified["points"].as_u64(), verified["findings"].as_array().unwrap().len()), (Some(3), 0));
+    let status = json(folder, &["backup", "status", "repo/one"]);
+    assert_eq!((&status["newest_verified"], &status["points"]), (&second["point"], &2.into()));
+    let page = succeed(command(folder, &["backup", "report", "repo/one"]));
+    assert!(page.contains(second["point"].as_str().unwrap()), "{page}");
+
+    // What only the older point needs is no more, and everything else is as before.
+    let pruned = json(folder, &["backup", "prune", "repo/one", "--keep-last", "1"]);
+    assert_eq!((&pruned["kept"], &pruned["steps"][0]["removed"][0]), (&1.into(), &first["point"]));
+    assert!(restored(folder, "repo/one", "latest") == new && restored(folder, "repo/two", "latest") == new);
+    wait_until_no_snapshot(folder);
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_in_one_sentence() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    let said = |words: &[&str]| {
+        let output = finish(command(folder, &[&["backup"], words].concat()), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.trim_end().lines().count() == 1, "{words:?}: {said}");
+        said
+    };
+    for (words, expected) in [
+        (&["init", "repo"][..], "is a repository already"),
+        (&["init", "."], "is there: a repository is made in an empty folder"),
+        (&["run", "disk", "repo"], "is a repository: name one of its series, repo/NAME"),
+        (&["restore", "repo/none", "out"], "has no series none, none yet"),
+        (&["run", "disk", "repo/pack-1"], "cannot be the name of a series"),
+        (&["run", "disk", "one", "--key-file", "k"], "--key-file is for an encrypted repository"),
+        (&["verify", "repo"], "holds no points"),
+        (&["key", "list", "one"], "one is not a repository"),
+        (&["key", "add", "repo", &format!("lunway-recipient-{}", "ab".repeat(32))], "is not encrypted"),
+    ] {
+        let said = said(words);
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    assert!(!folder.join("repo/none").exists());
+    succeed(command(folder, &["backup", "run", "disk", "repo/one"]));
+    let merged = said(&["prune", "repo/one", "--keep-last", "1", "--merge-after", "3"]);
+    assert!(merged.contains("no point is merged"), "{merged}");
+}
+
+#[test]
+fn an_encrypted_repository_is_read_by_its_people_until_they_are_removed() {
+    let folder = folder();
+    let folder = folder.path();
+    fs::create_dir(folder.join("repo")).unwrap();
+    image(&folder.join("disk"), 8 << 20, 6 << 20);
+    let new = |file: &str| succeed(command(folder, &["backup", "key", "new", file])).trim().to_owned();
+    let (ann, ben) = (new("ann"), new("ben"));
+    new("stranger");
+    succeed(command(folder, &["backup", "init", "repo", "--for", &ann, "--for", &ben]));
+    let with = |key: &str, words: &[&str]| command(folder, &[words, &["--key-file", key]].concat());
+    succeed(with("ann", &["backup", "run", "disk", "repo/one"]));
+    let disk = fs::read(folder.join("disk")).unwrap();
+    for entry in fs::read_dir(folder.join("repo")).unwrap().map(Result::unwrap) {
+        let bytes = if entry.path().is_file() { fs::read(entry.path()).unwrap() } else { Vec::new() };
+        // Sixteen bytes that are no zeroes stand for the disk's data.
+        let data = disk.chunks(16).find(|bytes| !bytes.contains(&0)).unwrap();
+        assert!(!bytes.windows(16).any(|window| window == data), "{:?}", entry.path());
+    }
+    let restore = |key: &str| {
+        let _ = fs::remove_file(folder.join("out"));
+        succeed(with(key, &["backup", "restore", "repo/one", "out"]));
+        assert_same_bytes(&folder.join("out"), &folder.join("disk"));
+    };
+    restore("ann");
+    restore("ben");
+    let said = refused(with("stranger", &["backup", "list", "repo/one"]));
+    assert!(said.contains("encrypted for 2 recipients, and the key given is none of theirs"), "{said}");
+    let said = refused(command(folder, &["backup", "list", "repo/one"]));
+    assert!(said.contains("name the file with the secret key of one"), "{said}");
+    let packs_before = packs(folder);
+    succeed(with("ann", &["backup", "key", "remove", "repo", &ben]));
+    let said = refused(with("ben", &["backup", "list", "repo/one"]));
+    assert!(said.contains("encrypted for 1 recipient, and"), "{said}");
+    assert_eq!(succeed(with("ann", &["backup", "key", "list", "repo"])).trim(), ann);
+    assert_eq!(packs(folder), packs_before, "nothing is encrypted again");
+    // The environment names the key as well, for those that are begun by others.
+    let mut by_environment = command(folder, &["backup", "verify", "repo/one"]);
+    by_environment.env("LUNWAY_KEY_FILE", folder.join("ann"));
+    succeed(by_environment);
+}
+
+#[test]
+fn damage_is_named_and_the_next_run_heals_what_the_source_has() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 8 << 20, 6 << 20);
+    let point = json(folder, &["backup", "run", "disk", "repo/one"])["point"].as_str().unwrap().to_owned();
+    let largest = fs::read_dir(folder.join("repo")).unwrap().map(|entry| entry.unwrap().path());
+    let pack =
+        largest.filter(|path| path.is_file()).max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let file = fs::File::options().write(true).open(&pack).unwrap();
+    file.write_all_at(&[0x55; 512], pack.metadata().unwrap().len() / 2).unwrap();
+    let output = finish(command(folder, &["backup", "verify", "repo/one"]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(pack.file_name().unwrap().to_str().unwrap()) && said.contains(&point), "{said}");
+    assert_eq!(json(folder, &["backup", "list", "repo/one"])[0]["state"], "damaged");
+    let said = refused(command(folder, &["backup", "restore", "repo/one", "out"]));
+    assert!(said.contains("is damaged"), "{said}");
+    let said = refused(command(folder, &["backup", "prune", "repo/one", "--keep-last", "1"]));
+    assert!(said.contains("damage is known"), "{said}");
+    let healed = json(folder, &["backup", "run", "disk", "repo/one"]);
+    assert!(healed["sent_bytes"].as_u64().unwrap() >= 64 << 10, "{healed}");
+    let verified = json(folder, &["backup", "verify", "repo/one"]);
+    assert_eq!(verified["findings"].as_array().unwrap().len(), 0, "{verified}");
+    let _ = fs::remove_file(folder.join("out.partial"));
+    for at in [&point, "latest"] {
+        assert!(restored(folder, "repo/one", at) == fs::read(folder.join("disk")).unwrap());
+    }
+}
+
+/// A daemon that serves this device as LUN 0.
+fn serve(folder: &Path, device: &str) -> Daemon {
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"state\"\ncores = 1\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
+         [[target.lun]]\nid = 0\ndevice = \"{device}\"\n"
+    );
+    fs::write(folder.join("lunway.toml"), text).unwrap();
+    Daemon::start(folder)
+}
+
+/// READ (10) of 4 KiB.
+fn read(initiator: &mut Initiator, offset: u64) -> Vec<u8> {
+    let mut cdb = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    cdb[2..6].copy_from_slice(&((offset / 512) as u32).to_be_bytes());
+    let done = initiator.execute(0, &cdb, &[], 4096).unwrap();
+    assert_eq!(done.status, 0, "{done:?}");
+    done.data_in[..].to_vec()
+}
+
+fn there(folder: &Path, part: &str) -> bool {
+    let names = fs::read_dir(folder.join("repo/one")).unwrap();
+    names.map(|entry| entry.unwrap().file_name()).any(|name| name.to_str().unwrap().contains(part))
+}
+
+#[test]
+fn a_point_is_a_device_and_a_lun_that_forgets_writes_and_a_prune_waits_for_it() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 16 << 20, 8 << 20);
+    let first = json(folder, &["backup", "run", "disk", "repo/one"])["point"].as_str().unwrap().to_owned();
+    let old = fs::read(folder.join("disk")).unwrap();
+    let disk = fs::File::options().write(true).open(folder.join("disk")).unwrap();
+    disk.write_all_at(&[9; 70_000], 3 << 20).unwrap();
+    json(folder, &["backup", "run", "disk", "repo/one"]);
+    let new = fs::read(folder.join("disk")).unwrap();
+    // As a device of another command.
+    for (point, expected) in [(format!("@{}", &first[..9]), &old), (String::new(), &new)] {
+        let _ = fs::remove_file(folder.join("out.img"));
+        succeed(command(folder, &["copy", &format!("point:repo/one{point}"), "out.img"]));
+        assert!(fs::read(folder.join("out.img")).unwrap() == *expected, "{point}");
+    }
+    let daemon = serve(folder, "point:repo/one?writes=discard");
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    // Every piece, whatever leaf it lies in, and across two of them.
+    for at in (0..new.len() as u64 - 4096).step_by(61_440) {
+        assert!(read(&mut initiator, at) == new[at as usize..][..4096], "at {at}");
+    }
+    write(&mut initiator, 0, 5 << 20, 77).unwrap();
+    assert!(read(&mut initiator, 5 << 20) == super::piece(77));
+    assert!(read(&mut initiator, (5 << 20) + 4096) == new[(5 << 20) + 4096..][..4096]);
+    let said = refused(command(folder, &["backup", "prune", "repo/one", "--keep-last", "1"]));
+    assert!(said.contains("reads a point of it"), "{said}");
+    drop(initiator);
+    daemon.kill();
+    assert!(there(folder, "throwaway"), "what a kill leaves");
+    succeed(command(folder, &["backup", "prune", "repo/one", "--keep-last", "1"]));
+    assert!(!there(folder, "throwaway") && !there(folder, "mount-"));
+    assert!(restored(folder, "repo/one", "latest") == new);
+    // Read-only, without a name of a point.
+    let daemon = serve(folder, "point:repo/one");
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    assert!(read(&mut initiator, 3 << 20) == [9; 4096]);
+    let refused_write = initiator.execute(0, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[1; 512], 0).unwrap();
+    assert_eq!(refused_write.status, 2, "a check condition");
+}
+
+#[test]
+fn a_point_of_an_encrypted_repository_becomes_a_disk_of_its_own() {
+    let folder = folder();
+    let folder = folder.path();
+    fs::create_dir(folder.join("repo")).unwrap();
+    let ann = succeed(command(folder, &["backup", "key", "new", "ann"])).trim().to_owned();
+    succeed(command(folder, &["backup", "init", "repo", "--for", &ann]));
+    image(&folder.join("disk"), 64 << 20, 40 << 20);
+    let with = |words: &[&str]| command(folder, &[words, &["--key-file", "ann"]].concat());
+    succeed(with(&["backup", "run", "disk", "repo/one"]));
+    let mut model = fs::read(folder.join("disk")).unwrap();
+    // What is read must not lie in the clear beside it.
+    let said = refused(command(folder, &["copy", "ram:64M", "point:repo/one?key-file=ann&writes=discard"]));
+    assert!(said.contains("into=FILE.vhdx"), "{said}");
+    let said = refused(command(folder, &["copy", "point:repo/one", "out.img"]));
+    assert!(said.contains("name the file with the secret key"), "{said}");
+    let device = "point:repo/one?key-file=ann&into=vm.vhdx";
+    for number in 0..3 {
+        let daemon = serve(folder, device);
+        let mut initiator = Initiator::ready(&daemon.address, IQN);
+        let at = (number + 1) * 7_000_000 / 4096 * 4096;
+        assert!(read(&mut initiator, at) == model[at as usize..][..4096], "{number}");
+        write(&mut initiator, 0, at, number + 5).unwrap();
+        initiator.flush().unwrap();
+        model[at as usize..][..4096].copy_from_slice(&super::piece(number + 5));
+        daemon.kill();
+    }
+    let daemon = serve(folder, device);
+    let pulled = || json(folder, &["lun", "list", IQN])["luns"][0]["status"]["pull"].is_null();
+    super::support::until(pulled);
+    super::support::until(|| !there(folder, "hold-"));
+    daemon.kill();
+    // The repository is gone, and the line of the configuration goes on.
+    fs::rename(folder.join("repo"), folder.join("gone")).unwrap();
+    let daemon = serve(folder, device);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    assert!(read(&mut initiator, 0) == model[..4096]);
+    drop(initiator);
+    daemon.kill();
+    succeed(command(folder, &["copy", "vm.vhdx", "out.img"]));
+    assert!(fs::read(folder.join("out.img")).unwrap() == model);
+}
+
+/// 20 MB at 2.5 MB/s: a pack holds what is sent in some seconds, so that a kill costs no more than the last one.
+#[test]
+fn what_a_killed_run_has_sent_is_not_sent_again() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 32 << 20, 20 << 20);
+    let words = ["backup", "run", "disk", "repo/one", "--limit", "2500000B/s"];
+    let mut running = command(folder, &words).spawn().unwrap();
+    super::support::until(|| packs(folder) > 0 && names_pack(folder));
+    running.kill().unwrap();
+    wait(&mut running, PATIENCE).unwrap();
+    let sealed: u64 = sizes_of_packs(folder);
+    assert!(sealed > 0);
+    let next = json(folder, &["backup", "run", "disk", "repo/one"]);
+    let sent = next["sent_bytes"].as_u64().unwrap();
+    let disk = fs::read(folder.join("disk")).unwrap();
+    let unique =
+        disk.chunks(64 << 10).filter(|leaf| leaf.iter().any(|byte| *byte != 0)).count() as u64 * (64 << 10);
+    assert!(sent + sealed <= unique + (1 << 20), "{sent} sent after {sealed} of {unique}");
+    assert!(restored(folder, "repo/one", "latest") == disk);
+}
+
+fn names_pack(folder: &Path) -> bool {
+    sizes_of_packs(folder) > 0
+}
+
+/// Bytes of packs that have their names.
+fn sizes_of_packs(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder.join("repo")).unwrap().map(Result::unwrap);
+    let is_pack = |name: &str| name.starts_with("pack-") && !name.contains('.');
+    let packs = entries.filter(|entry| is_pack(entry.file_name().to_str().unwrap()));
+    packs.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+}
