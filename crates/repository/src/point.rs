@@ -99,6 +99,8 @@ impl RepositoryPoint {
             "the size of the disk is not possible"
         } else if ![512, 4096].contains(&point.sector_bytes) {
             "the sector is neither 512 nor 4096 bytes"
+        } else if !point.virtual_bytes.is_multiple_of(u64::from(point.sector_bytes)) {
+            "the disk has a part of a sector"
         } else if blake3::Hash::from_hex(point.root.as_bytes()).is_err() {
             "a hash has not 64 hexadecimal digits"
         } else if codec.authenticate(&point.unauthenticated()) != point.authenticated {
