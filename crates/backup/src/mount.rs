@@ -12,6 +12,7 @@ use std::sync::Arc;
 use lunway_vhdx::{CreateOptions, create};
 
 use crate::catalogue::Catalogue;
+use crate::content::Content;
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, HostFolder};
 use crate::guids::Guids;
@@ -93,6 +94,8 @@ impl Drop for PointMount {
 pub struct MountedPoint {
     /// The file: the point's own, which is only read, or one that takes writes and ends with the mount.
     pub file: PathBuf,
+    /// What the point's own files hold.
+    pub content: Arc<dyn Content>,
     /// `None`: this user cannot write to the folder, so that a prune is not told and may replace the files.
     pub mount: Option<PointMount>,
 }
@@ -118,12 +121,12 @@ impl MountedPoint {
         };
         let catalogue = Catalogue::load(&**folder)?;
         let manifest = catalogue.find(point)?;
-        drop(catalogue.open(&**folder, manifest.point)?);
+        let content = catalogue.content(&**folder, manifest.point)?;
         let name = match mount.as_ref().filter(|_| takes_writes) {
             Some(mount) => mount.make_throwaway(manifest, guids)?,
             None => manifest.disk_name(),
         };
-        Ok(Self { file: folder.path().join(name), mount })
+        Ok(Self { file: folder.path().join(name), content, mount })
     }
 }
 

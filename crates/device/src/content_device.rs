@@ -7,8 +7,6 @@
 //! What is read has been compared with its hash: damage is an error of the medium at its place.
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lunway_backup::{BackupError, Content, LEAF, LEAVES, Leaf, LeafHash, UNIT, leaf_range};
@@ -16,6 +14,8 @@ use lunway_block::{
     BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, SharedBuf, Zeroing,
 };
 use lunway_file::Workers;
+
+use crate::damage::Damage;
 
 /// Leaves that are kept, 8 MiB: small reads one behind another take a leaf apart once, of as many readers side by side
 /// as a device has threads.
@@ -31,8 +31,7 @@ pub(crate) struct ContentDevice {
 struct Inner {
     content: Arc<dyn Content>,
     kept: Mutex<VecDeque<(LeafHash, Arc<Vec<u8>>)>>,
-    /// Damage was told of.
-    is_told: AtomicBool,
+    damage: Damage,
 }
 
 impl ContentDevice {
@@ -42,7 +41,7 @@ impl ContentDevice {
             physical_sector: 4096,
             ..Geometry::plain(content.size()).with_sector(logical_sector)
         };
-        let inner = Inner { content, kept: Mutex::default(), is_told: AtomicBool::new(false) };
+        let inner = Inner { content, kept: Mutex::default(), damage: Damage::default() };
         Self { inner: Arc::new(inner), workers: Workers::new(), geometry }
     }
 }
@@ -59,7 +58,7 @@ impl Inner {
             let unit = (at / UNIT) as u32;
             let len = ((u64::from(unit) + 1) * UNIT - at).min((buf.len() - done) as u64) as usize;
             let filled = self.fill_unit(unit, at, &mut buf[done..done + len]);
-            filled.map_err(|error| self.failed(at, error))?;
+            filled.map_err(|error| self.damage.told(at, error))?;
             done += len;
         }
         Ok(())
@@ -134,7 +133,7 @@ impl Inner {
         };
         while at < end && list.len() <= count {
             let unit = (at / UNIT) as u32;
-            let failed = |error| self.failed(at, error);
+            let failed = |error| self.damage.told(at, error);
             let data = self.content.next(unit).map_err(failed)?.map_or(end, |unit| u64::from(unit) * UNIT);
             if data > at {
                 let to = data.min(end);
@@ -154,28 +153,6 @@ impl Inner {
         }
         Ok(list)
     }
-
-    /// Damage is an error of the medium, which initiators pass on to their users; it is told of once.
-    fn failed(&self, offset: u64, error: BackupError) -> BlockError {
-        match &error {
-            BackupError::Damaged { .. } => {
-                if !self.is_told.swap(true, Ordering::Relaxed) {
-                    tracing::error!("a point that is read at offset {offset}: {error}");
-                }
-                BlockError::Medium { offset }
-            }
-            _ => told(error),
-        }
-    }
-}
-
-/// An error of a destination as one of a device.
-pub(crate) fn told(error: BackupError) -> BlockError {
-    let kind = match &error {
-        BackupError::Folder { source, .. } => source.kind(),
-        _ => io::ErrorKind::Other,
-    };
-    BlockError::Io { kind, message: error.to_string() }
 }
 
 impl BlockDevice for ContentDevice {

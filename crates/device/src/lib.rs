@@ -14,9 +14,11 @@
 //! ```
 
 mod content_device;
+mod damage;
 mod open_error;
 mod opened;
 mod point;
+mod proven;
 mod pulled_point;
 mod repository_point;
 

@@ -12,6 +12,8 @@ use lunway_file::Closed;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::{VhdxDevice, VhdxDeviceOpenError, random_guids};
 
+use crate::proven::Proven;
+
 /// Reason why a point could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -95,5 +97,6 @@ pub(crate) fn open(
             "{folder} cannot be written: a prune is not told of this mount, and may replace the files under it"
         );
     }
-    Ok((Arc::new(VhdxDevice::open(&mounted.file, !takes_writes)?), Held(mounted.mount)))
+    let device = Arc::new(VhdxDevice::open(&mounted.file, !takes_writes)?);
+    Ok((Arc::new(Proven::new(device, mounted.content)), Held(mounted.mount)))
 }

@@ -29,7 +29,7 @@ use lunway_repository::{Points, Series};
 use lunway_vhdx::{CreateOptions, Disk, Locator, VhdxOpenOptions, create, open_file, rename_new};
 use lunway_vhdx_device::{PullParent, PullSource, VhdxDevice, VhdxDeviceOpenError, random_guids};
 
-use crate::content_device::told;
+use crate::damage::told;
 use crate::point::PointOpenError;
 use crate::repository_point;
 
