@@ -55,16 +55,29 @@ pub(crate) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Resul
 
 /// A runtime for code that is not asynchronous: what it opens lives on between two calls of [`wait`](Self::wait), and
 /// moves only in them.
-pub(crate) struct BlockingRuntime(tokio::runtime::Runtime);
+pub(crate) struct BlockingRuntime(Waits);
+
+enum Waits {
+    Own(tokio::runtime::Runtime),
+    OnAnother(tokio::runtime::Handle),
+}
 
 impl BlockingRuntime {
     pub(crate) fn new() -> Result<Self, Failure> {
-        runtime().map(Self)
+        runtime().map(Waits::Own).map(Self)
+    }
+
+    /// The same on a thread beside a server's runtime, which moves what is waited for. Must be made on that runtime.
+    pub(crate) fn beside() -> Self {
+        Self(Waits::OnAnother(tokio::runtime::Handle::current()))
     }
 
     /// Runs until this has come.
     pub(crate) fn wait<T>(&self, future: impl IntoFuture<Output = T>) -> T {
-        self.0.block_on(future.into_future())
+        match &self.0 {
+            Waits::Own(runtime) => runtime.block_on(future.into_future()),
+            Waits::OnAnother(runtime) => runtime.block_on(future.into_future()),
+        }
     }
 }
 

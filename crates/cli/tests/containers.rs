@@ -159,7 +159,7 @@ fn taking(command: &str, place: &str, file: &str, folder: &Path) -> Vec<Vec<Stri
     }
     let rows: Vec<Vec<&str>> = match (command, place) {
         // What is made there takes no place of another file: the destruction tests.
-        ("disk create", "FILE") | ("disk snapshot", "CHILD") | (_, "--fuse" | "--nbd") => vec![],
+        ("disk create", "FILE") | ("disk snapshot", "CHILD") | (_, "--fuse" | "--files" | "--nbd") => vec![],
         // Results.
         (_, "--json-file" | "--html-file") => vec![],
         ("disk create", "--parent") => vec![vec!["disk", "create", &made, "--parent", file]],

@@ -1,5 +1,6 @@
 //! The disk as a tree: containers, volumes, and the stream of their ranges.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::DEPTH;
@@ -15,6 +16,9 @@ use crate::volume::{Doubt, Mounted, Volume, free_in};
 
 const LVM2: &str = "LVM2";
 
+/// Characters of a name that are kept: LVM2 and file systems take 127 and 255 at most, and two names are joined.
+const NAME_MAX: usize = 96;
+
 /// An examined disk. Its bytes must be the same from the examination to the last range that is asked for.
 pub struct Disk {
     root: Node,
@@ -28,6 +32,8 @@ pub struct Node {
     pub len: u64,
     /// Its name in its container: of a partition, of a logical volume.
     pub name: Option<String>,
+    /// Its number in its partition table, as Linux counts.
+    pub number: Option<usize>,
     /// Kind of its content: `GPT`, `ext4`, `swap`, `LUKS` …; `None` where nothing is recognised.
     pub kind: Option<&'static str>,
     /// The label of what is in it.
@@ -80,6 +86,17 @@ enum What {
     Child(usize, u64),
 }
 
+/// A part of the disk in which no others are told apart.
+pub struct Leaf<'a> {
+    /// The part.
+    pub node: &'a Node,
+    /// Its name on this disk, which no other leaf has, and which is safe as the name of a file: `p2` for a partition by
+    /// its number, `GROUP-VOLUME` for a logical volume, `disk` for all of it.
+    pub name: String,
+    /// Where its bytes lie on the disk, in the order of its own addresses.
+    pub segments: Vec<Segment>,
+}
+
 /// A range of the disk.
 pub struct Span<'a> {
     /// Its bytes.
@@ -104,6 +121,22 @@ impl Disk {
     /// The whole disk.
     pub fn root(&self) -> &Node {
         &self.root
+    }
+
+    /// The parts of the disk in which no others are told apart, in order: file systems, and what else lies there.
+    pub fn leaves(&self) -> Vec<Leaf<'_>> {
+        let mut found = Vec::new();
+        self.root.leaves(String::new(), &[Segment { at: 0, len: self.root.len }], &mut found);
+        let mut names = HashSet::new();
+        for leaf in &mut found {
+            let (name, mut again) = (leaf.name.clone(), 1);
+            // The volumes of a group are listed on each of its disks.
+            while !names.insert(leaf.name.clone()) {
+                again += 1;
+                leaf.name = format!("{name}.{again}");
+            }
+        }
+        found
     }
 
     /// Calls nothing free of volumes that may be mounted by as much as this says: for callers that discard on a disk
@@ -171,6 +204,7 @@ impl Node {
             offset: 0,
             len,
             name,
+            number: None,
             kind: None,
             label: None,
             uuid: None,
@@ -362,7 +396,7 @@ impl Node {
                 (None, Err(error)) => Self::new(len, entry.name).refused(error.into()),
             };
             claimed.push(Piece { range: entry.range, what: What::Child(self.children.len(), 0) });
-            self.children.push(child);
+            self.children.push(Self { number: Some(entry.number), ..child });
         }
         self.pieces(claimed, &layout.table)
     }
@@ -457,6 +491,26 @@ impl Node {
         }
     }
 
+    /// Adds the leaves of this part, whose bytes are these segments of the disk, and which is called so.
+    fn leaves<'a>(&'a self, name: String, segments: &[Segment], found: &mut Vec<Leaf<'a>>) {
+        let Content::Pieces(pieces) = &self.content else {
+            let name = if name.is_empty() { "disk".to_owned() } else { name };
+            return found.push(Leaf { node: self, name, segments: segments.to_vec() });
+        };
+        for (number, child) in self.children.iter().enumerate() {
+            let own = match child.number {
+                Some(number) if name.is_empty() => format!("p{number}"),
+                Some(number) => format!("{name}-p{number}"),
+                None => {
+                    [&self.label, &child.name].map(|word| safe(word.as_deref().unwrap_or("volume"))).join("-")
+                }
+            };
+            let inside = Self::segments(pieces, number).into_iter();
+            let placed: Vec<_> = inside.flat_map(|part| within(segments, part)).collect();
+            child.leaves(own, &placed, found);
+        }
+    }
+
     /// Returns the segments of a child, in the order of its addresses.
     fn segments(pieces: &[Piece], child: usize) -> Vec<Segment> {
         let mut found: Vec<(u64, Segment)> = pieces
@@ -535,4 +589,23 @@ impl Node {
             }
         }
     }
+}
+
+/// A name that a disk gives, with nothing in it that a file's name must not have.
+fn safe(name: &str) -> String {
+    let is_safe = |char: char| char.is_ascii_alphanumeric() || matches!(char, '+' | '_' | '.' | '-');
+    name.chars().take(NAME_MAX).map(|char| if is_safe(char) { char } else { '_' }).collect()
+}
+
+/// Where a range of a part lies in that part's container, by the part's segments.
+fn within(segments: &[Segment], range: Segment) -> Vec<Segment> {
+    let (mut start, mut found) = (0, Vec::new());
+    for segment in segments {
+        let (from, to) = (range.at.max(start), (range.at + range.len).min(start + segment.len));
+        if from < to {
+            found.push(Segment { at: segment.at + (from - start), len: to - from });
+        }
+        start += segment.len;
+    }
+    found
 }

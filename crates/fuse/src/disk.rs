@@ -1,4 +1,4 @@
-//! The file system: a directory with one file in it.
+//! The file system: directories with files in them, each of which is a device.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,8 +16,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::handles::Handles;
 
-/// The file.
-const DISK: INodeNo = INodeNo(2);
 /// Time for which the kernel may cache entries and attributes: none, since a device may change its size.
 const TTL: Duration = Duration::ZERO;
 /// Longest request, bytes: what kernels take at most unless `fs.fuse.max_pages_limit` was raised.
@@ -34,9 +32,9 @@ const LOOK_MAX: u64 = 1 << 40;
 /// Pieces that are asked for at a time: of two neighbours one is data as a rule, and the other is not.
 const LOOK_PIECES: usize = 2;
 
-/// A directory with a device in it, as the kernel sees it.
+/// Directories with devices in them, as the kernel sees them.
 ///
-/// The file behaves as a block device would: it has the device's size, opening it with `O_TRUNC` leaves that alone, and
+/// A file behaves as a block device would: it has the device's size, opening it with `O_TRUNC` leaves that alone, and
 /// writes past the end find no space. `fsync` is a flush, a write with `O_DSYNC` is one with [`Durability::Stable`],
 /// punching a hole gives space back, `SEEK_DATA` and `SEEK_HOLE` ask the device, `ftruncate` resizes it where it can be
 /// resized.
@@ -51,13 +49,70 @@ const LOOK_PIECES: usize = 2;
 /// The kernel asks for several things at a time, and they go to the device as they come. What the device answers at
 /// once is answered on the thread that heard of it; the rest on the runtime that carries the device, in whatever order.
 pub(crate) struct Disk {
-    name: OsString,
-    bytes: Bytes,
-    handles: Arc<Handles>,
+    /// The entry whose inode has number N is at N - 1: the first one is the root, and each has its directory before it.
+    entries: Vec<FileNode>,
     runtime: Handle,
     room: Arc<Semaphore>,
     since: SystemTime,
     owner: (u32, u32),
+}
+
+/// A directory, or a file in one.
+pub(crate) struct FileNode {
+    /// Its name, and the directory that it is in by its place in the list.
+    name: OsString,
+    parent: usize,
+    /// `None`: a directory.
+    file: Option<DeviceFile>,
+}
+
+/// A device as a file.
+#[derive(Clone)]
+pub(crate) struct DeviceFile {
+    bytes: Bytes,
+    handles: Arc<Handles>,
+}
+
+impl DeviceFile {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self { handles: Arc::new(Handles::new(device.clone())), bytes: Bytes::new(device) }
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
+        self.bytes.device()
+    }
+
+    /// Returns `true` if no program has it open.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.handles.is_empty()
+    }
+}
+
+/// The root directory's place in the list.
+pub(crate) const ROOT: usize = 0;
+
+impl FileNode {
+    /// The list of a file system without files.
+    pub(crate) fn root() -> Vec<Self> {
+        vec![Self { name: OsString::new(), parent: ROOT, file: None }]
+    }
+
+    fn kind(&self) -> FileType {
+        if self.file.is_some() { FileType::RegularFile } else { FileType::Directory }
+    }
+
+    pub(crate) fn folder(parent: usize, name: OsString) -> Self {
+        Self { name, parent, file: None }
+    }
+
+    pub(crate) fn file(parent: usize, name: OsString, file: DeviceFile) -> Self {
+        Self { name, parent, file: Some(file) }
+    }
+}
+
+/// The inode of the entry at this place in the list.
+fn inode(at: usize) -> INodeNo {
+    INodeNo(at as u64 + 1)
 }
 
 /// Converts an error to the error number for a program.
@@ -77,15 +132,26 @@ fn errno(error: &BlockError) -> Errno {
 }
 
 impl Disk {
-    pub(crate) fn new(
-        name: OsString,
-        bytes: Bytes,
-        handles: Arc<Handles>,
-        runtime: Handle,
-        owner: (u32, u32),
-    ) -> Self {
+    pub(crate) fn new(entries: Vec<FileNode>, runtime: Handle, owner: (u32, u32)) -> Self {
         let room = Arc::new(Semaphore::new(UNDER_WAY_MAX as usize));
-        Self { name, bytes, handles, runtime, room, since: SystemTime::now(), owner }
+        Self { entries, runtime, room, since: SystemTime::now(), owner }
+    }
+
+    /// The entry with this inode, and its place in the list.
+    fn entry(&self, ino: INodeNo) -> Option<(usize, &FileNode)> {
+        let at = usize::try_from(ino.0.checked_sub(1)?).ok()?;
+        Some((at, self.entries.get(at)?))
+    }
+
+    /// The file with this inode.
+    fn file(&self, ino: INodeNo) -> Option<&DeviceFile> {
+        self.entry(ino)?.1.file.as_ref()
+    }
+
+    /// The entries of a directory, with their places in the list.
+    fn inside(&self, folder: usize) -> impl Iterator<Item = (usize, &FileNode)> {
+        let all = self.entries.iter().enumerate();
+        all.filter(move |(at, entry)| *at != ROOT && entry.parent == folder)
     }
 
     /// Waits until a request of `len` bytes may be under way.
@@ -100,21 +166,15 @@ impl Disk {
         }
     }
 
-    fn size(&self) -> u64 {
-        self.bytes.device().geometry().size
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.bytes.device().geometry().read_only
-    }
-
-    fn attributes(&self, ino: INodeNo) -> FileAttr {
-        let directory = ino == INodeNo::ROOT;
-        let size = if directory { 0 } else { self.size() };
-        let device = self.bytes.device();
+    fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
+        let (_, entry) = self.entry(ino)?;
+        let device = entry.file.as_ref().map(|file| &**file.device());
+        let geometry = device.map(BlockDevice::geometry);
+        let size = geometry.map_or(0, |geometry| geometry.size);
         // What it takes of its store where that is known, as a sparse file would say.
-        let allocated = if directory { 0 } else { device.space().map_or(size, |space| space.allocated) };
-        FileAttr {
+        let space = device.and_then(BlockDevice::space);
+        let allocated = space.map_or(size, |space| space.allocated);
+        Some(FileAttr {
             ino,
             size,
             blocks: allocated.div_ceil(512),
@@ -122,29 +182,30 @@ impl Disk {
             mtime: self.since,
             ctime: self.since,
             crtime: self.since,
-            kind: if directory { FileType::Directory } else { FileType::RegularFile },
-            perm: match (directory, self.is_read_only()) {
-                (true, _) => 0o700,
-                (false, true) => 0o400,
-                (false, false) => 0o600,
+            kind: entry.kind(),
+            perm: match geometry {
+                None => 0o700,
+                Some(geometry) if geometry.read_only => 0o400,
+                Some(_) => 0o600,
             },
             nlink: 1,
             uid: self.owner.0,
             gid: self.owner.1,
             rdev: 0,
-            blksize: device.geometry().physical_sector.max(4096),
+            blksize: geometry.map_or(0, |geometry| geometry.physical_sector).max(4096),
             flags: 0,
-        }
+        })
     }
 
     /// Starts an operation where devices find the runtime they may need, and answers now or later.
     fn answer<T: Send + 'static>(
         &self,
+        file: &DeviceFile,
         operation: impl FnOnce(&Bytes) -> Io<T>,
         answer: impl FnOnce(T) + Send + 'static,
     ) {
         let _inside = self.runtime.enter();
-        match operation(&self.bytes) {
+        match operation(&file.bytes) {
             Io::Ready(result) => answer(result),
             Io::Pending(future) => {
                 self.runtime.spawn(async move { answer(future.await) });
@@ -152,8 +213,13 @@ impl Disk {
         }
     }
 
-    fn answer_empty(&self, operation: impl FnOnce(&Bytes) -> Io<Result<(), BlockError>>, reply: ReplyEmpty) {
-        self.answer(operation, |result| match result {
+    fn answer_empty(
+        &self,
+        file: &DeviceFile,
+        operation: impl FnOnce(&Bytes) -> Io<Result<(), BlockError>>,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(file, operation, |result| match result {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
         });
@@ -173,17 +239,20 @@ impl Filesystem for Disk {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if parent == INodeNo::ROOT && name == self.name {
-            reply.entry(&TTL, &self.attributes(DISK), Generation(0));
-        } else {
-            reply.error(Errno::ENOENT);
+        let found = self.entry(parent).and_then(|(folder, _)| {
+            let (at, _) = self.inside(folder).find(|(_, entry)| entry.name == name)?;
+            self.attributes(inode(at))
+        });
+        match found {
+            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match ino {
-            INodeNo::ROOT | DISK => reply.attr(&TTL, &self.attributes(ino)),
-            _ => reply.error(Errno::ENOENT),
+        match self.attributes(ino) {
+            Some(attributes) => reply.attr(&TTL, &attributes),
+            None => reply.error(Errno::ENOENT),
         }
     }
 
@@ -208,13 +277,13 @@ impl Filesystem for Disk {
         if mode.is_some() || uid.is_some() || gid.is_some() {
             return reply.error(Errno::EPERM);
         }
-        let attributes = self.attributes(ino);
-        let Some(size) = size.filter(|size| ino == DISK && *size != attributes.size) else {
+        let Some(attributes) = self.attributes(ino) else { return reply.error(Errno::ENOENT) };
+        let (Some(file), Some(size)) = (self.file(ino), size.filter(|size| *size != attributes.size)) else {
             // Times are not kept.
             return reply.attr(&TTL, &attributes);
         };
         let resize = |bytes: &Bytes| bytes.device().resize(size, Permit::default());
-        self.answer(resize, move |result| match result {
+        self.answer(file, resize, move |result| match result {
             Ok(()) => reply.attr(&TTL, &FileAttr { size, ..attributes }),
             Err(BlockError::Unsupported) => reply.error(Errno::EPERM),
             Err(error) => reply.error(errno(&error)),
@@ -222,32 +291,35 @@ impl Filesystem for Disk {
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
         match flags.acc_mode() {
-            _ if ino != DISK => reply.error(Errno::EISDIR),
-            fuser::OpenAccMode::O_RDONLY => reply.opened(self.handles.open(), OPENED),
-            _ if self.is_read_only() => reply.error(Errno::EROFS),
-            _ => reply.opened(self.handles.open(), OPENED),
+            fuser::OpenAccMode::O_RDONLY => {}
+            _ if file.device().geometry().read_only => return reply.error(Errno::EROFS),
+            _ => {}
         }
+        reply.opened(file.handles.open(), OPENED);
     }
 
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.handles.release(handle);
+        if let Some(file) = self.file(ino) {
+            file.handles.release(handle);
+        }
         reply.ok();
     }
 
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         _: FileHandle,
         offset: u64,
         size: u32,
@@ -255,9 +327,10 @@ impl Filesystem for Disk {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
         let room = self.room(size);
         let read = |bytes: &Bytes| bytes.read(offset, size);
-        self.answer(read, move |result| {
+        self.answer(file, read, move |result| {
             match result {
                 Ok((buf, inside)) => reply.data(&buf[inside]),
                 Err(error) => reply.error(errno(&error)),
@@ -269,7 +342,7 @@ impl Filesystem for Disk {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         _: FileHandle,
         offset: u64,
         data: &[u8],
@@ -278,6 +351,7 @@ impl Filesystem for Disk {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
         // `O_SYNC` contains `O_DSYNC`. The kernel sets it for RWF_DSYNC as well.
         let durability = match flags.0 & libc::O_DSYNC {
             0 => Durability::Volatile,
@@ -286,7 +360,7 @@ impl Filesystem for Disk {
         // A request is at most as long as was agreed.
         let room = self.room(data.len() as u32);
         let write = |bytes: &Bytes| bytes.write(offset, data, durability);
-        self.answer(write, move |result| {
+        self.answer(file, write, move |result| {
             match result {
                 Ok(written) => reply.written(written),
                 Err(error) => reply.error(errno(&error)),
@@ -300,9 +374,11 @@ impl Filesystem for Disk {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let opener = self.handles.get(handle);
+    fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
+        let opener = file.handles.get(handle);
         self.answer_empty(
+            file,
             |bytes| match opener {
                 Some(opener) => opener.flush(),
                 None => bytes.device().flush(),
@@ -314,7 +390,7 @@ impl Filesystem for Disk {
     fn fallocate(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         _: FileHandle,
         offset: u64,
         length: u64,
@@ -322,7 +398,8 @@ impl Filesystem for Disk {
         reply: ReplyEmpty,
     ) {
         use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
-        let geometry = self.bytes.device().geometry();
+        let Some(file) = self.file(ino) else { return reply.error(Errno::EISDIR) };
+        let geometry = file.device().geometry();
         let beyond = offset.checked_add(length).is_none_or(|end| end > geometry.size);
         let prepare = |bytes: &Bytes| match mode & !FALLOC_FL_KEEP_SIZE {
             _ if geometry.read_only => Io::err(BlockError::ReadOnly),
@@ -335,16 +412,17 @@ impl Filesystem for Disk {
             0 if !geometry.unmap.is_thin() => Io::ok(()),
             _ => Io::err(BlockError::Unsupported),
         };
-        self.answer_empty(prepare, reply);
+        self.answer_empty(file, prepare, reply);
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let Some(file) = self.file(ino) else { return reply.error(Errno::EINVAL) };
         let want_data = match whence {
             libc::SEEK_DATA => true,
             libc::SEEK_HOLE => false,
             _ => return reply.error(Errno::EINVAL),
         };
-        let device = self.bytes.device().clone();
+        let device = file.device().clone();
         let size = device.geometry().size;
         let Some(from) = u64::try_from(offset).ok().filter(|from| *from < size) else {
             return reply.error(Errno::ENXIO);
@@ -362,15 +440,14 @@ impl Filesystem for Disk {
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        if ino != INodeNo::ROOT {
+        let Some((folder, entry)) = self.entry(ino).filter(|(_, entry)| entry.file.is_none()) else {
             return reply.error(Errno::ENOTDIR);
-        }
-        let entries = [
-            (INodeNo::ROOT, FileType::Directory, OsStr::new(".")),
-            (INodeNo::ROOT, FileType::Directory, OsStr::new("..")),
-            (DISK, FileType::RegularFile, self.name.as_os_str()),
-        ];
-        for (index, (ino, kind, name)) in (1u64..).zip(entries).filter(|(index, _)| *index > offset) {
+        };
+        let own = [(ino, FileType::Directory, "."), (inode(entry.parent), FileType::Directory, "..")];
+        let own = own.into_iter().map(|(ino, kind, name)| (ino, kind, OsStr::new(name)));
+        let inside = self.inside(folder).map(|(at, entry)| (inode(at), entry.kind(), entry.name.as_os_str()));
+        let entries = (1u64..).zip(own.chain(inside));
+        for (index, (ino, kind, name)) in entries.filter(|(index, _)| *index > offset) {
             if reply.add(ino, index, kind, name) {
                 break;
             }
@@ -389,8 +466,11 @@ impl Filesystem for Disk {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let unit = 4096;
-        let free = self.bytes.device().space().map_or(0, |space| space.available / u64::from(unit));
-        reply.statfs(self.size() / u64::from(unit), free, free, 1, 0, unit, 255, unit);
+        let devices = || self.entries.iter().filter_map(|entry| Some(entry.file.as_ref()?.device()));
+        let size: u64 = devices().map(|device| device.geometry().size / u64::from(unit)).sum();
+        let space = devices().find_map(|device| device.space());
+        let free = space.map_or(0, |space| space.available / u64::from(unit));
+        reply.statfs(size, free, free, devices().count() as u64, 0, unit, 255, unit);
     }
 }
 

@@ -11,10 +11,10 @@
 //! | file | room of |
 //! |---|---|
 //! | `mount.rs` | [`Mounted`]: mounting, and the end |
-//! | `disk.rs` | the directory with one file, as the kernel asks for it |
+//! | `disk.rs` | directories with files, as the kernel asks for them |
 
 mod disk;
 mod handles;
 mod mount;
 
-pub use mount::{MountError, Mounted};
+pub use mount::{MountError, Mounted, Volumes, unmount_by_program};

@@ -1,23 +1,22 @@
 //! Mounting, and the end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use fuser::{Config, MountOption, Session};
-use lunway_block::{BlockDevice, BlockError, Bytes};
+use lunway_block::{BlockDevice, BlockError};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::disk::Disk;
-use crate::handles::Handles;
+use crate::disk::{DeviceFile, Disk, FileNode, ROOT};
 
 /// Threads that hear of requests. What they do not answer at once goes to the device's runtime.
 const THREADS: usize = 2;
@@ -53,7 +52,17 @@ pub enum MountError {
     },
 }
 
-/// A device mounted as `FOLDER/NAME`.
+/// Volumes of a disk as they are mounted: each a file, and each with a directory to mount on what is in it.
+pub struct Volumes {
+    /// Name of the directory that the files are in.
+    pub folder: OsString,
+    /// Names of the files, and their devices.
+    pub files: Vec<(OsString, Arc<dyn BlockDevice>)>,
+    /// Names of empty directories.
+    pub mount_points: Vec<OsString>,
+}
+
+/// A device mounted as `FOLDER/NAME`, or the [`Volumes`] of one.
 ///
 /// [`mount`](Self::mount), then [`ended`](Self::ended) or [`detach`](Self::detach). Dropped before it has ended it is
 /// taken from the folder at once, and programs that have the file open lose it when the process ends.
@@ -63,9 +72,11 @@ pub enum MountError {
 /// handed to it: nothing waits in this process.
 pub struct Mounted {
     folder: PathBuf,
+    /// Path of the first file.
     file: PathBuf,
-    device: Arc<dyn BlockDevice>,
-    handles: Arc<Handles>,
+    files: Vec<DeviceFile>,
+    /// Whether other file systems may be mounted on its directories.
+    has_mount_points: bool,
     /// Whether it is taken from the folder. Copies of the mount may be left in other mount namespaces.
     is_unmounted: bool,
     /// Has no sender any more when the session has ended.
@@ -79,6 +90,35 @@ impl Mounted {
         folder: &Path,
         name: impl Into<OsString>,
     ) -> Result<Self, MountError> {
+        let (mut entries, name, file) = (FileNode::root(), name.into(), DeviceFile::new(device));
+        entries.push(FileNode::file(ROOT, name.clone(), file.clone()));
+        Self::entries(entries, vec![file], Path::new(&name), folder)
+    }
+
+    /// The same for volumes.
+    pub fn mount_volumes(volumes: Volumes, folder: &Path) -> Result<Self, MountError> {
+        let (mut entries, mut files) = (FileNode::root(), Vec::new());
+        let inside = entries.len();
+        let first = volumes.files.first().map_or(OsStr::new("."), |(name, _)| name);
+        let first = Path::new(&volumes.folder).join(first);
+        entries.push(FileNode::folder(ROOT, volumes.folder));
+        for (name, device) in volumes.files {
+            let file = DeviceFile::new(device);
+            entries.push(FileNode::file(inside, name, file.clone()));
+            files.push(file);
+        }
+        entries.extend(volumes.mount_points.into_iter().map(|name| FileNode::folder(ROOT, name)));
+        let mut mounted = Self::entries(entries, files, &first, folder)?;
+        mounted.has_mount_points = true;
+        Ok(mounted)
+    }
+
+    fn entries(
+        entries: Vec<FileNode>,
+        files: Vec<DeviceFile>,
+        first: &Path,
+        folder: &Path,
+    ) -> Result<Self, MountError> {
         let failed = |source| MountError::Folder { folder: folder.to_owned(), source };
         clear_away(folder).map_err(failed)?;
         // What the end needs when the working directory is another.
@@ -86,11 +126,9 @@ impl Mounted {
         if fs::read_dir(&folder).map_err(failed)?.next().is_some() {
             return Err(MountError::NotEmpty(folder));
         }
-        let name = name.into();
-        let file = folder.join(&name);
+        let file = folder.join(first);
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let handles = Arc::new(Handles::new(device.clone()));
-        let disk = Disk::new(name, Bytes::new(device.clone()), handles.clone(), Handle::current(), owner);
+        let disk = Disk::new(entries, Handle::current(), owner);
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName("lunway".to_owned()),
@@ -114,13 +152,25 @@ impl Mounted {
         };
         thread::Builder::new().name("fuse".to_owned()).spawn(run).map_err(refused)?;
         let resized = file.clone();
-        device.on_resize(Box::new(move |_| look_at(resized.clone())));
-        Ok(Self { file, folder, device, handles, is_unmounted: false, session: ended })
+        if let Some(first) = files.first() {
+            first.device().on_resize(Box::new(move |_| look_at(resized.clone())));
+        }
+        Ok(Self { file, folder, files, has_mount_points: false, is_unmounted: false, session: ended })
+    }
+
+    /// The directory that it is mounted on, as a whole path.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The file.
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// Returns `true` if no program has a file of it open: no loop device and no mount either.
+    pub fn is_unused(&self) -> bool {
+        self.files.iter().all(DeviceFile::is_unused)
     }
 
     /// Waits until it is unmounted.
@@ -143,7 +193,7 @@ impl Mounted {
         while !self.has_ended() {
             let reason = match self.is_unmounted {
                 false => take_off(&self.folder, false).err().map(|error| error.to_string()),
-                true if self.handles.is_empty() => break,
+                true if self.is_unused() => break,
                 true => Some("open in another mount namespace".to_owned()),
             };
             match reason {
@@ -160,19 +210,24 @@ impl Mounted {
                 }
             }
         }
-        match self.device.geometry().read_only {
-            true => Ok(()),
-            false => self.device.flush().await,
+        for file in self.files.iter().filter(|file| !file.device().geometry().read_only) {
+            file.device().flush().await?;
         }
+        Ok(())
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if !self.has_ended()
-            && !self.is_unmounted
-            && let Err(error) = take_off(&self.folder, true)
-        {
+        if self.has_ended() || self.is_unmounted {
+            return;
+        }
+        if self.has_mount_points {
+            // What is mounted on it reads through this process while it is taken off: a thread of this process that
+            // waited for that would keep /dev/fuse open, and neither would ever end.
+            return drop(unmounting(&self.folder, true).stderr(Stdio::null()).spawn());
+        }
+        if let Err(error) = take_off(&self.folder, true) {
             tracing::warn!(folder = %self.folder.display(), "cannot be unmounted: {error}");
         }
     }
@@ -192,6 +247,10 @@ fn clear_away(folder: &Path) -> io::Result<()> {
         match fs::metadata(folder) {
             Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
                 take_off(folder, true)?;
+                let folder = folder.display();
+                tracing::warn!(
+                    "{folder}: a mount was taken off whose process had been killed, with all mounted on it"
+                );
             }
             Err(error) => return Err(error),
             Ok(_) => return Ok(()),
@@ -203,14 +262,33 @@ fn clear_away(folder: &Path) -> io::Result<()> {
 fn take_off(folder: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match unmount(folder, flags) {
-        Err(Errno::PERM) => {
-            let output =
-                Command::new("fusermount3").arg(if lazily { "-uz" } else { "-u" }).arg(folder).output()?;
-            match output.status.success() {
-                true => Ok(()),
-                false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-            }
-        }
+        Err(Errno::PERM) => unmount_by_program(folder, lazily),
         done => Ok(done?),
     }
+}
+
+/// Unmounts, also `lazily` what is in use, by a process of its own: for what is mounted on a directory of [`Volumes`],
+/// and may be carried by this process.
+///
+/// # Errors
+///
+/// What the program says.
+pub fn unmount_by_program(folder: &Path, lazily: bool) -> io::Result<()> {
+    let output = unmounting(folder, lazily).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
+fn unmounting(folder: &Path, lazily: bool) -> Command {
+    let (program, option) = match (rustix::process::geteuid().is_root(), lazily) {
+        (true, true) => ("umount", Some("-l")),
+        (true, false) => ("umount", None),
+        (false, true) => ("fusermount3", Some("-uz")),
+        (false, false) => ("fusermount3", Some("-u")),
+    };
+    let mut command = Command::new(program);
+    command.args(option).arg(folder).env("LC_ALL", "C").stdin(Stdio::null());
+    command
 }

@@ -5,6 +5,7 @@
 //! | [`Fault`] | fails operations or corrupts reads, by rate, by range, or while a file exists |
 //! | [`Deadline`] | fails reads that are not answered in time |
 //! | [`Delay`] | adds a fixed time to each answer |
+//! | [`Part`] | is some ranges of a device: a partition, a logical volume |
 //! | [`Rate`] | limits bytes per second |
 //! | [`ReadOnly`] | refuses changes |
 //! | [`Openers`], [`Opener`] | a failed flush is heard by each user of a device, once |
@@ -19,6 +20,7 @@ mod deadline;
 mod delay;
 mod fault;
 mod opener;
+mod part;
 mod rate;
 mod read_only;
 mod stats;
@@ -28,6 +30,7 @@ pub use deadline::Deadline;
 pub use delay::Delay;
 pub use fault::Fault;
 pub use opener::{Opener, Openers};
+pub use part::Part;
 pub use rate::Rate;
 pub use read_only::ReadOnly;
 pub use stats::{OpStats, Stats, StatsSnapshot};

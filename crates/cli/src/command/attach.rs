@@ -238,7 +238,7 @@ impl Attach {
 
 /// Waits for the end of what serves the device, and closes that. Says what it waits for where that takes long; who asks
 /// once more is obeyed at once.
-async fn end(
+pub(super) async fn end(
     served: impl Future<Output = Result<(), BlockError>>,
     spec: &DeviceSpec,
     opened: Opened,

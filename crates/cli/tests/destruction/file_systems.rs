@@ -211,7 +211,7 @@ fn a_read_only_folder_of_backups_is_read_and_named_by_each_command_that_would_ad
             "backup prune" => (true, &["--keep-last", "1"]),
             "backup restore" => (false, &[&out]),
             "backup list" | "backup report" | "backup status" | "backup verify" => (false, &[]),
-            // It serves until it is interrupted: `backup_mount.rs`.
+            // It serves until it is interrupted: `backup_mount`.
             "backup mount" => continue,
             other => panic!("`{other}` has no row here"),
         };

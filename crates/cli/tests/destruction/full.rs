@@ -163,7 +163,7 @@ fn a_full_folder_of_backups_keeps_its_points_whatever_is_run_on_it() {
         list.as_array().unwrap().len()
     };
     for (command, _) in places_of(Role::Backups) {
-        // It serves until it is interrupted: `backup_mount.rs`.
+        // It serves until it is interrupted: `backup_mount`.
         if command == "backup mount" {
             continue;
         }

@@ -73,6 +73,7 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("backup restore", "OUT", Role::Restore),
     ("backup mount", "--nbd", Role::Socket),
     ("backup mount", "--fuse", Role::Folder),
+    ("backup mount", "--files", Role::Folder),
     // Made, or opened as the device that it became: `pulled.rs`.
     ("backup mount", "--into", Role::Reads),
     ("disk create", "--from", Role::Reads),
@@ -193,7 +194,7 @@ impl Beside {
             ("serve", "--save") => [&serve[..], &["--no-api", "--save", place]].concat(),
             ("serve", "--socket") => [&serve[..], &["--socket", place]].concat(),
             ("backup mount", "--nbd") => vec!["backup", "mount", backups, "--nbd", &unix],
-            ("backup mount", "--fuse") => vec!["backup", "mount", backups, "--fuse", place],
+            ("backup mount", "--fuse" | "--files") => vec!["backup", "mount", backups, option, place],
             ("attach", "--nbd") => vec!["attach", "ram:1M", "--nbd", &unix],
             ("attach", "--fuse") => vec!["attach", "ram:1M", "--fuse", place],
             ("disk create", "FILE") => vec!["disk", "create", place, "--size", "1M"],

@@ -76,7 +76,8 @@ pub(crate) const PAGES: &[Page] = &[
             ("/dev/sdb", "a disk of the reader's"),
             ("schedule run", "the daemon of this page has no [[backup]]: scheduled_backup.rs"),
             ("nbd+unix:///vm", "a disk that QEMU uses: exports.rs"),
-            ("--fuse", "needs the machine's /dev/fuse: backup_mount.rs"),
+            ("--fuse", "needs the machine's /dev/fuse: backup_mount"),
+            ("--files", "needs the machine's /dev/fuse: backup_mount"),
         ],
         names: &[
             ("3f2a91c07be4", "lunway snapshot list --json | jq -r '.snapshots[0].snapshot.name'"),

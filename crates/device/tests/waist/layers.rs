@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::conformance::{Disk, Instance, SIZE_MIN, Subject};
-use lunway_block::decorate::{Deadline, Delay, Fault, Openers, Rate, ReadOnly, Stats};
+use lunway_block::decorate::{Deadline, Delay, Fault, Openers, Part, Rate, ReadOnly, Stats};
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_snapshot::{GRAIN, SnapshotDevice, SnapshotLayer};
@@ -45,6 +45,20 @@ async fn the_layers_of_the_grammar_conform() {
 #[tokio::test]
 async fn an_opener_conforms() {
     conforms(Subject::layer("an opener of several", &[], |inner| Arc::new(Openers::new(inner).open()))).await;
+}
+
+/// All of a device as two ranges.
+#[tokio::test]
+async fn a_part_of_a_device_conforms() {
+    let whole = "of the whole device";
+    let kept = ["space", "identity", "resize", "snapshot", "compact", "close", "on_resize"];
+    let kept = Box::leak(Box::new(kept.map(|method| (method, whole))));
+    conforms(Subject::layer("a part of a device", kept, |inner| {
+        let size = inner.geometry().size;
+        let cut = size / 2 / 4096 * 4096;
+        Arc::new(Part::new(inner, [0..cut, cut..size]).unwrap())
+    }))
+    .await;
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ pub(super) struct Copy {
 
 /// A used entry (5.3.3).
 pub(super) struct GptEntry<'a> {
+    /// Its number in the table, from 1.
+    pub(super) number: usize,
     /// The type's GUID, as it lies there.
     pub(super) kind: [u8; 16],
     /// The first byte, and the one behind the last; an entry whose range is not one has none.
@@ -73,7 +75,7 @@ impl Copy {
     /// The used entries.
     pub(super) fn partitions(&self, sector: u64) -> impl Iterator<Item = GptEntry<'_>> {
         let len = u32_at(&self.header, field::ENTRY_SIZE).map_or(128, |len| len as usize).max(128);
-        self.entries.chunks_exact(len).filter_map(move |bytes| {
+        (1..).zip(self.entries.chunks_exact(len)).filter_map(move |(number, bytes)| {
             let kind = *bytes.first_chunk::<16>()?;
             let (first, last) = (u64_at(bytes, 32)?, u64_at(bytes, 40)?);
             let range = first
@@ -81,7 +83,7 @@ impl Copy {
                 .zip(last.checked_add(1).and_then(|end| end.checked_mul(sector)))
                 .filter(|(start, end)| start < end)
                 .map(|(start, end)| start..end);
-            (kind != [0; 16]).then_some(GptEntry { kind, range, name: &bytes[56..128] })
+            (kind != [0; 16]).then_some(GptEntry { number, kind, range, name: &bytes[56..128] })
         })
     }
 

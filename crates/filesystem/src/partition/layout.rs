@@ -14,6 +14,8 @@ use crate::volume::Doubt;
 /// Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionEntry {
+    /// Its number in the table, as Linux counts: of a GPT its entry, of an MBR 1 to 4, and 5 on for logical ones.
+    pub number: usize,
     /// Its bytes; they lie inside of the disk.
     pub range: Range<u64>,
     /// Its name, where the table has names.
@@ -41,6 +43,9 @@ pub struct Layout {
 /// what libblkid follows.
 const MOST_LINKS: usize = 100;
 const MOST_PARTITIONS: usize = 1024;
+
+/// Number that Linux gives the first logical partition of an MBR, behind the four entries of the table.
+const FIRST_LOGICAL: usize = 5;
 
 /// Types of MBR partitions that have others in them.
 const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
@@ -165,7 +170,8 @@ fn gpt(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout
         let range =
             entry.range.clone().ok_or_else(|| Doubt::new("a partition of the GPT ends before it begins"))?;
         let declared = types::of_guid(&entry.kind);
-        partitions.push(PartitionEntry { range, name: entry.name(), refused, declared });
+        let number = entry.number;
+        partitions.push(PartitionEntry { number, range, name: entry.name(), refused, declared });
     }
     // A hybrid MBR names partitions of the GPT a second time.
     for slot in slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE) {
@@ -183,7 +189,7 @@ fn mbr(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout
     let (mut partitions, mut table) = (Vec::new(), Vec::new());
     table.push(0..sector);
     let ldm = slots.iter().any(|slot| slot.kind == LDM);
-    for slot in slots.iter().filter(|slot| slot.is_used()) {
+    for (number, slot) in (1..).zip(slots).filter(|(_, slot)| slot.is_used()) {
         if slot.first == 0 {
             return Err(Doubt::new("a partition of the MBR begins with the MBR"));
         }
@@ -193,6 +199,7 @@ fn mbr(source: &dyn ByteSource, sector: u64, slots: &[Slot; 4]) -> Result<Layout
         } else {
             let refused = ldm.then_some(OTHER_DISKS);
             partitions.push(PartitionEntry {
+                number,
                 range,
                 name: None,
                 refused,
@@ -213,6 +220,7 @@ fn extended(
     table: &mut Vec<Range<u64>>,
 ) -> Result<(), Doubt> {
     let end = outer.first + outer.count;
+    let primary = partitions.len();
     let (mut at, mut empty) = (outer.first, 0);
     loop {
         let Some(slots) = slots(source, at.saturating_mul(sector))? else {
@@ -242,6 +250,7 @@ fn extended(
             }
             let declared = types::of_byte(slot.kind);
             partitions.push(PartitionEntry {
+                number: FIRST_LOGICAL + partitions.len() - primary,
                 range: first * sector..last * sector,
                 name: None,
                 refused: None,

@@ -1,6 +1,7 @@
 //! `lunway backup`: points in time of a disk, in a folder on any share, or in a repository of many disks.
 
 mod export;
+mod files;
 mod init;
 mod key;
 mod list;

@@ -6,11 +6,14 @@ use clap::{ArgGroup, Args};
 use lunway_block::spec::{DeviceSpec, PointName, PointWrites};
 use lunway_nbd::NbdAddress;
 
-use super::Destination;
+use super::{Destination, files};
 use crate::command::attach::Attach;
 use crate::failure::Failure;
 
-/// Serve a point over NBD or as a file, until Ctrl-C or SIGTERM.
+/// Serve a point over NBD, as a file, or by its files, until Ctrl-C or SIGTERM.
+///
+/// With --files each file system on the disk is mounted read-only, which needs root: by the kernel, or by a program
+/// such as ntfs-3g. Other users get each volume as a file.
 ///
 /// The point itself is never changed: with --writable, writes go to a file beside it, which is removed at the end.
 /// With --into they are kept, in a disk that is used at once and stands alone once all of the point is copied. `lunway
@@ -19,10 +22,14 @@ use crate::failure::Failure;
 #[derive(Debug, Args)]
 #[command(override_usage = "\
 lunway backup mount [OPTIONS] --nbd <unix:PATH|tcp:ADDRESS[:PORT]> <DEST>
-       lunway backup mount [OPTIONS] --fuse <DIR> <DEST>", group = ArgGroup::new("way").required(true).args(["nbd", "fuse"]), after_help = "\
+       lunway backup mount [OPTIONS] --fuse <DIR> <DEST>
+       lunway backup mount [OPTIONS] --files <DIR> <DEST>", group = ArgGroup::new("way").required(true).args(["nbd", "fuse", "files"]), after_help = "\
 Examples:
   lunway backup mount /mnt/share/server1 --nbd unix:/run/user/1000/p.sock
   lunway backup mount /mnt/share/server1 --point 3f2a --nbd tcp:127.0.0.1
+  # A file as it was then, from the second partition:
+  lunway backup mount /mnt/share/server1 --point 3f2a --files /mnt/then &
+  cp /mnt/then/p2/etc/fstab .
   # A virtual machine boots from it, and leaves no trace:
   lunway backup mount /mnt/share/server1 --writable --nbd unix:/run/p.sock
   # The same as a LUN of the daemon:
@@ -41,6 +48,9 @@ pub(super) struct Mount {
     /// Mount a file system with the disk as a file on this empty directory
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
+    /// Mount the file systems on the disk read-only, each in a folder of this empty directory
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["writable", "into"])]
+    files: Option<PathBuf>,
     /// Accept writes, and discard them at the end
     #[arg(long)]
     writable: bool,
@@ -68,6 +78,9 @@ impl Mount {
         };
         let key_file = key_file.map(|file| std::path::absolute(&file).unwrap_or(file));
         let name = PointName { folder, point: self.point, writes, timeout: None, key_file };
+        if let Some(files) = self.files {
+            return files::mount(name, &files, self.json);
+        }
         let device = DeviceSpec::Point { name }.to_string();
         Attach::of_file(device, self.nbd, self.fuse, read_only, self.json).run()
     }

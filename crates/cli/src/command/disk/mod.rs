@@ -39,6 +39,7 @@ use crate::replaceable::child_names;
 pub(super) use create::NewDisk;
 pub(super) use free::skipped;
 pub(super) use replaced::Replaced;
+pub(super) use source::DeviceSource;
 
 /// Create, inspect, check, change, compact and merge virtual disks; show the free space on any disk
 #[derive(Debug, Args)]

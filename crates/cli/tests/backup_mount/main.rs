@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod files;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;
