@@ -27,7 +27,7 @@ build_machine() { # CACHE
     rm -rf "$machine" "$root"
     mkdir -p "$machine" "$root" "$cache/packages/partial"
     download "$cache" "${packages[@]}" "$package"
-    unpack "$cache" "$root"
+    unpack "$cache" "$root" "$package"
     place_kernel "$root"
     # No journal and no checksums: the image is written by nobody but a snapshot that is thrown away.
     local mib=$(($(du -sm "$root" | cut -f1) * 12 / 10 + 64))
@@ -44,16 +44,20 @@ download() { # CACHE PACKAGE...
     local get=(apt-get install --download-only -qq -y --no-install-recommends -o Dir::State::status="$cache/status"
         -o Dir::Cache::archives="$cache/packages" -o APT::Sandbox::User=root -o Debug::NoLocking=1)
     "${get[@]}" "$@" >/dev/null || { apt-get update -qq && "${get[@]}" "$@" >/dev/null; }
+    # Versions that there are no longer, of an earlier build.
+    apt-get autoclean -qq -o Dir::Cache::archives="$cache/packages" -o Debug::NoLocking=1 >/dev/null
 }
 
-unpack() { # CACHE ROOT
-    local cache=$1 root=$2 deb folder keep=() tree
+# Unpacks what was downloaded, and of the kernels that the cache may have the one that is wanted.
+unpack() { # CACHE ROOT KERNEL
+    local cache=$1 root=$2 kernel=$3 deb folder keep=() tree
     mkdir -p "$root"/usr/{bin,sbin,lib,lib64}
     for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$root/$folder"; done
     for tree in "${modules[@]}"; do keep+=("./lib/modules/*/kernel/$tree" "./usr/lib/modules/*/kernel/$tree"); done
     for deb in "$cache"/packages/*.deb; do
         case ${deb##*/} in
         linux-image-*)
+            [[ ${deb##*/} == "$kernel"_* ]] || continue
             dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --keep-directory-symlink --wildcards ./boot '*/modules.builtin*' '*/modules.order' "${keep[@]}" \
                 2>/dev/null || true # a kernel has not all of those trees
             ;;
