@@ -98,6 +98,31 @@ fn run(program: &Path, words: &[&str]) -> String {
 }
 
 #[test]
+fn damaged_data_of_a_point_is_an_error_of_the_medium_and_is_never_given_out() {
+    let fixture = BackupFixture::new();
+    fixture.change(1 << 20, 9);
+    fixture.run();
+    let names = fs::read_dir(fixture.path("dest")).unwrap().map(|entry| entry.unwrap().path());
+    let file = names.into_iter().find(|name| name.extension().is_some_and(|end| end == "vhdx")).unwrap();
+    let at = fs::read(&file).unwrap().windows(5000).position(|bytes| bytes == [9; 5000]).unwrap();
+    let disk = fs::File::options().write(true).open(&file).unwrap();
+    disk.write_all_at(&[8], at as u64 + 100).unwrap();
+    let point = format!("point:{}", fixture.path("dest"));
+    for (device, is_whole) in [(&point, false), (&format!("{point}?writes=discard"), false), (&point, true)] {
+        let begin = if is_whole { "0" } else { "1M" };
+        let words = ["bench", device, "--rw", "read", "--bs", "64K", "--size", "64K", "--region"];
+        let output = lunway(&[&words[..], &[&format!("{begin}+64K"), "--json"]].concat()).output().unwrap();
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let errors = result["jobs"][0]["lunway"]["read_errors"].as_u64().unwrap();
+        assert_eq!(errors == 0, is_whole, "{device}: {result}");
+    }
+    let refused = finish(lunway(&["copy", &point, &fixture.path("copy.img")]), PATIENCE);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("medium") || said.contains("damaged"), "{said}");
+}
+
+#[test]
 fn a_point_64_files_deep_is_read_and_written_over_nbd_and_stays_what_it_was() {
     let fixture = BackupFixture::new();
     for number in 0..64_u64 {
@@ -227,7 +252,7 @@ fn a_prune_waits_for_the_end_of_a_restore() {
     let first = fixture.run()["point"].as_str().unwrap().to_owned();
     fixture.change(1 << 20, 7);
     fixture.run();
-    let slow = format!("rate:4M:{}", fixture.path("slow.img"));
+    let slow = format!("rate:1M:{}", fixture.path("slow.img"));
     fs::File::create(fixture.path("slow.img")).unwrap().set_len(SIZE).unwrap();
     let restoring = Running::start(fixture.restore(&slow, &["--point", &first, "--overwrite"]));
     until(|| fixture.left().iter().any(|name| name.starts_with("mount-")));
