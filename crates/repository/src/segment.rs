@@ -272,7 +272,7 @@ impl Segment {
 
     /// All entries, in order.
     pub(crate) fn entries(&self) -> Entries<'_> {
-        Entries { segment: self, next: 0, read: Vec::new(), at: 0 }
+        Entries { segment: self, next: 0, read: Vec::new(), at: 0, last: None }
     }
 }
 
@@ -283,6 +283,7 @@ pub(crate) struct Entries<'a> {
     next: u64,
     read: Vec<u8>,
     at: usize,
+    last: Option<Id>,
 }
 
 impl Iterator for Entries<'_> {
@@ -307,7 +308,10 @@ impl Iterator for Entries<'_> {
         }
         let entry = &self.read[self.at..self.at + ENTRY_LEN as usize];
         self.at += ENTRY_LEN as usize;
-        let id = entry[..32].try_into().unwrap_or_default();
+        let id: Id = entry[..32].try_into().unwrap_or_default();
+        if self.last.replace(id).is_some_and(|last| last >= id) {
+            return Some(damaged("its entries are not in order"));
+        }
         Some(self.segment.location(entry).map(|location| (id, location)))
     }
 }

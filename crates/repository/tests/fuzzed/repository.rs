@@ -2,7 +2,8 @@
 //! loop or take memory without bound.
 //!
 //! The input is a list of patches to the files of one kind of a repository that was made in good faith: a file, an
-//! offset in it, and bytes. Sums are made right again, so that what is behind them is reached.
+//! offset in it, and bytes. Sums are made right again, so that what is behind them is reached. Of trees it says which
+//! entries there are, and of which others each is made; the last one is the root of the newest point.
 
 #[allow(clippy::duplicate_mod, reason = "a fuzz target has this file alone, without the tests")]
 #[path = "../kit/mod.rs"]
@@ -14,7 +15,7 @@ use kit::support::How;
 use kit::{CrashingPlaces, Source, identity};
 use lunway_backup::Verification;
 use lunway_crash::Directory;
-use lunway_repository::{Repository, verify};
+use lunway_repository::{Codec, Id, PackBuilder, Repository, verify};
 
 /// Which files are patched.
 #[allow(dead_code, reason = "each fuzz target is of one kind")]
@@ -26,6 +27,8 @@ pub(crate) enum Kind {
     Index,
     /// Manifests of points, the marker, notes.
     Point,
+    /// Entries of any lengths that name each other, zeroes, or nothing.
+    Tree,
 }
 
 /// A disk of a few units, so that a run takes milliseconds.
@@ -61,7 +64,7 @@ fn made() -> &'static Directory {
 fn seal(kind: Kind, bytes: &mut Vec<u8>) {
     let len = bytes.len();
     match kind {
-        Kind::Point => {
+        Kind::Point | Kind::Tree => {
             let Some(at) = bytes.iter().position(|byte| *byte == b'\n') else { return };
             let sum = blake3::hash(&bytes[at + 1..]).to_hex();
             bytes.splice(..at, format!("{{\"blake3\":\"{sum}\",").into_bytes());
@@ -83,13 +86,65 @@ fn seal(kind: Kind, bytes: &mut Vec<u8>) {
     }
 }
 
+/// Gives the newest point a tree of its own.
+fn plant(directory: &Directory, input: &[u8]) {
+    let (codec, mut pack) = (Codec::open(), PackBuilder::new(0xaa));
+    let mut ids: Vec<Id> = Vec::new();
+    let [size, input @ ..] = input else { return };
+    let mut rest = input;
+    while let [count, after @ ..] = rest {
+        let (picks, after) = after.split_at(usize::from(*count % 32).min(after.len()));
+        rest = after;
+        // Most are ids, as many as the entries of a tree have; some are any bytes.
+        let repeat = if *count & 64 == 0 { 1 } else { 8 };
+        let id = |pick: &u8| match usize::from(*pick) {
+            0 => [0; 32],
+            pick if pick <= ids.len() => ids[pick - 1],
+            pick => [pick as u8; 32],
+        };
+        let mut bytes: Vec<u8> = picks.iter().flat_map(|pick| id(pick).repeat(repeat)).collect();
+        if *count & 128 != 0 {
+            bytes.extend_from_slice(picks);
+        }
+        if bytes.is_empty() {
+            continue;
+        }
+        let id = codec.id(&bytes);
+        pack.add(id, &codec.encode(&id, &bytes));
+        ids.push(id);
+    }
+    let Some(root) = ids.last() else { return };
+    let _ = directory.create("pack-00000000000000aa").and_then(|file| file.write(0, &pack.finish()));
+    let hex: String = root.iter().map(|byte| format!("{byte:02x}")).collect();
+    for name in directory.names().iter().filter(|name| name.starts_with("one~000002")) {
+        let mut text = String::from_utf8_lossy(&directory.bytes(name).unwrap_or_default()).into_owned();
+        let mut put = |key: &str, value: &str, len: usize| {
+            if let Some(at) = text.find(key).map(|at| at + key.len()) {
+                text.replace_range(at..at + len, value);
+            }
+        };
+        put("\"root\":\"", &hex, 64);
+        let bytes = (u64::from(*size) << 18 | 512).to_string();
+        put("\"virtual_bytes\":", &bytes, SIZE.to_string().len());
+        let mut bytes = text.into_bytes();
+        seal(Kind::Tree, &mut bytes);
+        directory.remove(name);
+        let _ = directory.create(name).and_then(|file| file.write(0, &bytes));
+    }
+}
+
 /// Runs one input.
 pub(crate) fn run(kind: Kind, input: &[u8]) {
     let directory = made().at_rest();
+    if kind == Kind::Tree {
+        plant(&directory, input);
+        return exercise(&directory);
+    }
     let of_kind = |name: &String| match kind {
         Kind::Pack => name.starts_with("pack-"),
         Kind::Index => name.starts_with("index-"),
         Kind::Point => name.ends_with(".json") && !name.contains(".copy"),
+        Kind::Tree => false,
     };
     let names: Vec<String> = directory.names().into_iter().filter(of_kind).collect();
     let mut rest = input;
