@@ -130,7 +130,15 @@ pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repositor
     let places = HostPlaces::open(path, MODE).map_err(opening)?;
     let identities: Vec<Identity> = key_file.map(read_identity).transpose()?.into_iter().collect();
     let cache = cache_of(places.path());
-    Repository::open(Arc::new(places), cache, &identities)
+    let repository = Repository::open(Arc::new(places), cache, &identities)?;
+    // Somebody may have put another marker in its place.
+    if key_file.is_some() && !repository.marker().encrypted {
+        return Err(BackupError::Refused(format!(
+            "{} is not encrypted, and a key was given: leave that away, or see whether its repository.json was replaced",
+            path.display()
+        )));
+    }
+    Ok(repository)
 }
 
 /// Reads the secret key of a file.

@@ -143,6 +143,15 @@ impl Index {
 
     /// Finds an entry in a pack that is there, where it is not known to be damaged.
     pub(crate) fn find(&self, id: &Id) -> Result<Option<Found>> {
+        self.find_where(id, |_| true)
+    }
+
+    /// The same in another pack than this one.
+    pub(crate) fn find_beside(&self, id: &Id, pack: u64) -> Result<Option<Found>> {
+        self.find_where(id, |location| location.pack != pack)
+    }
+
+    fn find_where(&self, id: &Id, is_wanted: impl Fn(&Location) -> bool) -> Result<Option<Found>> {
         for (number, segment) in self.segments.iter().enumerate() {
             let name =
                 self.stored.get(number).map_or_else(|| "an index".to_owned(), |number| segment_name(*number));
@@ -156,6 +165,7 @@ impl Index {
                 }
             };
             if let Some((at, location)) = found
+                && is_wanted(&location)
                 && self.is_usable(id, &location)
             {
                 return Ok(Some(Found { segment: number, number: at, location }));

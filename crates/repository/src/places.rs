@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lunway_backup::{Folder, HostFolder};
+use lunway_backup::{Folder, HostFolder, parse_stem};
 
 /// The folders of a repository.
 ///
@@ -20,6 +20,13 @@ pub trait Places: Send + Sync {
     ///
     /// What the host says.
     fn series(&self) -> io::Result<Vec<String>>;
+
+    /// Folders with points, or links to such, that are no series: one that was renamed, as a rule.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn strangers(&self) -> io::Result<Vec<String>>;
 
     /// The folder of a series.
     ///
@@ -95,8 +102,34 @@ impl Places for HostPlaces {
         Ok(names)
     }
 
+    fn strangers(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let (kind, name) = (entry.file_type()?, entry.file_name());
+            let is_series = kind.is_dir() && name.to_str().is_some_and(is_series_name);
+            // Servers of files have folders of their own; one with points in it was a series.
+            let has_points = || {
+                let inside = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
+                let mut names = inside.filter_map(|file| file.file_name().into_string().ok());
+                names.any(|name| parse_stem(name.split('.').next().unwrap_or_default()).is_some())
+            };
+            if !kind.is_file() && !is_series && has_points() {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
     fn of_series(&self, name: &str) -> io::Result<Arc<dyn Folder>> {
-        Ok(Arc::new(HostFolder::open(&self.at(name)?)?.with_mode(self.mode)))
+        let path = self.at(name)?;
+        // A prune would not find its points.
+        if std::fs::symlink_metadata(&path)?.is_symlink() {
+            let why = "a series is a folder in the repository, and this is a link";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(Arc::new(HostFolder::open(&path)?.with_mode(self.mode)))
     }
 
     fn begin_series(&self, name: &str) -> io::Result<Arc<dyn Folder>> {

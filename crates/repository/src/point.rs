@@ -120,10 +120,9 @@ impl RepositoryPoint {
         Ok(())
     }
 
-    /// Removes it, the commit first: durable when this returns.
+    /// Removes it, the copy first, so that what a cut leaves is a point that is removed again: durable when this returns.
     pub(crate) fn remove(&self, folder: &dyn Folder) -> Result<()> {
-        let [copy, first] = manifest_names(&self.stem());
-        for name in [first, copy] {
+        for name in manifest_names(&self.stem()) {
             let removing = || BackupError::folder("removing", &folder.show(&name));
             folder.remove(&name).map_err(removing())?;
             folder.sync().map_err(removing())?;
@@ -140,6 +139,9 @@ pub struct Points {
     pub unreadable: Vec<(PointId, String)>,
     /// Points of which one copy of the manifest is damaged or missing, and how.
     pub copy_problems: Vec<(PointId, String)>,
+    /// Points of which only the copy of the manifest is there: a run was stopped before its commit, or the other one
+    /// was lost.
+    pub(crate) uncommitted: Vec<RepositoryPoint>,
     /// The highest generation in the name of any file.
     last_generation: u64,
 }
@@ -186,6 +188,16 @@ impl Points {
                 (Some(Err(what)), _) => points.unreadable.push((id, what)),
                 // A prune has just removed it.
                 (None, _) => {}
+            }
+        }
+        for name in &names {
+            let Some(stem) = name.strip_suffix(".copy.json") else { continue };
+            let Some(point) = parse_stem(stem) else { continue };
+            let [copy, first] = manifest_names(stem);
+            if !known.contains(first.as_str())
+                && let Some(Ok(point)) = read_manifest(folder, &copy, point, codec)?
+            {
+                points.uncommitted.push(point);
             }
         }
         points.points.sort_by_key(|point| (point.generation, point.point));

@@ -23,6 +23,7 @@ use lunway_backup::{
 use crate::codec::Id;
 use crate::damage::KnownDamage;
 use crate::dying::Dying;
+use crate::frames;
 use crate::index::{Index, of_file, write_segment};
 use crate::pack::{Location, pack_name, read_directory};
 use crate::packer::{Kind, Packer};
@@ -76,11 +77,11 @@ pub fn prune(
     refuse_mounts(&**series, lease.holder(), &|| false)?;
     let points = repository.points(&**series)?;
     let notes = Notes::load(&**series)?;
-    let known = KnownDamage::load(&*repository.folder)?;
-    let damaged = !notes.damage.is_empty() || !points.unreadable.is_empty() || !known.is_empty();
+    let damaged = !notes.damage.is_empty() || !points.unreadable.is_empty() || is_open(repository)?;
     if damaged && !retention.despite_damage {
         return Err(refused_for_damage());
     }
+    repository.refuse_strangers()?;
     let removed = given_up(&points, &notes, retention);
     for point in points.points().iter().filter(|point| removed.contains(&point.point)) {
         lease.check()?;
@@ -105,6 +106,25 @@ pub fn prune(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Returns `true` if damage is known that no run has repaired: a part of a point is nowhere else.
+fn is_open(repository: &Repository) -> Result<bool> {
+    let known = KnownDamage::load(&*repository.folder)?;
+    if known.is_empty() {
+        return Ok(false);
+    }
+    if !known.frames.is_empty() || !known.segments.is_empty() {
+        return Ok(true);
+    }
+    let reader = repository.reader(Arc::new(repository.index()?));
+    let mut walk = Walk::new(&reader, &|| false);
+    for point in repository.all_points()?.iter().flat_map(|(_, points)| points.points()) {
+        if !walk.point(point)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn refused_for_damage() -> BackupError {
@@ -146,6 +166,8 @@ impl Sweep<'_> {
         refuse(&*self.repository.folder, SWEEPER, self.holder, "removes packs of it", &|| false)?;
         // What is written again now could not be removed where it lies, night after night.
         self.refuse_others()?;
+        // What is whole in a damaged pack may be all that is left of something.
+        frames::mend(self.repository, &self.repository.index()?, &mut Vec::new())?;
         let mut marked = self.mark()?;
         for _ in 0..ATTEMPTS {
             let uses = self.uses(&marked)?;
@@ -190,6 +212,10 @@ impl Sweep<'_> {
             if !walk.point(point)?.is_empty() && !self.despite_damage {
                 return Err(refused_for_damage());
             }
+        }
+        // What those need that may be points whose manifest was lost; the next run of their series removes them.
+        for point in all.iter().flat_map(|(_, points)| &points.uncommitted) {
+            walk.point(point)?;
         }
         let marks = walk.marks;
         Ok(Marked { points: ids, reader, marks })

@@ -208,6 +208,20 @@ impl Repository {
         points.collect()
     }
 
+    /// Refuses to remove anything while there are folders that are no series: their points would lose what they need.
+    pub(crate) fn refuse_strangers(&self) -> Result<()> {
+        let strangers =
+            self.places.strangers().map_err(BackupError::folder("reading", &self.folder.show("")))?;
+        match strangers.first() {
+            None => Ok(()),
+            Some(name) => Err(BackupError::Refused(format!(
+                "{} is no series, and may be one that was renamed: move it away, or give it its name again; until then \
+                 nothing is removed",
+                self.folder.show(name)
+            ))),
+        }
+    }
+
     /// The content of a point.
     ///
     /// # Errors

@@ -79,7 +79,9 @@ pub async fn run(
     clean(&**series)?;
     let mut index = repository.index()?;
     let mut notes = Vec::new();
-    frames::mend(repository, &index, &mut notes)?;
+    if frames::mend(repository, &index, &mut notes)? {
+        index = repository.index()?;
+    }
     // Without the list every pack counts as dying that no segment knows, and no segment knows one that is.
     let dying = Dying::load(&*repository.folder)?.unwrap_or_else(|| index.loose().iter().copied().collect());
     if adopt(repository, &index, &dying, &mut notes)? {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lunway_backup::{
     BackupError, Damage, FoundDamage, Notes, PointId, Report, Result, RetryingFolder, Verification,
-    is_of_the_file,
+    is_of_the_file, manifest_names,
 };
 
 use crate::codec::Id;
@@ -116,6 +116,14 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
                 "point {point} of {name}: {problem}; the other copy is whole, the next run writes it again"
             ));
         }
+        for point in &points.uncommitted {
+            let [copy, first] = manifest_names(&point.stem());
+            report.remarks.push(format!(
+                "point {} of {name} has only its {copy}: a run was stopped before its end, or {first} was lost; copied to \
+                 that name it is a point again",
+                point.point
+            ));
+        }
         for (point, what) in &points.unreadable {
             let damage = Damage::Point { point: *point, what: what.clone() };
             report.findings.push(FoundDamage { damage, what: what.clone(), concerned: vec![*point] });
@@ -214,9 +222,18 @@ fn examine(
         if is_right && directory.is_ok() {
             return Ok(None);
         }
+        let what = format!("{shown}: bytes outside its entries are not what was written");
+        let mut is_alone = false;
+        for (id, _) in &entries {
+            is_alone |= index.find_beside(id, pack)?.is_none();
+        }
+        if !is_alone {
+            // A run has written its entries into another one.
+            result.found.packs.insert(pack);
+            return Ok(Some(PackDamage { what, entries: Vec::new() }));
+        }
         result.found.frames.insert(pack);
         let entries = entries.into_iter().map(|(id, _)| id).collect();
-        let what = format!("{shown}: bytes outside its entries are not what was written");
         return Ok(Some(PackDamage { what, entries }));
     };
     let what = match wrong.len() {

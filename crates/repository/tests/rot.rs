@@ -8,8 +8,8 @@ mod kit;
 use std::collections::BTreeSet;
 
 use kit::{
-    MIB, Model, Random, Source, amount, assert_same, check, compare, crashing, new_directory, restored,
-    verified,
+    MIB, Model, Random, Source, amount, assert_same, check, compare, crashing, new_directory, pruned,
+    restored, verified,
 };
 use lunway_backup::PointId;
 use lunway_crash::Directory;
@@ -99,6 +99,69 @@ fn any_flipped_byte_is_found_and_named_and_healed() {
 fn generation(repository: &lunway_repository::Repository, point: PointId) -> u64 {
     let all = repository.all_points().unwrap();
     all.iter().find_map(|(_, points)| points.get(point)).map_or(0, |point| point.generation)
+}
+
+#[test]
+fn of_a_pack_that_has_another_length_nothing_is_lost_that_is_whole_in_it() {
+    for cut in [None, Some(1), Some(200), Some(100_000)] {
+        let context = format!("{cut:?}");
+        let mut source = Source::new(2 * MIB + 512);
+        let mut random = Random::new(7);
+        for leaf in 0..20 {
+            let bytes: Vec<u8> = (0..65_536).map(|_| random.next() as u8).collect();
+            source.write(leaf * 65_536, &bytes);
+        }
+        let directory = new_directory(false);
+        let first = compare(&crashing(&directory), "one", &mut source, 1).point;
+        let mut model = Model::from([(first.point, source.model.clone())]);
+        let directory = directory.at_rest();
+        let packs = directory.names().into_iter().filter(|name| name.starts_with("pack-"));
+        let name = packs.max_by_key(|name| directory.bytes(name).unwrap().len()).unwrap();
+        let (file, len) = (directory.open(&name).unwrap(), directory.bytes(&name).unwrap().len() as u64);
+        match cut {
+            None => file.write(len, b"x").unwrap(),
+            Some(bytes) => file.resize(len - bytes),
+        }
+        // Entries are cut off.
+        let is_lost = cut == Some(100_000);
+        assert!(!verified(&crashing(&directory)).findings.is_empty(), "{context}");
+        // A run of another disk, which does not have them.
+        let mut other = Source::new(MIB);
+        other.write(4096, &[77; 4096]);
+        let outcome = compare(&crashing(&directory), "two", &mut other, 70);
+        model.insert(outcome.point.point, other.model.clone());
+        if is_lost {
+            assert!(pruned(&crashing(&directory), "two", 1, 71).is_err(), "{context}");
+            let again = compare(&crashing(&directory), "one", &mut source, 72);
+            assert!(again.point.sent_bytes < 4 << 16, "{context}: {} bytes", again.point.sent_bytes);
+            model.insert(again.point.point, source.model.clone());
+        }
+        for round in 0..2 {
+            assert_eq!(check(&crashing(&directory), &model, &context).len(), model.len(), "{context}");
+            let report = verified(&crashing(&directory));
+            assert!(report.findings.is_empty(), "{context}: {report:?}");
+            pruned(&crashing(&directory), "two", 1, 80 + round).unwrap();
+        }
+        assert!(!directory.names().contains(&name), "{context}: it is still there");
+    }
+}
+
+#[test]
+fn a_point_whose_manifest_is_lost_keeps_what_it_needs_until_its_series_goes_on() {
+    let (made, mut model, _) = made(false);
+    let newest = crashing(&made).all_points().unwrap()[0].1.newest().unwrap().clone();
+    let first = format!("one~{}.json", newest.stem());
+    let bytes = made.bytes(&first).unwrap();
+    made.remove(&first);
+    let remarks = verified(&crashing(&made)).remarks;
+    assert!(remarks.iter().any(|remark| remark.contains("was lost")), "{remarks:?}");
+    let mut other = Source::new(MIB);
+    other.write(4096, &[77; 4096]);
+    let outcome = compare(&crashing(&made), "two", &mut other, 70);
+    model.insert(outcome.point.point, other.model.clone());
+    pruned(&crashing(&made), "two", 1, 71).unwrap();
+    made.create(&first).unwrap().write(0, &bytes).unwrap();
+    assert_eq!(check(&crashing(&made), &model, "back").len(), model.len());
 }
 
 #[test]

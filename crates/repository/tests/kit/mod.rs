@@ -99,6 +99,10 @@ impl Places for CrashingPlaces {
         Ok(series.collect::<BTreeSet<_>>().into_iter().collect())
     }
 
+    fn strangers(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     fn of_series(&self, name: &str) -> io::Result<Arc<dyn Folder>> {
         Ok(self.folder(&format!("{name}~")))
     }

@@ -12,6 +12,8 @@ use crate::terminal;
 
 /// Make a repository, in which the points of many disks share what is alike.
 ///
+/// Repositories are a preview: keep the points of disks that you must not lose in a folder, too.
+///
 /// The folder must exist and be empty. Afterwards REPO/NAME is a destination for all other commands: the series NAME of
 /// one disk. With --for, everything in the repository is encrypted for these people; whether it is cannot be changed
 /// later, for whom can (lunway backup key).

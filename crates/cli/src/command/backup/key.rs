@@ -24,7 +24,7 @@ use crate::terminal;
 Examples:
   lunway backup key new ~/.lunway-key
   lunway backup key show ~/.lunway-key
-  lunway backup key add /mnt/share/repo lunway-recipient-5f3c… --key-file ~/.lunway-key
+  lunway backup key add /mnt/repo lunway-recipient-5f3c… --key-file ~/.key
   lunway backup key list /mnt/share/repo --key-file ~/.lunway-key")]
 pub(super) struct Key {
     #[command(subcommand)]
