@@ -120,7 +120,7 @@ impl RepositoryPoint {
         Ok(())
     }
 
-    /// Removes it, the copy first, so that what a cut leaves is a point that is removed again: durable when this returns.
+    /// Removes it, the copy first: what a cut leaves is a point that is removed again. Durable when this returns.
     pub(crate) fn remove(&self, folder: &dyn Folder) -> Result<()> {
         for name in manifest_names(&self.stem()) {
             let removing = || BackupError::folder("removing", &folder.show(&name));
