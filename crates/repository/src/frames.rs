@@ -1,7 +1,7 @@
 //! Packs that are damaged: beside their entries (header, directory, end) they are written again of what they hold; of
 //! those that cannot be, the entries that are whole move into another pack.
 
-use lunway_backup::{BackupError, Folder, INCOMPLETE, Result};
+use lunway_backup::{BackupError, Folder, Result, write_whole};
 
 use crate::codec::{Encoded, Id};
 use crate::damage::KnownDamage;
@@ -90,15 +90,8 @@ fn moved(repository: &Repository, index: &Index, pack: u64) -> Result<usize> {
 
 /// Writes a pack under its name, durably.
 fn store(folder: &dyn Folder, pack: u64, builder: PackBuilder) -> Result<()> {
-    let name = pack_name(pack);
-    let unfinished = format!("{name}{INCOMPLETE}");
-    let writing = || BackupError::folder("writing", &folder.show(&name));
-    folder.remove(&unfinished).map_err(writing())?;
-    let file = folder.create(&unfinished).map_err(writing())?;
-    file.write_at(0, &builder.finish()).map_err(writing())?;
-    file.flush().map_err(writing())?;
-    folder.rename(&unfinished, &name).map_err(writing())?;
-    folder.sync().map_err(writing())
+    write_whole(folder, &pack_name(pack), &builder.finish())?;
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))
 }
 
 /// Writes one pack again, byte for byte as it was; `false`: that cannot be known.

@@ -167,7 +167,9 @@ impl Sweep<'_> {
         // What is written again now could not be removed where it lies, night after night.
         self.refuse_others()?;
         // What is whole in a damaged pack may be all that is left of something.
-        frames::mend(self.repository, &self.repository.index()?, &mut Vec::new())?;
+        if !KnownDamage::load(&*self.repository.folder)?.is_empty() {
+            frames::mend(self.repository, &self.repository.index()?, &mut Vec::new())?;
+        }
         let mut marked = self.mark()?;
         for _ in 0..ATTEMPTS {
             let uses = self.uses(&marked)?;

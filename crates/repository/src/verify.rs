@@ -225,7 +225,10 @@ fn examine(
         let what = format!("{shown}: bytes outside its entries are not what was written");
         let mut is_alone = false;
         for (id, _) in &entries {
-            is_alone |= index.find_beside(id, pack)?.is_none();
+            is_alone = index.find_beside(id, pack)?.is_none();
+            if is_alone {
+                break;
+            }
         }
         if !is_alone {
             // A run has written its entries into another one.
