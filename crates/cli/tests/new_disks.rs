@@ -172,7 +172,8 @@ fn a_file_whose_name_has_no_ending_is_said_to_be_what_it_is() {
 #[test]
 fn a_restore_that_a_damaged_point_ends_names_what_it_left_and_what_helps() {
     let folder = Folder::new();
-    image(Path::new(&folder.path("disk.img")), 16 * MIB, 12 * MIB);
+    // More than the requests that a restore begins with, so that something is written before it fails.
+    image(Path::new(&folder.path("disk.img")), 128 * MIB, 120 * MIB);
     fs::create_dir(folder.path("points")).unwrap();
     folder.run("backup run disk.img points");
     let files = fs::read_dir(folder.path("points")).unwrap().map(|entry| entry.unwrap().path());
@@ -190,11 +191,11 @@ fn a_restore_that_a_damaged_point_ends_names_what_it_left_and_what_helps() {
         Path::new(&folder.path("out.img.partial")).exists() && !Path::new(&folder.path("out.img")).exists()
     );
     // An existing file has a part of it now, and another name; one that was refused has nothing.
-    fs::File::create(folder.path("there.img")).unwrap().set_len(16 * MIB).unwrap();
+    fs::File::create(folder.path("there.img")).unwrap().set_len(128 * MIB).unwrap();
     let said = folder.refused(1, "backup restore points there.img");
     let left = "there.img.overwritten.partial holds only a part of it, and the point cannot complete it";
     assert!(said.contains(left), "{said}");
-    fs::write(folder.path("full.img"), vec![1; 16 << 20]).unwrap();
+    fs::write(folder.path("full.img"), vec![1; 128 << 20]).unwrap();
     let said = folder.refused(1, "backup restore points full.img");
     assert!(said.contains("holds data") && !said.contains("only a part"), "{said}");
 }

@@ -1,18 +1,16 @@
 //! Disks that come to stand alone: the rest of each block comes from the parent beside writes, then the parent is taken
 //! out of the metadata; also with a power cut at any step.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::*;
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::item::PARENT_LOCATOR;
 use lunway_vhdx::{
     Chain, Completed, DiscardMode, Disk, DiskKind, Item, Storage, VhdxOpenOptions, detach, divide_blocks,
     repair,
 };
-use support::*;
 
 /// Blocks of the disks, of 1 MiB; behind them half of one.
 const BLOCKS: u64 = 9;

@@ -2,14 +2,12 @@
 //! opens, is sound, and holds every byte that a flush has acknowledged. Commits that fill the log are in
 //! `crash_log.rs`.
 
-mod support;
-
+use crate::support::*;
 use lunway_vhdx::crash::{Crash, MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{
     Chain, DiscardMode, Disk, DiskKind, Item, MapSegment, SegmentSource, Storage, VhdxOpenOptions,
 };
-use support::*;
 
 /// The unit of the tests' writes, bytes: small enough for partial blocks, large enough to look at all of a disk often.
 const UNIT: u64 = 4096;

@@ -1,15 +1,13 @@
 //! Power cuts while commits of hundreds of pages go around the log: at every moment the log has an active sequence, and
 //! it gives every sector that a flush has acknowledged. A log that has none is a disk that does not open.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::support::*;
 use lunway_vhdx::crash::{Crash, MemoryStorage, Op, Recorder};
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind};
-use support::*;
 
 const SECTOR: u64 = 512;
 const PAGE: u64 = 4096;

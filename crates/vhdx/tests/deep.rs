@@ -1,10 +1,8 @@
 //! Reads in chains of more files than a word has bits, against a flat array of bytes.
 
-mod support;
-
+use crate::support::*;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{Chain, DiscardMode, DiskKind};
-use support::*;
 
 type Storage = std::sync::Arc<MemoryStorage>;
 

@@ -1,12 +1,11 @@
 //! Changes of closed files (size, parent, merge): what they leave, also after a power cut at any step.
 
-mod support;
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::support::*;
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::merge::{self, Go, Outcome};
@@ -14,7 +13,6 @@ use lunway_vhdx::{
     Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Item, Locator, Resize, Storage,
     VhdxOpenOptions, divide_blocks, open_file, repair, resize, set_linkage2, set_parent,
 };
-use support::*;
 
 fn to(size: u64) -> Resize {
     Resize { size, parent_size: None, data_write: None }

@@ -4,16 +4,14 @@
 //! LTRData/DiscUtils). QEMU knows neither parents nor sectors of 4096 bytes: libvhdi does (Debian's `python3-libvhdi`),
 //! and `dissect.hypervisor` of PyPI in the Python that `LUNWAY_DISSECT_PYTHON` names.
 
-mod support;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::*;
 use lunway_vhdx::{Chain, DiscardMode, DiskKind, Locator, SegmentSource, VhdxOpenOptions};
-use support::*;
 
 fn samples() -> Option<PathBuf> {
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples/vhdx");

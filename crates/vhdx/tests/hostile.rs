@@ -2,12 +2,11 @@
 
 #[path = "fuzzed/open.rs"]
 mod fuzzed;
-mod support;
 
+use crate::support::*;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::{Guid, Header, checksum};
 use lunway_vhdx::{Disk, DiskKind, Storage, VhdxOpenOptions};
-use support::*;
 
 #[test]
 fn files_with_any_part_replaced_neither_panic_nor_change_when_only_read() {

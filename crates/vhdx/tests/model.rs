@@ -1,12 +1,10 @@
 //! Random operations on chains against a flat array of bytes.
 
-mod support;
-
+use crate::support::*;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{
     Chain, DiscardMode, Disk, DiskKind, EditError, Resize, SegmentSource, VhdxOpenOptions, resize,
 };
-use support::*;
 
 type Storage = std::sync::Arc<MemoryStorage>;
 

@@ -1,14 +1,12 @@
 //! A file that becomes shorter while it is used: power cuts at every step, and writers that do not wait for it.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::pack::{Step, move_block};
 use lunway_vhdx::{Chain, DiscardMode, DiskKind, Storage};
-use support::*;
 
 /// A disk whose first blocks were given up, and the value of each block; its file is not closed.
 fn holes<S: Storage + Clone>(storage: &S, blocks: u64) -> Chain<S> {

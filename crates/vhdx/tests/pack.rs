@@ -1,15 +1,13 @@
 //! Packing: what it leaves, also after a power cut at any step, and beside writers.
 
-mod support;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::support::*;
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::pack::{Packed, pack};
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskKind, Storage, VhdxOpenOptions, pack_metadata};
-use support::*;
 
 /// A disk of `blocks` MiB, written in random order, of which a random half was given up again; with or without a
 /// parent full of ones.

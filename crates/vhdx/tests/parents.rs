@@ -1,13 +1,11 @@
 //! How the parents of a chain are found by the names in its files.
 
-mod support;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use crate::support::*;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, DiskKind, Locator, VhdxOpenError, VhdxOpenOptions, merge, set_parent};
-use support::*;
 
 fn file(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).expect("a file")

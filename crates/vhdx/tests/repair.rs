@@ -1,13 +1,11 @@
 //! Repairs that are interrupted, and headers that are written anew: what a power cut leaves at any step.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Header;
 use lunway_vhdx::{BeforeRepair, DiskKind, Storage, repair};
-use support::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Before, an interrupted repair could be neither undone nor repeated.

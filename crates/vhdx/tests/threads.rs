@@ -1,15 +1,13 @@
 //! One disk used from many threads.
 
-mod support;
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::*;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{DiscardMode, DiskError, DiskKind, SegmentSource, Storage};
-use support::*;
 
 /// A storage whose flush takes its time, and is counted.
 struct Slow {

@@ -1,18 +1,16 @@
 //! Files that another program has cut. Before, the next write made the file longer again, what was lost read as zeroes,
 //! and a check found nothing.
 
-mod support;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::support::*;
 use lunway_vhdx::check::check;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{
     AnomalySeverity, Chain, DiscardMode, Disk, DiskError, DiskKind, EditError, Measured, Resize, Storage,
     Structure, VhdxOpenError, VhdxOpenOptions, pack, repair, resize, set_identity,
 };
-use support::*;
 
 const BLOCKS: u64 = 8;
 const BLOCK: usize = MIB as usize;

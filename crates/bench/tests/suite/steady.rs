@@ -24,15 +24,18 @@ async fn measure(device: Arc<dyn BlockDevice>) -> (ProfileResult, Steady) {
 }
 
 /// Memory whose writes take longer and longer: half a millisecond, which a busy machine does not hide, and a seventh
-/// more every 30 ms.
+/// more in each round. A round is over with the first write behind its time, however long the machine has stopped.
 fn tiring() -> Memory {
-    let began = Mutex::new(None);
+    let now = Mutex::new(None);
     let on_write = move |_: u64, data: &mut Vec<u8>, _: &mut u64| {
         // Preconditioning is not what is measured.
         if data.len() == 4096 {
-            let began = *began.lock().unwrap().get_or_insert_with(Instant::now);
-            let rounds = began.elapsed().as_secs_f64() / 0.03;
-            thread::sleep(Duration::from_secs_f64(500e-6 * 1.15f64.powf(rounds.min(30.0))));
+            let mut now = now.lock().unwrap();
+            let (round, began) = now.get_or_insert_with(|| (0, Instant::now()));
+            if began.elapsed() >= options().duration {
+                (*round, *began) = (*round + 1, Instant::now());
+            }
+            thread::sleep(Duration::from_secs_f64(500e-6 * 1.15f64.powi(*round)));
         }
         true
     };
