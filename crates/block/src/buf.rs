@@ -3,7 +3,8 @@
 //! A [`Buf`] is unique and can be filled; [`Buf::freeze`] turns it, without copying or allocating, into a
 //! [`SharedBuf`] that can be cloned, sliced and sent. When the last handle goes, the memory returns to the pool of the
 //! thread that dropped it. Pools are thread-local free lists by power-of-two size: no lock and no atomic but the
-//! handle's own count.
+//! handle's own count. A thread that takes no buffers of a size keeps none of it: what others have it drop would lie
+//! idle there.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -40,7 +41,7 @@ impl Mem {
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { lists: [const { Vec::new() }; CLASSES], bytes: 0 }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { lists: [const { Vec::new() }; CLASSES], bytes: 0, taken: [false; CLASSES] }) };
 }
 
 /// The free memory of a thread.
@@ -48,10 +49,13 @@ struct Pool {
     lists: [Vec<Arc<Mem>>; CLASSES],
     /// Bytes of all lists.
     bytes: usize,
+    /// Classes of which this thread has taken a buffer.
+    taken: [bool; CLASSES],
 }
 
 impl Pool {
     fn take(&mut self, class: usize) -> Option<Arc<Mem>> {
+        self.taken[class] = true;
         let mem = self.lists[class].pop()?;
         self.bytes -= mem.capacity;
         Some(mem)
@@ -59,7 +63,7 @@ impl Pool {
 
     fn keep(&mut self, class: usize, mem: Arc<Mem>) {
         let (capacity, kept) = (mem.capacity, self.lists[class].len());
-        if kept > 0 && (kept + 1) * capacity > CLASS_BYTES_MAX {
+        if !self.taken[class] || kept > 0 && (kept + 1) * capacity > CLASS_BYTES_MAX {
             return;
         }
         while self.bytes + capacity > THREAD_BYTES_MAX {
@@ -301,6 +305,20 @@ mod tests {
         let listed: usize = (0..CLASSES).map(|class| kept(class) * (SMALLEST << class)).sum();
         assert!(bytes == listed && bytes <= THREAD_BYTES_MAX, "{bytes} counted, {listed} listed");
         assert_eq!(kept(0), 64, "the smallest find room beside what larger ones have left");
+    }
+
+    #[test]
+    fn a_thread_that_only_drops_buffers_keeps_none() {
+        let kept = |class: usize| POOL.with(|pool| pool.borrow().lists[class].len());
+        let class = class_of(1 << 20).unwrap();
+        let (one, two) = (Buf::for_overwrite(1 << 20), Buf::for_overwrite(1 << 20));
+        let elsewhere = thread::spawn(move || {
+            drop(one);
+            kept(class)
+        });
+        assert_eq!(elsewhere.join().unwrap(), 0);
+        drop(two);
+        assert_eq!(kept(class), 1, "where such buffers are taken");
     }
 
     #[test]
