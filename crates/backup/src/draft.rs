@@ -10,8 +10,11 @@
 //! A pass ends where a run ends. One that reads the same frozen state goes on in the same pass. Another one begins a
 //! new pass: everything is read again, and what the file is known to hold is not sent again.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Instant;
 
+use futures_util::future::{Either, select};
 use lunway_file::Workers;
 use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenError, VhdxOpenOptions, create};
 
@@ -26,9 +29,9 @@ use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name
 use crate::notes::NOTES;
 use crate::pace::Pace;
 use crate::point_files::{Names, clean_up, damaged, open_disk};
+use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
-use crate::threads::on;
 
 /// Properties decided for a new point.
 pub(crate) struct Decided {
@@ -57,10 +60,25 @@ pub(crate) struct Draft {
     pub(crate) notes: Vec<String>,
     writer: Option<Writer>,
     journal: Option<Journal>,
+    checkpoint: Option<Checkpoint>,
+    rhythm: Rhythm,
     done: u32,
     until: u32,
     /// Something was written since the last checkpoint.
     dirty: bool,
+}
+
+/// What a checkpoint writes to, besides the disk.
+type Recorders = (Writer, Journal);
+
+/// A checkpoint that is being made, with the leaves that were taken meanwhile.
+struct Checkpoint {
+    job: Pin<Box<dyn Future<Output = Result<Recorders>> + Send>>,
+    done: u32,
+    until: u32,
+    /// Bytes that had been sent when it began.
+    sent: u64,
+    taken: Vec<UnitLeaves>,
 }
 
 impl Draft {
@@ -154,6 +172,16 @@ impl Draft {
         self.counted.sent += counted.sent;
         self.counted.skipped += counted.skipped;
         self.dirty |= leaves.changed != 0;
+        match &mut self.checkpoint {
+            Some(checkpoint) => {
+                checkpoint.taken.push(leaves);
+                Ok(())
+            }
+            None => self.push(leaves),
+        }
+    }
+
+    fn push(&mut self, leaves: UnitLeaves) -> Result<()> {
         let name = Names::of(&self.plan).leaves();
         match &mut self.writer {
             Some(writer) => writer.push(leaves).map_err(BackupError::folder("writing", &name)),
@@ -161,31 +189,82 @@ impl Draft {
         }
     }
 
-    /// Makes everything that was taken durable, and announces what may be written next. No unit may be under way.
+    /// Makes everything that was taken durable, and announces what may be written next.
     pub(crate) async fn checkpoint(&mut self, done: u32, until: u32, lanes: &Workers) -> Result<()> {
+        self.end_checkpoint().await?;
+        self.begin_checkpoint(done, until, lanes)?;
+        self.end_checkpoint().await
+    }
+
+    /// Begins the checkpoint that is due by now, if one is: units from `done` on are not in it, and go on beside it,
+    /// which an earlier one has announced.
+    pub(crate) fn begin_due_checkpoint(&mut self, done: u32, lanes: &Workers) -> Result<()> {
+        match self.checkpoint.is_none() && self.rhythm.is_due(self.counted.sent, Instant::now()) {
+            true => self.begin_checkpoint(done, self.until.max(done), lanes),
+            false => Ok(()),
+        }
+    }
+
+    fn begin_checkpoint(&mut self, done: u32, until: u32, lanes: &Workers) -> Result<()> {
         let (Some(mut writer), Some(mut journal)) = (self.writer.take(), self.journal.take()) else {
             return Err(BackupError::Lost);
         };
-        let (shipment, dirty, counted) = (Arc::clone(&self.shipment), self.dirty, self.counted);
-        let name = Names::of(&self.plan).leaves();
-        let written = on(&lanes.writes, move || {
-            if dirty {
-                shipment.disk.flush().map_err(shipment.disk_error())?;
-                writer.checkpoint().map_err(BackupError::folder("writing", &name))?;
-            }
-            journal.window(done, until, writer.segments(), counted)?;
-            Ok((writer, journal))
+        let (shipment, counted) = (Arc::clone(&self.shipment), self.counted);
+        let (dirty, name) = (std::mem::take(&mut self.dirty), Names::of(&self.plan).leaves());
+        let job = lanes.flushes.io(move || {
+            let mut make = || {
+                if dirty {
+                    shipment.disk.flush().map_err(shipment.disk_error())?;
+                    writer.checkpoint().map_err(BackupError::folder("writing", &name))?;
+                }
+                journal.window(done, until, writer.segments(), counted)
+            };
+            Ok(Box::new(make().map(|()| (writer, journal))))
         });
-        let (writer, journal) = written.await?;
-        (self.writer, self.journal) = (Some(writer), Some(journal));
-        (self.done, self.until, self.dirty) = (done, until, false);
+        let job = Box::pin(async move { job.await.map_or(Err(BackupError::Lost), |made| *made) });
+        self.checkpoint = Some(Checkpoint { job, done, until, sent: self.counted.sent, taken: Vec::new() });
         Ok(())
     }
 
+    /// Waits for the checkpoint under way, if there is one.
+    pub(crate) async fn end_checkpoint(&mut self) -> Result<()> {
+        let Some(checkpoint) = &mut self.checkpoint else { return Ok(()) };
+        let made = checkpoint.job.as_mut().await;
+        self.made(made)
+    }
+
+    fn made(&mut self, made: Result<Recorders>) -> Result<()> {
+        let Some(Checkpoint { done, until, sent, taken, .. }) = self.checkpoint.take() else { return Ok(()) };
+        let (writer, journal) = made?;
+        (self.writer, self.journal) = (Some(writer), Some(journal));
+        (self.done, self.until) = (done, until);
+        self.rhythm.made(sent, Instant::now());
+        taken.into_iter().try_for_each(|leaves| self.push(leaves))
+    }
+
+    /// Waits for `other` while a checkpoint is made beside it; not until as much was sent beside it as it holds, which
+    /// a kill would cost, too.
+    pub(crate) async fn beside_checkpoint<T>(&mut self, other: impl Future<Output = T>) -> Result<T> {
+        let mut other = pin!(other);
+        while let Some(checkpoint) = &mut self.checkpoint {
+            let made = match self.rhythm.is_enough(self.counted.sent - checkpoint.sent) {
+                true => checkpoint.job.as_mut().await,
+                false => match select(checkpoint.job.as_mut(), other.as_mut()).await {
+                    Either::Left((made, _)) => made,
+                    Either::Right((done, _)) => return Ok(done),
+                },
+            };
+            self.made(made)?;
+        }
+        Ok(other.await)
+    }
+
     /// Takes the draft apart for sealing: its disk, its hashes, its names.
+    ///
+    /// No checkpoint may be under way.
     pub(crate) fn into_parts(self) -> Result<(Chain<crate::folder::Open>, Writer, Names)> {
         let names = Names::of(&self.plan);
-        drop(self.journal);
+        drop((self.journal, self.checkpoint));
         match (Arc::into_inner(self.shipment), self.writer) {
             (Some(shipment), Some(writer)) => Ok((shipment.disk, writer, names)),
             _ => Err(BackupError::Lost),
@@ -256,6 +335,8 @@ impl Begun {
             notes,
             writer: Some(self.writer),
             journal: Some(self.journal),
+            checkpoint: None,
+            rhythm: Rhythm::new(self.window.counted.sent, Instant::now()),
             done: self.window.done,
             until: self.window.until,
             dirty: false,

@@ -1,9 +1,10 @@
 //! Checkpoint interval: how often a run makes durable what it has sent, and records it.
 //!
-//! A kill costs what was sent since the last checkpoint, and a checkpoint costs three flushes of the share. So one is
-//! due after as many bytes as the share makes durable in [`INTERVAL`], which its own last checkpoint tells: a page
-//! cache takes bytes faster than the share does, and only a flush waits for that. Where bytes come slowly, since few
-//! leaves differ or a limit holds them back, one is due after that time.
+//! A kill costs what was sent since the last checkpoint, and beside one that is being made at most as much again. A
+//! checkpoint costs three flushes of the share. So one is due after as many bytes as the share makes durable in
+//! [`INTERVAL`], which its own last checkpoint tells: a page cache takes bytes faster than the share does, and only a
+//! flush waits for that. Where bytes come slowly, since few leaves differ or a limit holds them back, one is due after
+//! that time.
 
 use std::time::{Duration, Instant};
 
@@ -34,10 +35,15 @@ impl Rhythm {
     /// Tells whether a checkpoint is due. Nothing that was sent, nothing to lose.
     pub(crate) fn is_due(&self, sent: u64, now: Instant) -> bool {
         let since = sent - self.sent;
-        since >= self.bytes || since > 0 && now - self.last >= INTERVAL
+        self.is_enough(since) || since > 0 && now - self.last >= INTERVAL
     }
 
-    /// A checkpoint was made, which ended now and holds what had been sent by then.
+    /// Tells whether so many bytes are as many as a checkpoint should hold.
+    pub(crate) fn is_enough(&self, bytes: u64) -> bool {
+        bytes >= self.bytes
+    }
+
+    /// A checkpoint was made, which ended now and holds what had been sent when it began.
     pub(crate) fn made(&mut self, sent: u64, now: Instant) {
         let (since, took) = (sent - self.sent, (now - self.last).as_secs_f64());
         if since > 0 {

@@ -10,7 +10,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use lunway_file::Workers;
 
@@ -29,7 +28,6 @@ use crate::merge;
 use crate::notes::{Damage, Notes};
 use crate::point_files::{lacks, open_disk};
 use crate::request::Request;
-use crate::rhythm::Rhythm;
 use crate::sample::{NewestPoint, SampledBase};
 use crate::seal::Sealing;
 use crate::ship::{Shared, Work};
@@ -275,7 +273,8 @@ impl Run<'_> {
         let mut running = Underway::default();
         let shipped = self.ship_windows(draft, forced, progress, &mut running).await;
         while running.next().await.is_some() {}
-        shipped.map(|()| draft.counted)
+        let recorded = draft.end_checkpoint().await;
+        shipped.and(recorded).map(|()| draft.counted)
     }
 
     async fn ship_windows<'r>(
@@ -289,7 +288,6 @@ impl Run<'_> {
         let end = units(size);
         let mut at = draft.done();
         let announced = if draft.is_later_pass() { ANNOUNCED_LATER } else { ANNOUNCED };
-        let mut rhythm = Rhythm::new(draft.counted.sent, Instant::now());
         while let Some(first) = self.next_unit(draft, at, end, forced).await? {
             let last = (first + WINDOW_UNITS).min(end);
             let masks = self.request.masks(first..last, size, forced).await?;
@@ -297,15 +295,14 @@ impl Run<'_> {
             let works = on(&self.lanes.reads, move || shipment.plan(&masks)).await?;
             for work in works {
                 if (self.request.is_cancelled)() {
-                    self.take(draft, running, &mut rhythm, 0, work.unit).await?;
+                    self.take(draft, running, 0, work.unit).await?;
                     draft.checkpoint(work.unit, draft.until().max(work.unit), &self.lanes).await?;
                     return Err(BackupError::Cancelled);
                 }
-                self.take(draft, running, &mut rhythm, IN_FLIGHT - 1, work.unit).await?;
+                self.take(draft, running, IN_FLIGHT - 1, work.unit).await?;
                 if work.unit >= draft.until() {
                     let done = running.first().unwrap_or(work.unit);
                     draft.checkpoint(done, (work.unit + announced).min(end), &self.lanes).await?;
-                    rhythm.made(draft.counted.sent, Instant::now());
                 }
                 let done = u64::from(work.unit) * UNIT;
                 progress(Progress { done, total: size, sent: draft.counted.sent });
@@ -315,35 +312,30 @@ impl Run<'_> {
             at = last;
             progress(Progress { done: u64::from(at) * UNIT, total: size, sent: draft.counted.sent });
             if (self.request.is_cancelled)() {
-                self.take(draft, running, &mut rhythm, 0, at).await?;
+                self.take(draft, running, 0, at).await?;
                 draft.checkpoint(at, draft.until().max(at), &self.lanes).await?;
                 return Err(BackupError::Cancelled);
             }
         }
-        self.take(draft, running, &mut rhythm, 0, end).await?;
+        self.take(draft, running, 0, end).await?;
         // A kill while the point is sealed costs nothing that was sent.
         draft.checkpoint(end, end, &self.lanes).await
     }
 
-    /// Waits until at most so many units are under way, and makes each checkpoint that falls due meanwhile; units from
-    /// `next` on have not begun. Those under way go on beside it: the last one has announced them.
+    /// Waits until at most so many units are under way, and begins each checkpoint that falls due meanwhile; units from
+    /// `next` on have not begun.
     async fn take(
         &self,
         draft: &mut Draft,
         running: &mut Underway<'_, Shipped>,
-        rhythm: &mut Rhythm,
         under_way: usize,
         next: u32,
     ) -> Result<()> {
         while running.len() > under_way
-            && let Some(done) = running.next().await
+            && let Some(done) = draft.beside_checkpoint(running.next()).await?
         {
             draft.take(done?)?;
-            if rhythm.is_due(draft.counted.sent, Instant::now()) {
-                let done = running.first().unwrap_or(next);
-                draft.checkpoint(done, draft.until().max(done), &self.lanes).await?;
-                rhythm.made(draft.counted.sent, Instant::now());
-            }
+            draft.begin_due_checkpoint(running.first().unwrap_or(next), &self.lanes)?;
         }
         Ok(())
     }
@@ -371,7 +363,10 @@ impl Run<'_> {
     async fn unit(&self, shipment: Shared, work: Work) -> Result<Shipped> {
         let range = work.reads(shipment.size);
         let data = if range.is_empty() { None } else { Some(self.request.read(range).await?) };
-        on(&self.lanes.writes, move || shipment.carry_out(&work, data.as_ref())).await
+        let job = move || shipment.carry_out(&work, data.as_ref()).map(|shipped| (shipped, data));
+        // The buffer ends on the thread that takes the next one: each keeps what it has taken.
+        let (shipped, _buffer) = on(&self.lanes.writes, job).await?;
+        Ok(shipped)
     }
 
     fn manifest(&self, draft: &Draft, counted: Counted) -> Manifest {

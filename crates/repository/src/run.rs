@@ -355,7 +355,10 @@ impl Run<'_> {
     async fn unit(&self, shipment: Arc<Shipment>, masks: Masks) -> Result<Shipped> {
         let range = read_range(&masks, shipment.size);
         let data = if range.is_empty() { None } else { Some(self.request.read(range).await?) };
-        on(&self.lanes.writes, move || shipment.carry_out(masks, data.as_ref())).await
+        let job = move || shipment.carry_out(masks, data.as_ref()).map(|shipped| (shipped, data));
+        // The buffer ends on the thread that takes the next one: each keeps what it has taken.
+        let (shipped, _buffer) = on(&self.lanes.writes, job).await?;
+        Ok(shipped)
     }
 
     fn point(
