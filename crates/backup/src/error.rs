@@ -49,6 +49,19 @@ pub enum BackupError {
         /// Points that were removed or merged before.
         removed: usize,
     },
+    /// A prune of a repository ended before its end.
+    #[error("{}{}", in_prune(error), removed(*points, *packs))]
+    PruneEnded {
+        /// Points that were removed before.
+        points: usize,
+        /// Packs that were.
+        packs: usize,
+        /// Why.
+        error: Box<Self>,
+    },
+    /// A repository is encrypted, and no key was given, or another one.
+    #[error("{0}")]
+    Locked(String),
     /// A file of the destination is not what it was written as.
     #[error("point {point} is damaged: {what}; `lunway backup verify` says which points are concerned")]
     Damaged {
@@ -170,6 +183,22 @@ pub enum BackupError {
 
 fn points(points: &[PointId]) -> String {
     points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn in_prune(error: &BackupError) -> String {
+    match error {
+        BackupError::Full { name } => format!(
+            "the destination is full, and a prune has to write {name}: free some mebibytes there, and prune again"
+        ),
+        error => error.to_string(),
+    }
+}
+
+fn removed(points: usize, packs: usize) -> String {
+    match (points, packs) {
+        (0, 0) => String::new(),
+        _ => format!(" (points removed before: {points}, packs: {packs})"),
+    }
 }
 
 /// Result of an operation on a destination.

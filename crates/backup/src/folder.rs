@@ -298,8 +298,15 @@ pub fn write_whole(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<()> 
     let unfinished = format!("{name}{INCOMPLETE}");
     let writing = || BackupError::folder("writing", &folder.show(name));
     folder.remove(&unfinished).map_err(writing())?;
-    let file = folder.create(&unfinished).map_err(writing())?;
-    file.write_at(0, bytes).map_err(writing())?;
-    file.flush().map_err(writing())?;
-    folder.rename(&unfinished, name).map_err(writing())
+    let write = || {
+        let file = folder.create(&unfinished)?;
+        file.write_at(0, bytes)?;
+        file.flush()?;
+        folder.rename(&unfinished, name)
+    };
+    write().map_err(|error| {
+        // A full folder has its room back.
+        let _ = folder.remove(&unfinished);
+        writing()(error)
+    })
 }

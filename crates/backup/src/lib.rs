@@ -27,7 +27,7 @@
 //! | [`run()`], [`Request`], [`Changed`] | one run; how its source is read and sampled (`reading`, `sample`) |
 //! | `draft`, `journal`, `ship`, `seal` | its steps: files of an incomplete point, what is durable, units, the commit |
 //! | `underway`, `rhythm` | units side by side, when what was sent is recorded |
-//! | [`Catalogue`], [`Manifest`], [`PointId`] | which points there are |
+//! | [`Catalogue`], [`Manifest`], [`PointId`], [`PointFacts`] | which points there are |
 //! | `sidecar`, `history`, `leaf`, `skeleton` | hashes: of a point, through a chain, of 64 KiB, of all else |
 //! | [`restore()`], [`Content`], [`verify()`], [`prune()`] | the other verbs |
 //! | [`Epochs`] | those of change tracking that were closed for a destination |
@@ -58,6 +58,7 @@ mod merge_record;
 mod mount;
 mod notes;
 mod pace;
+mod point_facts;
 mod point_files;
 mod point_id;
 mod point_name;
@@ -101,6 +102,7 @@ pub use manifest::{
 pub use mount::{MountedPoint, PointMount, refuse_mounts};
 pub use notes::{Damage, Notes};
 pub use pace::Pace;
+pub use point_facts::PointFacts;
 pub use point_id::PointId;
 pub use point_name::find_point;
 pub use point_reader::PointReader;
