@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lunway_backup::{BackupError, Content, Folder, PointId, PointMount};
 use lunway_block::BlockDevice;
 use lunway_block::spec::{PointName, PointWrites};
-use lunway_repository::{Located, Points, RepositoryPoint, Series, locate};
+use lunway_repository::{Located, Points, RepositoryPoint, Series, locate, open_series};
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::{CreateOptions, DiskKind, Locator};
 use lunway_vhdx_device::VhdxDevice;
@@ -18,7 +18,16 @@ use crate::point::{Held, PointOpenError, reader};
 pub(crate) fn series(name: &PointName) -> Result<Option<Series>, PointOpenError> {
     let key = name.key_file.as_deref();
     match locate(&name.folder)? {
-        Located::Series { repository, name } => Ok(Some(Series::open(&repository, &name, key, false)?)),
+        Located::Series { repository, name } => {
+            let series = open_series(&repository, &name, key, false).map_err(|error| match error {
+                BackupError::Locked(what) => refused(format!("{what}, as key-file=FILE")),
+                error => error.into(),
+            })?;
+            for warning in series.repository.warnings() {
+                tracing::warn!("{warning}");
+            }
+            Ok(Some(series))
+        }
         Located::Repository(path) => {
             let path = path.display();
             Err(refused(format!("{path} is a repository: name one of its series, {path}/NAME")))

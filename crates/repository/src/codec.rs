@@ -57,8 +57,25 @@ pub struct Codec {
 
 struct Keys {
     id: Zeroizing<[u8; 32]>,
-    point: Zeroizing<[u8; 32]>,
+    documents: [Zeroizing<[u8; 32]>; Document::CONTEXTS.len()],
     cipher: Aes256GcmSiv,
+}
+
+/// Small files that only a reader of an encrypted repository can make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Document {
+    /// The manifest of a point.
+    Point,
+    /// The marker of the repository.
+    Marker,
+    /// The head of a series.
+    Head,
+}
+
+impl Document {
+    /// The context of each one's key, in their order.
+    const CONTEXTS: [&str; 3] =
+        ["lunway 2026 repository points", "lunway 2026 repository marker", "lunway 2026 repository heads"];
 }
 
 impl Codec {
@@ -74,7 +91,7 @@ impl Codec {
         Self {
             keys: Some(Keys {
                 id: derived("lunway 2026 repository ids"),
-                point: derived("lunway 2026 repository points"),
+                documents: Document::CONTEXTS.map(derived),
                 cipher: Aes256GcmSiv::new(&(*cipher).into()),
             }),
         }
@@ -96,11 +113,11 @@ impl Codec {
         }
     }
 
-    /// What only a reader of the repository can say of a point's manifest: 64 hexadecimal digits; none where everyone
-    /// may read it.
-    pub(crate) fn authenticate(&self, manifest: &[u8]) -> Option<String> {
+    /// What only a reader of the repository can say of a document: 64 hexadecimal digits; none where everyone may read
+    /// it.
+    pub(crate) fn authenticate(&self, document: Document, bytes: &[u8]) -> Option<String> {
         let keys = self.keys.as_ref()?;
-        Some(blake3::keyed_hash(&keys.point, manifest).to_hex().to_string())
+        Some(blake3::keyed_hash(&keys.documents[document as usize], bytes).to_hex().to_string())
     }
 
     /// Bytes that are stored for an entry.

@@ -2,22 +2,32 @@
 
 use std::env;
 use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lunway_backup::{BackupError, Folder, HostFolder, Result};
 use lunway_block::small_file;
+use zeroize::Zeroizing;
 
-use crate::keys::Identity;
-use crate::places::{HostPlaces, is_series_name};
-use crate::point::Points;
-use crate::repository::{Repository, is_repository};
+use crate::keys::{Identity, Recipient};
+use crate::marker::{MARKER, MARKER_COPY, Marker};
+use crate::pin::Pins;
+use crate::places::{HostPlaces, Places, is_series_name};
+use crate::repository::{Kept, Repository, is_repository};
+use crate::series::Series;
 
 /// Most bytes of a file with a key: one line, and comments.
 const KEY_FILE_MAX: u64 = 64 << 10;
-/// Permissions of files beside the owner's: the points of all disks lie in the same packs, so that none may be read by
-/// those who may read one disk alone.
-const MODE: u32 = 0;
+/// Permissions of files: the points of all disks lie in the same packs, so that none may be read by those who may read
+/// one disk alone.
+const PRIVATE: u32 = 0o600;
+/// The same where a group shares the repository.
+const SHARED: u32 = 0o660;
+const GROUP_READS: u32 = 0o040;
+/// Permissions of others than the owner, with which ssh refuses a key.
+const OTHERS: u32 = 0o077;
 
 /// What a path means to which points are backed up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,27 +49,36 @@ pub enum Located {
 ///
 /// # Errors
 ///
-/// Where a marker can neither be read nor is known not to be there, or a folder in a repository has a name that no
-/// series can have.
+/// Where a marker can neither be read nor is known not to be there, a folder in a repository has a name that no series
+/// can have, or this user has seen a repository where there is none now.
 pub fn locate(path: &Path) -> Result<Located> {
     if holds_repository(path)? {
         return Ok(Located::Repository(path.to_owned()));
     }
+    refuse_without(path)?;
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
         None => return Ok(Located::Elsewhere),
     };
     if !holds_repository(parent)? {
+        refuse_without(parent)?;
         return Ok(Located::Elsewhere);
     }
     match path.file_name().and_then(|name| name.to_str()).filter(|name| is_series_name(name)) {
         Some(name) => Ok(Located::Series { repository: parent.to_owned(), name: name.to_owned() }),
         None => Err(BackupError::Refused(format!(
-            "{} cannot be the name of a series in a repository: choose another",
+            "{} cannot be the name of a series in a repository: choose another, without @, ? and control characters",
             path.display()
         ))),
     }
+}
+
+/// Refuses the place of a repository that is gone: what comes there must not be written in the clear.
+fn refuse_without(path: &Path) -> Result<()> {
+    let whole = path.canonicalize().or_else(|_| std::path::absolute(path));
+    let pins = whole.ok().and_then(|whole| Pins::of(&whole.display().to_string()));
+    pins.map_or(Ok(()), |pins| pins.refuse_without())
 }
 
 fn holds_repository(path: &Path) -> Result<bool> {
@@ -67,77 +86,73 @@ fn holds_repository(path: &Path) -> Result<bool> {
     is_repository(&folder).map_err(BackupError::folder("reading", &path.display().to_string()))
 }
 
-/// A series of a repository, open.
-pub struct Series {
-    /// The repository.
-    pub repository: Repository,
-    /// Its name.
-    pub name: String,
-    /// The folder of its points: leases, notes and epochs are there.
-    pub folder: Arc<dyn Folder>,
+/// Makes a repository in an empty folder of this host, as [`Repository::create`] says.
+///
+/// # Errors
+///
+/// Where the folder does not exist, or holds something.
+pub fn create_repository(path: &Path, recipients: &[Recipient]) -> Result<Marker> {
+    let places = places_of(path)?;
+    let pins = Pins::of(&places.path().display().to_string());
+    Repository::create(&places, pins.as_ref(), recipients)
 }
 
-impl Series {
-    /// Opens a series; `is_begun`: one that is not there is made.
-    ///
-    /// # Errors
-    ///
-    /// Where it is not there, or its repository cannot be opened with this key.
-    pub fn open(path: &Path, name: &str, key_file: Option<&Path>, is_begun: bool) -> Result<Self> {
-        let repository = open_repository(path, key_file)?;
-        let places = repository.places();
-        let folder = if is_begun { places.begin_series(name) } else { places.of_series(name) };
-        let folder = folder.map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                let there = places.series().unwrap_or_default();
-                let there = if there.is_empty() {
-                    "none yet".to_owned()
-                } else {
-                    format!("only {}", there.join(", "))
-                };
-                BackupError::Refused(format!(
-                    "the repository {} has no series {name}, {there}",
-                    path.display()
-                ))
-            }
-            _ => BackupError::folder("opening", &path.join(name).display().to_string())(error),
-        })?;
-        Ok(Self { repository, name: name.to_owned(), folder })
-    }
-
-    /// Its points.
-    ///
-    /// # Errors
-    ///
-    /// Where its folder cannot be read.
-    pub fn points(&self) -> Result<Points> {
-        self.repository.points(&*self.folder)
-    }
-
-    /// Display name.
-    pub fn show(&self) -> String {
-        self.folder.show("")
-    }
+/// Opens a series of a repository of this host; `is_begun`: one that is not there is made.
+///
+/// # Errors
+///
+/// Where it is not there, or its repository cannot be opened with this key.
+pub fn open_series(path: &Path, name: &str, key_file: Option<&Path>, is_begun: bool) -> Result<Series> {
+    Series::of(open_repository(path, key_file)?, name, is_begun)
 }
 
 /// Opens a repository of this host, with the user's key if it is encrypted.
 ///
 /// # Errors
 ///
-/// Where it is none, the key cannot be read, or is none of its recipients'.
+/// Where it is none, the key cannot be read, is none of its recipients', or is not needed; where it is another one than
+/// this user has seen there.
 pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repository> {
-    let opening = BackupError::folder("opening", &path.display().to_string());
-    let places = HostPlaces::open(path, MODE).map_err(opening)?;
+    let places = places_of(path)?;
+    let address = places.path().display().to_string();
+    open_places(Arc::new(places), &address, key_file)
+}
+
+/// The folders of a repository of this host. New files may be read and written by those who may read its marker, as far
+/// as the umask allows.
+fn places_of(path: &Path) -> Result<HostPlaces> {
+    let opening = || BackupError::folder("opening", &path.display().to_string());
+    let mode = |name: &str| Some(fs::metadata(path.join(name)).ok()?.permissions().mode());
+    let marker = mode(MARKER).or_else(|| mode(MARKER_COPY)).unwrap_or(PRIVATE);
+    // Members of a group write beside each other: leases of processes that were killed are locked by others.
+    let mode = if marker & GROUP_READS == 0 { PRIVATE } else { SHARED };
+    HostPlaces::open(path, mode).map_err(opening())
+}
+
+/// The same of one anywhere, which this machine knows by its address.
+///
+/// # Errors
+///
+/// As of [`open_repository`].
+pub fn open_places(places: Arc<dyn Places>, address: &str, key_file: Option<&Path>) -> Result<Repository> {
     let identities: Vec<Identity> = key_file.map(read_identity).transpose()?.into_iter().collect();
-    let cache = cache_of(places.path());
-    let repository = Repository::open(Arc::new(places), cache, &identities)?;
-    // Somebody may have put another marker in its place.
+    let kept = Kept { cache: cache_of(address), pins: Pins::of(address) };
+    let has_pins = kept.pins.is_some();
+    let mut repository = Repository::open(places, kept, &identities)?;
     if key_file.is_some() && !repository.marker().encrypted {
         return Err(BackupError::Refused(format!(
             "{} is not encrypted, and a key was given: leave that away, or see whether its repository.json was replaced",
-            path.display()
+            repository.show()
         )));
     }
+    if !has_pins {
+        repository.warnings.push(format!(
+            "another repository in the place of {} would not be noticed: there is no folder for state (XDG_STATE_HOME, \
+             HOME)",
+            repository.show()
+        ));
+    }
+    repository.warnings.extend(key_file.and_then(warning_of));
     Ok(repository)
 }
 
@@ -148,28 +163,40 @@ pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repositor
 /// Where it cannot be read, or holds none.
 pub fn read_identity(file: &Path) -> Result<Identity> {
     let shown = file.display();
-    let reading = BackupError::folder("reading the key file", &shown.to_string());
-    let text = zeroize::Zeroizing::new(small_file::read_text(file, KEY_FILE_MAX).map_err(reading)?);
-    Identity::parse(&text).map_err(|what| BackupError::Refused(format!("the key file {shown}: {what}")))
+    let wrong = |what: String| BackupError::Refused(format!("the key file {shown}: {what}"));
+    let text = small_file::read_text(file, KEY_FILE_MAX).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => {
+            wrong(format!("{error}, and a key is one line: name the file of the key"))
+        }
+        _ => wrong(error.to_string()),
+    })?;
+    Identity::parse(&Zeroizing::new(text)).map_err(wrong)
+}
+
+/// A sentence about a key file that others may read.
+fn warning_of(file: &Path) -> Option<String> {
+    let mode = fs::metadata(file).ok()?.permissions().mode();
+    let shown = file.display();
+    (mode & OTHERS != 0)
+        .then(|| format!("other users of this machine may use the key file {shown}: `chmod 600 {shown}`"))
 }
 
 /// A folder of this user for copies of a repository's indexes; `None` where there is no place for it.
-fn cache_of(repository: &Path) -> Option<Arc<dyn Folder>> {
+fn cache_of(address: &str) -> Option<Arc<dyn Folder>> {
     // systemd gives a service its own; otherwise the XDG base directories.
     let own = env::var_os("CACHE_DIRECTORY").or_else(|| env::var_os("XDG_CACHE_HOME")).map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let place = own.or_else(home).filter(|place| place.is_absolute())?;
-    // One name for a path, of any length and with any characters.
-    let name = blake3::hash(repository.as_os_str().as_encoded_bytes()).to_hex();
+    // One name for an address, of any length and with any characters.
+    let name = blake3::hash(address.as_bytes()).to_hex();
     let place = place.join("lunway").join("repository").join(&name[..16]);
     fs::create_dir_all(&place).ok()?;
-    Some(Arc::new(HostFolder::open(&place).ok()?.with_mode(MODE)))
+    Some(Arc::new(HostFolder::open(&place).ok()?.with_mode(PRIVATE)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::Places;
 
     #[test]
     fn a_path_is_a_folder_a_repository_or_a_series_of_one() {
@@ -177,21 +204,22 @@ mod tests {
         let (repository, chain) = (place.path().join("repo"), place.path().join("chain"));
         fs::create_dir(&repository).unwrap();
         fs::create_dir(&chain).unwrap();
-        let places = HostPlaces::open(&repository, MODE).unwrap();
-        Repository::create(&places, &[]).unwrap();
+        create_repository(&repository, &[]).unwrap();
         assert_eq!(locate(&chain).unwrap(), Located::Elsewhere);
         assert_eq!(locate(&place.path().join("none/there")).unwrap(), Located::Elsewhere);
         assert_eq!(locate(&repository).unwrap(), Located::Repository(repository.clone()));
         let series = |name: &str| Located::Series { repository: repository.clone(), name: name.to_owned() };
         assert_eq!(locate(&repository.join("disk")).unwrap(), series("disk"));
-        assert!(locate(&repository.join("pack-1")).is_err(), "files of ours");
+        for wrong in ["pack-1", "a@b", "a?b", "a\nb"] {
+            assert!(locate(&repository.join(wrong)).is_err(), "{wrong:?}");
+        }
         // One marker is enough to be known by.
         fs::remove_file(repository.join("repository.json")).unwrap();
         assert_eq!(locate(&repository.join("disk")).unwrap(), series("disk"));
-        let absent = Series::open(&repository, "disk", None, false).map(drop).unwrap_err().to_string();
+        let absent = open_series(&repository, "disk", None, false).map(drop).unwrap_err().to_string();
         assert!(absent.contains("has no series disk, none yet"), "{absent}");
-        Series::open(&repository, "disk", None, true).unwrap();
-        assert_eq!(places.series().unwrap(), ["disk"]);
+        let opened = open_series(&repository, "disk", None, true).unwrap();
+        assert_eq!(opened.repository.places().series().unwrap(), ["disk"]);
     }
 
     #[test]
@@ -205,5 +233,34 @@ mod tests {
         let identity = Identity::generate().unwrap();
         fs::write(&file, format!("# mine\n{}\n", *identity.to_text())).unwrap();
         assert_eq!(read_identity(&file).unwrap().recipient(), identity.recipient());
+    }
+    #[test]
+    fn a_key_file_that_is_too_large_or_that_others_may_read_is_told_in_its_own_words() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("key");
+        fs::write(&file, vec![b'x'; 3 << 20]).unwrap();
+        let said = read_identity(&file).map(drop).unwrap_err().to_string();
+        assert!(said.contains("more than 64 KiB") && !said.contains("full"), "{said}");
+        for (mode, is_told) in [(0o600, false), (0o400, false), (0o644, true), (0o640, true)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(warning_of(&file).is_some(), is_told, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn files_of_a_repository_are_for_those_who_may_read_its_marker() {
+        let place = tempfile::tempdir().unwrap();
+        create_repository(place.path(), &[]).unwrap();
+        for (mode, expected) in [(0o600, 0o600), (0o640, 0o660), (0o660, 0o660)] {
+            let marker = place.path().join(MARKER);
+            fs::set_permissions(&marker, fs::Permissions::from_mode(mode)).unwrap();
+            let places = places_of(place.path()).unwrap();
+            places.packs().create("pack-test").unwrap();
+            let made = place.path().join("pack-test");
+            let found = fs::metadata(&made).unwrap().permissions().mode() & 0o777;
+            // The umask takes the writing of others away.
+            assert!([expected, expected & !0o022].contains(&found), "{mode:o}: {found:o}");
+            fs::remove_file(&made).unwrap();
+        }
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Index {
     /// Packs whose directory was read because no segment knows them.
     loose: Vec<u64>,
     packs: HashSet<u64>,
+    /// Packs that a segment knows, and that are not there.
+    missing: Vec<u64>,
     damage: KnownDamage,
     /// Segments that are damaged: a run replaces them.
     pub(crate) unusable: Vec<(u64, String)>,
@@ -71,6 +73,7 @@ impl Index {
             stored: Vec::new(),
             loose: Vec::new(),
             packs,
+            missing: Vec::new(),
             unusable: Vec::new(),
             unreadable: Vec::new(),
         };
@@ -92,14 +95,31 @@ impl Index {
                 Err(what) => index.unusable.push((number, what)),
             }
         }
-        index.read_loose()?;
+        let known: HashSet<u64> = index.segments.iter().flat_map(Segment::packs).copied().collect();
+        index.find_missing(&known)?;
+        index.read_loose(&known)?;
         Ok(index)
     }
 
+    /// Finds out which packs are not there that segments know.
+    fn find_missing(&mut self, known: &HashSet<u64>) -> Result<()> {
+        let mut absent: Vec<u64> = known.difference(&self.packs).copied().collect();
+        absent.sort_unstable();
+        for pack in absent {
+            let name = pack_name(pack);
+            match self.folder.open(&name, false) {
+                // A list of names may lack one that was made while it was read.
+                Ok(_) => drop(self.packs.insert(pack)),
+                Err(error) if is_of_the_file(error.kind()) => self.missing.push(pack),
+                Err(error) => return Err(BackupError::folder("opening", &self.folder.show(&name))(error)),
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the directories of packs that no segment knows.
-    fn read_loose(&mut self) -> Result<()> {
-        let known: HashSet<u64> = self.segments.iter().flat_map(Segment::packs).copied().collect();
-        let mut loose: Vec<u64> = self.packs.difference(&known).copied().collect();
+    fn read_loose(&mut self, known: &HashSet<u64>) -> Result<()> {
+        let mut loose: Vec<u64> = self.packs.difference(known).copied().collect();
         loose.sort_unstable();
         let mut entries: Vec<(Id, Location)> = Vec::new();
         for pack in loose {
@@ -198,6 +218,11 @@ impl Index {
         &self.packs
     }
 
+    /// Packs that a segment knows, and that are not there, in order.
+    pub(crate) fn missing(&self) -> &[u64] {
+        &self.missing
+    }
+
     /// Takes this for what is damaged.
     pub(crate) fn set_damage(&mut self, damage: KnownDamage) {
         self.damage = damage;
@@ -225,7 +250,7 @@ impl Index {
     }
 }
 
-/// Opens a stored segment: the copy in the cache, which is made if it is not there.
+/// Opens a stored segment: the copy in the cache, which is made if it is not there, or not whole.
 fn open_segment(
     folder: &dyn Folder,
     cache: Option<&dyn Folder>,
@@ -234,6 +259,7 @@ fn open_segment(
     let name = segment_name(number);
     if let Some(cache) = cache
         && let Ok(copy) = cache.open(&name, false)
+        && Segment::check(&*copy, &mut |_, _| Ok(())).unwrap_or(false)
         && let Ok(segment) = Segment::open(copy, number)
     {
         return Ok(Ok(segment));
@@ -287,6 +313,19 @@ pub(crate) fn write_segment(
     fill: &mut dyn FnMut(&mut SegmentWriter<'_>) -> Result<()>,
 ) -> Result<u64> {
     let number = new_number()?;
+    let written = fill_segment(folder, number, fill);
+    if written.is_err() {
+        // A full folder has its room back.
+        let _ = folder.remove(&format!("{}{INCOMPLETE}", segment_name(number)));
+    }
+    written.map(|()| number)
+}
+
+fn fill_segment(
+    folder: &dyn Folder,
+    number: u64,
+    fill: &mut dyn FnMut(&mut SegmentWriter<'_>) -> Result<()>,
+) -> Result<()> {
     let name = segment_name(number);
     let unfinished = format!("{name}{INCOMPLETE}");
     let writing = || BackupError::folder("writing", &folder.show(&name));
@@ -301,6 +340,5 @@ pub(crate) fn write_segment(
     writer.finish().map_err(writing())?;
     file.flush().map_err(writing())?;
     folder.rename(&unfinished, &name).map_err(writing())?;
-    folder.sync().map_err(writing())?;
-    Ok(number)
+    folder.sync().map_err(writing())
 }

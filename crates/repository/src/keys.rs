@@ -62,7 +62,12 @@ impl FromStr for Recipient {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let key = text.trim().strip_prefix(RECIPIENT).and_then(unhex);
-        key.map(Self).ok_or_else(|| format!("a recipient is {RECIPIENT} and 64 hexadecimal digits"))
+        let key = key.ok_or_else(|| format!("a recipient is {RECIPIENT} and 64 hexadecimal digits"))?;
+        // A point of low order (RFC 7748, section 6.1): with any secret key it gives zeroes.
+        match StaticSecret::from([1; 32]).diffie_hellman(&PublicKey::from(key)).was_contributory() {
+            true => Ok(Self(key)),
+            false => Err("nothing can be encrypted for this key: no secret key belongs to it".into()),
+        }
     }
 }
 
@@ -181,7 +186,8 @@ mod tests {
         let read = Identity::parse(&text).unwrap();
         assert_eq!(read.recipient(), identity.recipient());
         assert_eq!(identity.recipient().to_string().parse(), Ok(identity.recipient()));
-        for wrong in ["", "lunway-recipient-", "lunway-recipient-zz", &"0".repeat(64)] {
+        let none = format!("{RECIPIENT}{}", "0".repeat(64));
+        for wrong in ["", "lunway-recipient-", "lunway-recipient-zz", &"0".repeat(64), &none] {
             assert!(wrong.parse::<Recipient>().is_err() && Identity::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -15,6 +15,8 @@
 //! - Packs, then the index, then the point, which is the only commit: a kill or power cut at any step leaves all points
 //!   that were there, and what was sent before is not sent again.
 //! - What is read is compared with its id: damage is named, never given out.
+//! - What was put in the place of a repository, of a series or of its newest points by somebody without the key is
+//!   noticed.
 //! - No decision rests on the destination's clock.
 //! - Several runs write at once; a prune removes what none of them may refer to.
 //! - Memory does not grow with a disk but by its root, 128 KiB for a tebibyte; a prune and a verification take a bit
@@ -24,10 +26,10 @@
 //!
 //! | part | is |
 //! |---|---|
-//! | [`Places`], [`Repository`], [`Marker`] | where it lies, what it is |
-//! | [`locate`], [`Series`] | paths of this host, key files |
+//! | [`Places`], [`Repository`], [`Marker`], [`Series`] | where it lies, what it is |
+//! | [`locate`], [`open_repository`], [`Pins`] | paths of this host, key files; what was seen there before |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
-//! | `pack`, `segment`, `tree`, `point` | the formats |
+//! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
 //! | `index`, `merge` | where entries lie; few segments of many |
 //! | `reader`, `content` | reading entries; a point's disk |
 //! | [`run()`], `ship`, `packer` | one run |
@@ -43,6 +45,7 @@ mod content;
 mod damage;
 mod dying;
 mod frames;
+mod head;
 mod host;
 mod index;
 mod keys;
@@ -51,6 +54,7 @@ mod memory;
 mod merge;
 mod pack;
 mod packer;
+mod pin;
 mod places;
 mod point;
 mod prune;
@@ -59,6 +63,7 @@ mod reader;
 mod repository;
 mod run;
 mod segment;
+mod series;
 mod ship;
 mod tree;
 mod verify;
@@ -66,14 +71,18 @@ mod walk;
 
 pub use codec::{Codec, ENTRY_MAX, Encoded, Id, MasterKey};
 pub use content::PointContent;
-pub use host::{Located, Series, locate, open_repository, read_identity};
+pub use host::{
+    Located, create_repository, locate, open_places, open_repository, open_series, read_identity,
+};
 pub use keys::{Identity, Recipient, WrappedKey};
 pub use marker::{FORMAT, Marker};
 pub use pack::{FormatError, Location, PACK_TARGET, PackBuilder, read_directory};
+pub use pin::Pins;
 pub use places::{HostPlaces, Places, is_series_name};
 pub use point::{Points, RepositoryPoint};
-pub use prune::{Pruned, given_up, prune};
-pub use repository::{Repository, is_repository};
+pub use prune::{Pruned, Unwanted, given_up, prune, remove_points};
+pub use repository::{Kept, NamedPoints, Repository, is_repository};
 pub use run::{RunOutcome, run};
 pub use segment::Segment;
-pub use verify::{NamedPoints, RepositoryReport, verify};
+pub use series::Series;
+pub use verify::{RepositoryReport, verify};

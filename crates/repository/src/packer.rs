@@ -177,16 +177,23 @@ fn write_pack(folder: &dyn Folder, pace: &Pace, pack: PackBuilder) -> Result<()>
     let name = pack_name(pack.pack());
     let unfinished = format!("{name}{INCOMPLETE}");
     let writing = || BackupError::folder("writing", &folder.show(&name));
-    let file = folder.create(&unfinished).map_err(writing())?;
-    let bytes = pack.finish();
-    let mut at = 0;
-    for piece in bytes.chunks(PIECE) {
-        pace.wait(piece.len() as u64);
-        file.write_at(at, piece).map_err(writing())?;
-        at += piece.len() as u64;
-    }
-    file.flush().map_err(writing())?;
-    folder.rename(&unfinished, &name).map_err(writing())
+    let write = || {
+        let file = folder.create(&unfinished)?;
+        let bytes = pack.finish();
+        let mut at = 0;
+        for piece in bytes.chunks(PIECE) {
+            pace.wait(piece.len() as u64);
+            file.write_at(at, piece)?;
+            at += piece.len() as u64;
+        }
+        file.flush()?;
+        folder.rename(&unfinished, &name)
+    };
+    write().map_err(|error: std::io::Error| {
+        // A full folder has its room back.
+        let _ = folder.remove(&unfinished);
+        writing()(error)
+    })
 }
 
 #[cfg(test)]

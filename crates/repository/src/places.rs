@@ -41,6 +41,16 @@ pub trait Places: Send + Sync {
     ///
     /// What the host says.
     fn begin_series(&self, name: &str) -> io::Result<Arc<dyn Folder>>;
+
+    /// Removes the folder of a series that has no file any more. One that has some stays.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn end_series(&self, _name: &str) -> io::Result<()> {
+        // Where a series is a part of its files' names there is nothing to remove.
+        Ok(())
+    }
 }
 
 /// A folder of the host: a local one, or a mounted share.
@@ -78,8 +88,9 @@ impl HostPlaces {
 pub fn is_series_name(name: &str) -> bool {
     let ours =
         ["pack-", "index-", "lease-", "writer-", "sweeper-", "mount-", "repository.", "damage.", "dying."];
-    let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
-    is_plain && !ours.iter().any(|prefix| name.starts_with(prefix))
+    // Behind an @ a device has its point, and behind a ? its keys.
+    let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '@', '?']);
+    is_plain && !name.contains(char::is_control) && !ours.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl Places for HostPlaces {
@@ -138,5 +149,14 @@ impl Places for HostPlaces {
             _ => self.packs.sync()?,
         }
         self.of_series(name)
+    }
+
+    fn end_series(&self, name: &str) -> io::Result<()> {
+        match std::fs::remove_dir(self.at(name)?) {
+            // A run has begun it again.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => self.packs.sync(),
+        }
     }
 }

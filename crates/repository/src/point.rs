@@ -2,19 +2,21 @@
 //!
 //! ```text
 //!   STEM.copy.json, STEM.json    the same bytes twice; the rename of the second one is the commit
+//!   head.json                    which one is the newest
 //! ```
 //!
 //! Form and stem are those of a [chain's](lunway_backup::Manifest), the fields are a repository's.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use lunway_backup::{
-    BackupError, DISK_MAX, Folder, Level, PointId, Result, SkippedBytes, find_point, is_of_the_file,
-    manifest_names, parse_stem, read_small, seal, stem, unseal, write_whole,
+    BackupError, DISK_MAX, Folder, Level, PointFacts, PointId, PointKind, Result, SkippedBytes, find_point,
+    is_of_the_file, manifest_names, parse_stem, read_small, seal, stem, unseal, write_whole,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{Codec, Id};
+use crate::codec::{Codec, Document, Id};
+use crate::head::Head;
 use crate::marker::FORMAT;
 
 /// Most bytes of a manifest: a thousand times what one has.
@@ -63,6 +65,12 @@ pub struct RepositoryPoint {
     pub sent_bytes: u64,
     /// Bytes that the run has added to the repository.
     pub stored_bytes: u64,
+    /// The series that it was made for. Manifests that were written before there was this field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) series: Option<String>,
+    /// The newest point of the series before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<PointId>,
     /// Of an encrypted repository: BLAKE3, keyed, of this manifest with an empty string here.
     pub authenticated: Option<String>,
 }
@@ -76,12 +84,33 @@ impl RepositoryPoint {
     /// The same with this root, as only a reader of the repository can make it.
     pub(crate) fn sealed(mut self, root: &Id, codec: &Codec) -> Self {
         self.root = blake3::Hash::from_bytes(*root).to_hex().to_string();
-        self.authenticated = codec.authenticate(&self.unauthenticated());
+        self.authenticated = codec.authenticate(Document::Point, &self.unauthenticated());
         self
     }
 
     fn unauthenticated(&self) -> Vec<u8> {
         seal(&Self { authenticated: Some(String::new()), ..self.clone() })
+    }
+
+    /// What people are told of it.
+    pub fn facts(&self) -> PointFacts {
+        PointFacts {
+            point: self.point,
+            generation: self.generation,
+            time: self.time,
+            kind: if self.base.is_none() { PointKind::Full } else { PointKind::Increment },
+            why: self.why.clone(),
+            parent: self.base,
+            source: self.source.clone(),
+            level: self.level,
+            epoch: self.epoch.clone(),
+            virtual_bytes: self.virtual_bytes,
+            changed_bytes: self.changed_bytes,
+            read_bytes: self.read_bytes,
+            sent_bytes: self.sent_bytes,
+            stored_bytes: self.stored_bytes,
+            skipped_bytes: self.skipped.iter().map(|skipped| skipped.bytes).sum(),
+        }
     }
 
     /// The name that its files have in common.
@@ -103,12 +132,19 @@ impl RepositoryPoint {
             "the disk has a part of a sector"
         } else if blake3::Hash::from_hex(point.root.as_bytes()).is_err() {
             "a hash has not 64 hexadecimal digits"
-        } else if codec.authenticate(&point.unauthenticated()) != point.authenticated {
+        } else if codec.authenticate(Document::Point, &point.unauthenticated()) != point.authenticated {
             "it was not written with the key of this repository"
         } else {
             return Ok(point);
         };
         Err(wrong(contradiction))
+    }
+
+    /// Gives the copy, which is there alone, its other name as well: the point is one from then on.
+    pub(crate) fn promote(&self, folder: &dyn Folder) -> Result<()> {
+        let [_, first] = manifest_names(&self.stem());
+        write_whole(folder, &first, &seal(self))?;
+        folder.sync().map_err(BackupError::folder("writing", &folder.show(&first)))
     }
 
     /// Writes both copies, durably; the second rename is the commit.
@@ -134,6 +170,8 @@ impl RepositoryPoint {
 /// All points of a series, the oldest first.
 #[derive(Debug, Default)]
 pub struct Points {
+    /// Name of the series.
+    name: String,
     points: Vec<RepositoryPoint>,
     /// Points whose manifest cannot be read in either copy, and why.
     pub unreadable: Vec<(PointId, String)>,
@@ -142,26 +180,35 @@ pub struct Points {
     /// Points of which only the copy of the manifest is there: a run was stopped before its commit, or the other one
     /// was lost.
     pub(crate) uncommitted: Vec<RepositoryPoint>,
-    /// The highest generation in the name of any file.
+    /// The highest generation in the name of any file, or that the head knows of.
     last_generation: u64,
+    head: Option<Head>,
+    /// What is wrong with the head.
+    pub(crate) head_problem: Option<String>,
+    /// Points that are gone, though no prune has removed them: a sentence each.
+    pub(crate) losses: Vec<String>,
+    /// Other series that points here were made for.
+    foreign: BTreeSet<String>,
 }
 
 impl Points {
-    /// Reads the folder of a series. Nothing is written.
+    /// Reads the folder of the series `name`, of which the user has seen the generation `seen`. Nothing is written.
     ///
     /// # Errors
     ///
     /// Where the folder cannot be read. A manifest that cannot be is one of [`unreadable`](Self::unreadable).
-    pub(crate) fn load(folder: &dyn Folder, codec: &Codec) -> Result<Self> {
+    pub(crate) fn load(folder: &dyn Folder, name: &str, codec: &Codec, seen: Option<u64>) -> Result<Self> {
+        // Before the manifests: a run that ends meanwhile adds a point that it does not know, which is no loss.
+        let head = Head::load(folder, codec)?;
         let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
         let known: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let mut points = Self::default();
-        for name in &names {
-            if let Some((generation, _)) = parse_stem(name.split('.').next().unwrap_or_default()) {
+        let mut points = Self { name: name.to_owned(), ..Self::default() };
+        for file in &names {
+            if let Some((generation, _)) = parse_stem(file.split('.').next().unwrap_or_default()) {
                 points.last_generation = points.last_generation.max(generation);
             }
             // Without it there is no point: a run was stopped before its commit.
-            let Some(stem) = name.strip_suffix(".json") else {
+            let Some(stem) = file.strip_suffix(".json") else {
                 continue;
             };
             let Some((generation, id)) = parse_stem(stem) else {
@@ -190,8 +237,8 @@ impl Points {
                 (None, _) => {}
             }
         }
-        for name in &names {
-            let Some(stem) = name.strip_suffix(".copy.json") else { continue };
+        for file in &names {
+            let Some(stem) = file.strip_suffix(".copy.json") else { continue };
             let Some(point) = parse_stem(stem) else { continue };
             let [copy, first] = manifest_names(stem);
             if !known.contains(first.as_str())
@@ -201,12 +248,121 @@ impl Points {
             }
         }
         points.points.sort_by_key(|point| (point.generation, point.point));
+        points.compare(head.clone(), seen, &folder.show(""));
+        if !points.losses.is_empty() && Head::load(folder, codec)? != head {
+            // A run and a prune have ended meanwhile.
+            return Self::load(folder, name, codec, seen);
+        }
         Ok(points)
+    }
+
+    /// Compares what is there with the head, and with what was seen.
+    fn compare(&mut self, head: std::result::Result<Option<Head>, String>, seen: Option<u64>, shown: &str) {
+        // The first one that names its series may have been cut off from its head.
+        let named = self.points.iter().filter(|point| point.series.is_some()).count();
+        match head {
+            Err(what) => self.head_problem = Some(what),
+            Ok(None) if named > 1 => self.head_problem = Some(format!("{shown} has no head.json")),
+            Ok(head) => self.head = head,
+        }
+        let was =
+            self.head.as_ref().filter(|head| head.series == self.name).map_or(&[][..], |head| &head.was[..]);
+        let is_own = |series: &&String| **series == self.name || was.contains(*series);
+        let series = self.points.iter().filter_map(|point| point.series.as_ref());
+        let series = series.chain(self.head.as_ref().map(|head| &head.series));
+        self.foreign = series.filter(|series| !is_own(series)).cloned().collect();
+        if let Some(head) = self.head.as_ref() {
+            self.last_generation = self.last_generation.max(head.generation);
+            if let Some(point) = self.gap(head) {
+                self.losses.push(format!(
+                    "point {point}, the newest of {shown} when it was made, is gone, and no prune has removed it"
+                ));
+            }
+        }
+        let there = self.last_generation;
+        if self.losses.is_empty()
+            && let Some(seen) = seen.filter(|seen| *seen > there)
+        {
+            self.losses.push(format!(
+                "{shown} has had {seen} points when this user last used it, and {there} now: newer ones were removed, or an \
+                 older state of it is shown"
+            ));
+        }
+    }
+
+    /// The point that has to be there by the head, or by a newer point that was made on it, and is not.
+    fn gap(&self, head: &Head) -> Option<PointId> {
+        let is_there = |id: &PointId| {
+            let others = self.unreadable.iter().map(|(point, _)| *point);
+            let others = others.chain(self.uncommitted.iter().map(|point| point.point));
+            self.get(*id).is_some() || others.collect::<Vec<_>>().contains(id)
+        };
+        if let Some(newest) = head.newest.filter(|newest| !is_there(newest)) {
+            return Some(newest);
+        }
+        // Runs that were cut off before they wrote the head.
+        let mut at = self.newest();
+        while let Some(point) = at.filter(|point| point.generation > head.generation) {
+            let before = point.before.filter(|before| Some(*before) != head.newest)?;
+            if !is_there(&before) {
+                return Some(before);
+            }
+            at = self.get(before).filter(|before| before.generation < point.generation);
+        }
+        None
+    }
+
+    /// The head of the series with this point as its newest.
+    pub(crate) fn head_with(&self, newest: Option<&RepositoryPoint>) -> Head {
+        let generation = newest.map_or(0, |newest| newest.generation).max(self.last_generation);
+        Head::new(&self.name, self.names_before(), newest.map(|newest| newest.point), generation)
+    }
+
+    /// Returns `true` if a run was cut off between its point and the head: the points that lead to the newest one must
+    /// not be removed before the head names it.
+    pub(crate) fn is_head_behind(&self) -> bool {
+        let newest = self.newest().map(|newest| newest.point);
+        let is_another = self.head.as_ref().is_some_and(|head| head.newest != newest);
+        is_another && self.losses.is_empty() && self.foreign.is_empty()
+    }
+
+    /// Names that the series had before: those of its head, and of points that become its own.
+    fn names_before(&self) -> Vec<String> {
+        let mut names = self.foreign.clone();
+        names.extend(self.head.iter().flat_map(|head| head.was.clone()));
+        names.remove(&self.name);
+        names.into_iter().collect()
+    }
+
+    /// Refuses points that were made for another series.
+    pub(crate) fn refuse_foreign(&self) -> Result<()> {
+        match self.foreign_sentence() {
+            None => Ok(()),
+            Some(what) => Err(BackupError::Refused(what)),
+        }
+    }
+
+    fn foreign_sentence(&self) -> Option<String> {
+        let (name, other) = (&self.name, self.foreign.first()?);
+        Some(format!(
+            "the folder of the series {name} holds points of the series {other}: it was renamed, or exchanged for another; \
+             give it the name {other} again, or run a backup into it with --rename-source if its disk is to be called {name}"
+        ))
+    }
+
+    /// What is to be told of the series as a whole: points of another one, points that are gone.
+    pub fn warnings(&self) -> Vec<String> {
+        self.foreign_sentence().into_iter().chain(self.losses.iter().cloned()).collect()
     }
 
     /// The points, the oldest first.
     pub fn points(&self) -> &[RepositoryPoint] {
         &self.points
+    }
+
+    /// Returns `true` if there is no point, readable or not.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty() && self.unreadable.is_empty()
     }
 
     /// The newest point.
@@ -223,8 +379,9 @@ impl Points {
     ///
     /// # Errors
     ///
-    /// [`BackupError::NoPoint`] where none does, or several do.
+    /// [`BackupError::NoPoint`] where none does, or several do. Where the folder holds points of another series.
     pub fn find(&self, text: &str) -> Result<&RepositoryPoint> {
+        self.refuse_foreign()?;
         let all: Vec<_> = self.points.iter().map(|point| (point.point, point.time)).collect();
         let id = find_point(&all, text)?;
         self.get(id).ok_or(BackupError::Lost)

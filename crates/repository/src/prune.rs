@@ -12,12 +12,15 @@
 //!
 //! While another process writes, or reads a point, it ends behind step 1. A run that began before step 4 may have made
 //! a point since step 2: then it is marked again.
+//!
+//! Where there is no room for what steps 3 and 6 write, packs of which nothing is needed are listed and removed first,
+//! while the index still names them: what the list has is not missed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Folder, Holder, Lease, Notes, PointId, Presence, Result, Retention, refuse, refuse_mounts,
+    BackupError, Holder, Lease, Notes, PointId, Presence, Result, Retention, refuse, refuse_mounts,
 };
 
 use crate::codec::Id;
@@ -27,10 +30,11 @@ use crate::frames;
 use crate::index::{Index, of_file, write_segment};
 use crate::pack::{Location, pack_name, read_directory};
 use crate::packer::{Kind, Packer};
-use crate::point::Points;
+use crate::point::{Points, RepositoryPoint};
 use crate::reader::Reader;
-use crate::repository::{Repository, SWEEPER, WRITER};
+use crate::repository::{NamedPoints, Repository, SWEEPER, WRITER};
 use crate::segment::{Segment, merged, segment_name};
+use crate::series::Series;
 use crate::walk::{Marks, Walk};
 
 /// Entries that one prune writes again at most: what a run holds as well, 32 GiB of leaves. The next one goes on.
@@ -60,71 +64,109 @@ pub fn given_up(points: &Points, notes: &Notes, retention: &Retention) -> Vec<Po
     points.points().iter().map(|point| point.point).filter(|point| !kept.contains(point)).collect()
 }
 
-/// Removes what is not kept of a series, whose lease the caller holds, and frees room. `progress` hears of packs that
-/// were dealt with, and all of them; `false` ends the prune.
+/// Points of a series that are to be removed.
+pub struct Unwanted<'a> {
+    /// The series.
+    pub series: &'a Series,
+    /// Its lease.
+    pub lease: &'a Lease<'a>,
+    /// Ids of the points.
+    pub points: Vec<PointId>,
+}
+
+/// Removes what is not kept of a series, whose lease the caller holds, and frees room, as [`remove_points`] does.
 ///
 /// # Errors
 ///
-/// [`BackupError::InUse`] while a point of the series is mounted. Where damage is known: what is damaged may be all
-/// that is left of something.
+/// As of [`remove_points`].
 pub fn prune(
-    repository: &Repository,
-    series: &Arc<dyn Folder>,
+    series: &Series,
     lease: &Lease<'_>,
     retention: &Retention,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Pruned> {
-    refuse_mounts(&**series, lease.holder(), &|| false)?;
-    let points = repository.points(&**series)?;
-    let notes = Notes::load(&**series)?;
-    let damaged = !notes.damage.is_empty() || !points.unreadable.is_empty() || is_open(repository)?;
-    if damaged && !retention.despite_damage {
+    let points = given_up(&series.points()?, &Notes::load(&*series.folder)?, retention);
+    let unwanted = Unwanted { series, lease, points };
+    remove_points(&series.repository, &[unwanted], retention.despite_damage, progress)
+}
+
+/// Removes points of some series, and frees the room that no point of any series needs. `progress` hears of packs that
+/// were dealt with, and all of them; `false` ends it.
+///
+/// # Errors
+///
+/// [`BackupError::InUse`] while a point of one of these series is mounted. Where damage is known: what is damaged may
+/// be all that is left of something. [`BackupError::PruneEnded`] where it fails behind that.
+pub fn remove_points(
+    repository: &Repository,
+    all: &[Unwanted<'_>],
+    despite_damage: bool,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Pruned> {
+    let Some(Unwanted { lease: first, .. }) = all.first() else { return Ok(Pruned::default()) };
+    let holder = first.holder();
+    repository.refuse_strangers()?;
+    let known = KnownDamage::load(&*repository.folder)?;
+    let mut is_open = !known.frames.is_empty() || !known.segments.is_empty();
+    let mut there = Vec::new();
+    for Unwanted { series, .. } in all {
+        refuse_mounts(&*series.folder, holder, &|| false)?;
+        let points = series.points()?;
+        points.refuse_foreign()?;
+        is_open |= !points.unreadable.is_empty() || !Notes::load(&*series.folder)?.damage.is_empty();
+        there.push(points);
+    }
+    if is_open && !despite_damage {
         return Err(refused_for_damage());
     }
-    repository.refuse_strangers()?;
-    let removed = given_up(&points, &notes, retention);
-    for point in points.points().iter().filter(|point| removed.contains(&point.point)) {
-        lease.check()?;
-        point.remove(&**series)?;
-    }
-    let holder = lease.holder();
-    let packs = Lease::take(&*repository.folder, holder.clone(), &|| false);
-    let pruned = match packs {
-        Ok(lease) => Sweep { repository, lease: &lease, holder, despite_damage: retention.despite_damage }
-            .run(progress),
-        Err(error) => Err(error),
+    let mut pruned =
+        Pruned { removed: all.iter().flat_map(|of| of.points.clone()).collect(), ..Pruned::default() };
+    // Damage that no run has repaired: a part of a point is nowhere else.
+    let marked = match known.is_empty() || despite_damage {
+        true => None,
+        false => Some(mark(repository, despite_damage, &pruned.removed)?),
     };
-    match pruned {
-        Ok(pruned) => Ok(Pruned { removed, ..pruned }),
-        Err(BackupError::InUse { holder }) => {
-            Ok(Pruned { removed, deferred: Some(holder), ..Pruned::default() })
-        }
+    for (of, points) in all.iter().zip(&there) {
+        of.remove(points)?;
+    }
+    // A folder without room must not be kept from having some.
+    let swept = Lease::take_without_room(&*repository.folder, holder.clone(), &|| false).and_then(|lease| {
+        Sweep { repository, lease: &lease, holder, despite_damage }.run(marked, &mut pruned, progress)
+    });
+    match swept {
+        Ok(()) => Ok(pruned),
+        Err(BackupError::InUse { holder }) => Ok(Pruned { deferred: Some(holder), ..pruned }),
         // From a point of another series: packs are all series'.
         Err(BackupError::Held { disk, host, .. }) => {
             let holder = format!("{disk} on {host}, which is still being completed from a point");
-            Ok(Pruned { removed, deferred: Some(holder), ..Pruned::default() })
+            Ok(Pruned { deferred: Some(holder), ..pruned })
         }
-        Err(error) => Err(error),
+        Err(BackupError::Cancelled) => Err(BackupError::Cancelled),
+        Err(error) => {
+            let (points, packs) = (pruned.removed.len(), pruned.packs);
+            Err(BackupError::PruneEnded { points, packs, error: Box::new(error) })
+        }
     }
 }
 
-/// Returns `true` if damage is known that no run has repaired: a part of a point is nowhere else.
-fn is_open(repository: &Repository) -> Result<bool> {
-    let known = KnownDamage::load(&*repository.folder)?;
-    if known.is_empty() {
-        return Ok(false);
-    }
-    if !known.frames.is_empty() || !known.segments.is_empty() {
-        return Ok(true);
-    }
-    let reader = repository.reader(Arc::new(repository.index()?));
-    let mut walk = Walk::new(&reader, &|| false);
-    for point in repository.all_points()?.iter().flat_map(|(_, points)| points.points()) {
-        if !walk.point(point)?.is_empty() {
-            return Ok(true);
+impl Unwanted<'_> {
+    /// Removes the manifests, of the points that there are in the series.
+    fn remove(&self, points: &Points) -> Result<()> {
+        let Series { repository, folder, .. } = self.series;
+        let newest = points.points().iter().rfind(|point| !self.points.contains(&point.point));
+        if points.is_head_behind() || newest != points.newest() {
+            match points.head_with(newest).store(&**folder, &repository.codec) {
+                // What is removed makes room.
+                Ok(()) | Err(BackupError::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+        for point in points.points().iter().filter(|point| self.points.contains(&point.point)) {
+            self.lease.check()?;
+            point.remove(&**folder)?;
+        }
+        Ok(())
     }
-    Ok(false)
 }
 
 fn refused_for_damage() -> BackupError {
@@ -133,6 +175,44 @@ fn refused_for_damage() -> BackupError {
          none, or --despite-damage says so"
             .into(),
     )
+}
+
+/// Marks what all points need but those that are about to be removed. Damage of any of them is refused, unless it is to
+/// be lost.
+fn mark(repository: &Repository, despite_damage: bool, removed: &[PointId]) -> Result<Marked> {
+    let all = repository.all_points()?;
+    if !despite_damage && let Some((name, _)) = all.iter().find(|(_, points)| !points.unreadable.is_empty()) {
+        return Err(BackupError::Refused(format!(
+            "a manifest of {name} cannot be read: no room is freed, as nothing says what its point needs"
+        )));
+    }
+    let reader = repository.reader(Arc::new(repository.index()?));
+    let mut walk = Walk::new(&reader, &|| false);
+    let mut is_whole = true;
+    let kept = |point: &&RepositoryPoint| !removed.contains(&point.point);
+    let points = || all.iter().flat_map(|(_, points)| points.points());
+    for point in points().filter(kept) {
+        is_whole &= walk.point(point)?.is_empty();
+    }
+    // What those need that may be points whose manifest was lost; the next run of their series makes them such.
+    for point in all.iter().flat_map(|(_, points)| &points.uncommitted) {
+        walk.point(point)?;
+    }
+    let marks = walk.marks.clone();
+    for point in points().filter(|point| !kept(point)) {
+        is_whole &= walk.point(point)?.is_empty();
+    }
+    drop(walk);
+    if !is_whole && !despite_damage {
+        return Err(refused_for_damage());
+    }
+    let ids = ids(&all).filter(|point| !removed.contains(point)).collect();
+    Ok(Marked { points: ids, reader, marks, is_whole })
+}
+
+/// The points that there are, and those that a run is about to make.
+fn ids(all: &[NamedPoints]) -> impl Iterator<Item = PointId> {
+    all.iter().flat_map(|(_, of)| of.points().iter().chain(&of.uncommitted)).map(|point| point.point)
 }
 
 struct Sweep<'a> {
@@ -148,6 +228,8 @@ struct Marked {
     points: BTreeSet<PointId>,
     reader: Reader,
     marks: Marks,
+    /// Everything that a point needs can be read.
+    is_whole: bool,
 }
 
 /// An entry and its new place.
@@ -161,66 +243,134 @@ struct Use {
 }
 
 impl Sweep<'_> {
-    fn run(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Pruned> {
+    /// Frees room, and says in `pruned` what was removed, also where it fails.
+    fn run(
+        &self,
+        marked: Option<Marked>,
+        pruned: &mut Pruned,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<()> {
         // Of one that was killed.
         refuse(&*self.repository.folder, SWEEPER, self.holder, "removes packs of it", &|| false)?;
+        let names = self.repository.names()?;
         // What is written again now could not be removed where it lies, night after night.
         self.refuse_others()?;
+        // Of processes that have ended: those that began since have files of other names.
+        self.repository.sweep_incomplete(&names)?;
         // What is whole in a damaged pack may be all that is left of something.
-        if !KnownDamage::load(&*self.repository.folder)?.is_empty() {
-            frames::mend(self.repository, &self.repository.index()?, &mut Vec::new())?;
-        }
-        let mut marked = self.mark()?;
+        let is_mended = !KnownDamage::load(&*self.repository.folder)?.is_empty()
+            && frames::mend(self.repository, &self.repository.index()?, &mut Vec::new())?;
+        let mut marked = match marked.filter(|_| !is_mended) {
+            Some(marked) => marked,
+            None => self.mark()?,
+        };
+        let mut has_freed = false;
         for _ in 0..ATTEMPTS {
             let uses = self.uses(&marked)?;
-            let victims = victims(&uses);
-            if victims.is_empty() {
-                Dying::remove(&*self.repository.folder)?;
-                return Ok(Pruned::default());
+            let swept = match self.sweep(&marked, &uses, pruned, progress) {
+                Err(BackupError::Full { .. }) if !has_freed => {
+                    has_freed = true;
+                    self.remove_dead(&marked, &uses, pruned)?;
+                    false
+                }
+                swept => swept?,
+            };
+            if swept {
+                return Ok(());
             }
-            let (rewritten, victims) = self.rewrite(&marked, &uses, victims, progress)?;
-            Dying::of(&victims).store(&*self.repository.folder)?;
-            let alone = self.alone()?;
             // Of runs that began before the list was there and have ended.
-            if self.point_ids()? != marked.points {
-                drop(alone);
-                marked = self.mark()?;
-                continue;
-            }
-            return self.remove(&marked, &uses, &victims, &rewritten, &alone);
+            marked = self.mark()?;
         }
         Err(BackupError::InUse { holder: "backups, which have ended one after another meanwhile".into() })
     }
 
+    /// Writes what is needed of packs that are mostly not into new ones, and removes them; `false`: there are other
+    /// points than were marked.
+    fn sweep(
+        &self,
+        marked: &Marked,
+        uses: &HashMap<u64, Use>,
+        pruned: &mut Pruned,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<bool> {
+        let victims = victims(uses);
+        if victims.is_empty() && marked.reader.index.missing().is_empty() {
+            Dying::remove(&*self.repository.folder)?;
+            self.forget_damage(marked, None)?;
+            return Ok(true);
+        }
+        let (rewritten, victims) = self.rewrite(marked, uses, victims, progress)?;
+        self.list(&marked.reader.index, &victims)?;
+        let alone = self.alone()?;
+        if self.point_ids()? != marked.points {
+            return Ok(false);
+        }
+        self.remove(marked, uses, &victims, &rewritten, &alone, pruned)?;
+        Ok(true)
+    }
+
+    /// Lists packs that are about to be removed, beside those that are gone already while the index names them.
+    fn list(&self, index: &Index, victims: &[u64]) -> Result<()> {
+        let gone: Vec<u64> = index.missing().iter().chain(victims).copied().collect();
+        Dying::of(&gone).store(&*self.repository.folder)
+    }
+
+    /// Removes packs of which nothing is needed, without writing more than their list: as many at a time as that has
+    /// room for.
+    fn remove_dead(&self, marked: &Marked, uses: &HashMap<u64, Use>, pruned: &mut Pruned) -> Result<()> {
+        let folder = &*self.repository.folder;
+        let mut dead: Vec<u64> =
+            uses.iter().filter(|(_, of)| of.needed == 0).map(|(pack, _)| *pack).collect();
+        dead.sort_unstable();
+        let (mut done, mut count) = (0, dead.len());
+        while done < dead.len() {
+            count = count.min(dead.len() - done);
+            // All of them are named by the index until it is written again.
+            match self.list(&marked.reader.index, &dead[..done + count]) {
+                Err(BackupError::Full { .. }) if count > 1 => {
+                    count /= 2;
+                    continue;
+                }
+                listed => listed?,
+            }
+            let alone = self.alone()?;
+            if self.point_ids()? != marked.points {
+                return Ok(());
+            }
+            for pack in &dead[done..done + count] {
+                self.remove_pack(*pack, uses, &alone, pruned)?;
+            }
+            folder.sync().map_err(BackupError::folder("removing", &folder.show("")))?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn remove_pack(
+        &self,
+        pack: u64,
+        uses: &HashMap<u64, Use>,
+        alone: &Presence,
+        pruned: &mut Pruned,
+    ) -> Result<()> {
+        let folder = &*self.repository.folder;
+        self.lease.check()?;
+        alone.check()?;
+        let name = pack_name(pack);
+        folder.remove(&name).map_err(BackupError::folder("removing", &folder.show(&name)))?;
+        let of = uses.get(&pack).copied().unwrap_or_default();
+        pruned.packs += 1;
+        pruned.freed_bytes += of.all - of.needed;
+        pruned.rewritten_bytes += of.needed;
+        Ok(())
+    }
+
     fn point_ids(&self) -> Result<BTreeSet<PointId>> {
-        let all = self.repository.all_points()?;
-        Ok(all.iter().flat_map(|(_, points)| points.points()).map(|point| point.point).collect())
+        Ok(ids(&self.repository.all_points()?).collect())
     }
 
     fn mark(&self) -> Result<Marked> {
-        let all = self.repository.all_points()?;
-        if !self.despite_damage
-            && let Some((name, _)) = all.iter().find(|(_, points)| !points.unreadable.is_empty())
-        {
-            return Err(BackupError::Refused(format!(
-                "a manifest of {name} cannot be read: no room is freed, as nothing says what its point needs"
-            )));
-        }
-        let reader = self.repository.reader(Arc::new(self.repository.index()?));
-        let mut walk = Walk::new(&reader, &|| false);
-        let mut ids = BTreeSet::new();
-        for point in all.iter().flat_map(|(_, points)| points.points()) {
-            ids.insert(point.point);
-            if !walk.point(point)?.is_empty() && !self.despite_damage {
-                return Err(refused_for_damage());
-            }
-        }
-        // What those need that may be points whose manifest was lost; the next run of their series removes them.
-        for point in all.iter().flat_map(|(_, points)| &points.uncommitted) {
-            walk.point(point)?;
-        }
-        let marks = walk.marks;
-        Ok(Marked { points: ids, reader, marks })
+        mark(self.repository, self.despite_damage, &[])
     }
 
     /// What is needed of each pack.
@@ -342,7 +492,8 @@ impl Sweep<'_> {
         victims: &[u64],
         rewritten: &[(Id, Location)],
         alone: &Presence,
-    ) -> Result<Pruned> {
+        pruned: &mut Pruned,
+    ) -> Result<()> {
         let folder = &*self.repository.folder;
         let index = &marked.reader.index;
         let dying: HashSet<u64> = victims.iter().copied().collect();
@@ -353,19 +504,12 @@ impl Sweep<'_> {
             folder.remove(&segment_name(*segment)).map_err(removing())?;
         }
         folder.sync().map_err(removing())?;
-        let mut pruned = Pruned { packs: victims.len(), ..Pruned::default() };
         for pack in victims {
-            self.lease.check()?;
-            alone.check()?;
-            folder.remove(&pack_name(*pack)).map_err(removing())?;
-            let of = uses.get(pack).copied().unwrap_or_default();
-            pruned.freed_bytes += of.all - of.needed;
-            pruned.rewritten_bytes += of.needed;
+            self.remove_pack(*pack, uses, alone, pruned)?;
         }
         folder.sync().map_err(removing())?;
         Dying::remove(folder)?;
-        self.forget_damage(&dying)?;
-        Ok(pruned)
+        self.forget_damage(marked, Some(&dying))
     }
 
     /// Writes one segment of all entries that lie in packs that stay.
@@ -393,15 +537,19 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Takes packs that are gone out of what is known to be damaged.
-    fn forget_damage(&self, gone: &HashSet<u64>) -> Result<()> {
+    /// Takes packs that are gone out of what is known to be damaged, and segments that were replaced with them; packs
+    /// that are missing where no point needs them.
+    fn forget_damage(&self, marked: &Marked, gone: Option<&HashSet<u64>>) -> Result<()> {
         let folder = &*self.repository.folder;
         let known = KnownDamage::load(folder)?;
         let mut left = known.clone();
-        left.packs.retain(|pack| !gone.contains(pack));
-        left.frames.retain(|pack| !gone.contains(pack));
-        left.entries.retain(|(pack, _)| !gone.contains(pack));
-        left.segments.clear();
+        left.packs.retain(|pack| !marked.is_whole || marked.reader.index.packs().contains(pack));
+        if let Some(gone) = gone {
+            left.packs.retain(|pack| !gone.contains(pack));
+            left.frames.retain(|pack| !gone.contains(pack));
+            left.entries.retain(|(pack, _)| !gone.contains(pack));
+            left.segments.clear();
+        }
         if left == known { Ok(()) } else { left.store(folder) }
     }
 }

@@ -3,13 +3,16 @@
 use std::io;
 use std::sync::Arc;
 
-use lunway_backup::{BackupError, Folder, INCOMPLETE, LEAF, PointId, Presence, Result};
+use lunway_backup::{
+    BackupError, Folder, Holder, INCOMPLETE, Lease, PointId, Presence, Result, is_of_the_file,
+};
 
 use crate::codec::{Codec, MasterKey};
 use crate::content::PointContent;
 use crate::index::Index;
 use crate::keys::{Identity, Recipient, WrappedKey};
-use crate::marker::{FORMAT, MARKER, MARKER_COPY, Marker};
+use crate::marker::{MARKER, MARKER_COPY, Marker};
+use crate::pin::Pins;
 use crate::places::Places;
 use crate::point::{Points, RepositoryPoint};
 use crate::random::{new_number, random};
@@ -20,16 +23,29 @@ pub(crate) const WRITER: &str = "writer-";
 /// Prefix of the file of a prune that removes packs: for as long as that takes no run begins.
 pub(crate) const SWEEPER: &str = "sweeper-";
 
+/// Points of a series, by its name.
+pub type NamedPoints = (String, Points);
+
+/// What this machine keeps for a user of a repository.
+#[derive(Clone, Default)]
+pub struct Kept {
+    /// A local folder for copies of indexes.
+    pub cache: Option<Arc<dyn Folder>>,
+    /// What was seen at the repository's address.
+    pub pins: Option<Pins>,
+}
+
 /// A repository: its places, and what reads and makes its entries.
 #[derive(Clone)]
 pub struct Repository {
     places: Arc<dyn Places>,
     pub(crate) folder: Arc<dyn Folder>,
-    /// A local folder with copies of indexes.
-    pub(crate) cache: Option<Arc<dyn Folder>>,
+    kept: Kept,
     pub(crate) codec: Arc<Codec>,
     marker: Marker,
     master: Option<MasterKey>,
+    /// What its user is to be told.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Tells whether a folder is a repository.
@@ -41,20 +57,53 @@ pub fn is_repository(folder: &dyn Folder) -> io::Result<bool> {
     for name in [MARKER, MARKER_COPY] {
         match folder.open(name, false) {
             Ok(_) => return Ok(true),
-            Err(error) if lunway_backup::is_of_the_file(error.kind()) => {}
+            Err(error) if is_of_the_file(error.kind()) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(false)
 }
 
+/// The repository's key, out of a marker that is wrapped for one of these; `None`: it is not encrypted.
+fn unlock(folder: &dyn Folder, marker: &Marker, identities: &[Identity]) -> Result<Option<MasterKey>> {
+    if !marker.encrypted {
+        return Ok(None);
+    }
+    let pairs = marker.keys.iter().flat_map(|key| identities.iter().map(move |own| (key, own)));
+    let Some(master) = pairs.filter_map(|(key, own)| key.unwrap(own)).next() else {
+        let (shown, count) = (folder.show(""), marker.keys.len());
+        let recipients = if count == 1 { "recipient" } else { "recipients" };
+        return Err(BackupError::Locked(match identities {
+            [] => format!(
+                "{shown} is encrypted for {count} {recipients}: name the file with the secret key of one"
+            ),
+            _ => format!(
+                "{shown} is encrypted for {count} {recipients}, and the key given is none of theirs: name the file with \
+                 another"
+            ),
+        }));
+    };
+    match marker.is_authentic(&Codec::encrypted(&master)) {
+        true => Ok(Some(master)),
+        false => Err(unauthentic(folder)),
+    }
+}
+
+fn unauthentic(folder: &dyn Folder) -> BackupError {
+    BackupError::Refused(format!(
+        "{} was changed by somebody who does not have the repository's key: put an older copy of it back",
+        folder.show(MARKER)
+    ))
+}
+
 impl Repository {
-    /// Makes one in an empty folder: for these people, or where there is none for everyone who can read the folder.
+    /// Makes one in an empty folder: for these people, or where there is none for everyone who can read the folder. It
+    /// is known to `pins` from then on.
     ///
     /// # Errors
     ///
     /// Where something is there already, or what the folder says.
-    pub fn create(places: &dyn Places, recipients: &[Recipient]) -> Result<()> {
+    pub fn create(places: &dyn Places, pins: Option<&Pins>, recipients: &[Recipient]) -> Result<Marker> {
         let folder = places.packs();
         let there = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
         // What an interrupted attempt has left is no repository.
@@ -70,59 +119,52 @@ impl Repository {
             return Err(BackupError::Refused(format!("{} is a repository already", folder.show(""))));
         }
         let asking = || BackupError::folder("asking for random numbers of", "the kernel");
-        let keys = match recipients {
-            [] => Vec::new(),
+        let repository = format!("{:016x}", new_number()?);
+        let (marker, master) = match recipients {
+            [] => (Marker::new(repository, Vec::new()), None),
             recipients => {
                 let master = MasterKey::new(random().map_err(asking())?);
                 let wrapped = recipients.iter().map(|recipient| WrappedKey::wrap(&master, recipient));
-                wrapped.collect::<io::Result<_>>().map_err(asking())?
+                let keys = wrapped.collect::<io::Result<_>>().map_err(asking())?;
+                (Marker::new(repository, keys).sealed(&Codec::encrypted(&master)), Some(master))
             }
         };
-        let repository = format!("{:016x}", new_number()?);
-        let encrypted = !keys.is_empty();
-        Marker { format: FORMAT, repository, leaf_bytes: LEAF, encrypted, keys }.store(&*folder)
+        marker.store(&*folder)?;
+        if let Some(pins) = pins {
+            // A place that cannot be written is told when the repository is used.
+            let _ = pins.remember(&marker, master.as_ref());
+        }
+        Ok(marker)
     }
 
-    /// Opens one with the keys that the user has. Indexes are copied to `cache`, a local folder of this user.
+    /// Opens one with the keys that the user has.
     ///
     /// # Errors
     ///
-    /// Where it is none, or is encrypted for others.
-    pub fn open(
-        places: Arc<dyn Places>,
-        cache: Option<Arc<dyn Folder>>,
-        identities: &[Identity],
-    ) -> Result<Self> {
+    /// Where it is none, is encrypted for others, or is another one than the user has seen there.
+    pub fn open(places: Arc<dyn Places>, kept: Kept, identities: &[Identity]) -> Result<Self> {
         let folder = places.packs();
-        let marker = Marker::load(&*folder)?;
-        let unwrapped = || {
-            let pairs = marker.keys.iter().flat_map(|key| identities.iter().map(move |own| (key, own)));
-            pairs.filter_map(|(key, own)| key.unwrap(own)).next()
-        };
-        let master = if marker.encrypted { unwrapped() } else { None };
-        let codec = match (&master, marker.encrypted) {
-            (_, false) => Codec::open(),
-            (Some(master), true) => Codec::encrypted(master),
-            (None, true) => {
-                let (shown, count) = (folder.show(""), marker.keys.len());
-                let recipients = if count == 1 { "recipient" } else { "recipients" };
-                return Err(BackupError::Refused(match identities {
-                    [] => format!(
-                        "{shown} is encrypted for {count} {recipients}: name the file with the secret key of one"
-                    ),
-                    _ => format!(
-                        "{shown} is encrypted for {count} {recipients}, and the key given is none of theirs: name \
-                         the file with another"
-                    ),
-                }));
-            }
-        };
-        Ok(Self { places, folder, cache, codec: Arc::new(codec), marker, master })
+        let (marker, master) = Marker::load(&*folder, &|marker| {
+            let master = unlock(&*folder, marker, identities)?;
+            kept.pins.as_ref().map_or(Ok(()), |pins| pins.check(marker, master.as_ref()))?;
+            Ok(master)
+        })?;
+        let mut warnings = Vec::new();
+        if let Some(pins) = &kept.pins
+            && let Err(error) = pins.remember(&marker, master.as_ref())
+        {
+            warnings.push(format!(
+                "another repository in the place of {} would not be noticed: {error}",
+                folder.show("")
+            ));
+        }
+        let codec = master.as_ref().map_or_else(Codec::open, Codec::encrypted);
+        Ok(Self { places, folder, kept, codec: Arc::new(codec), marker, master, warnings })
     }
 
     /// The same without copies of indexes.
     pub(crate) fn uncached(&self) -> Self {
-        Self { cache: None, ..self.clone() }
+        Self { kept: Kept { cache: None, ..self.kept.clone() }, ..self.clone() }
     }
 
     /// The marker.
@@ -140,47 +182,113 @@ impl Repository {
         self.folder.show("")
     }
 
+    /// What its user is to be told, a sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Gives another person the key. Nothing else is written.
     ///
     /// # Errors
     ///
-    /// Where the repository is not encrypted, or what the folder says.
-    pub fn add_recipient(&mut self, recipient: &Recipient) -> Result<()> {
-        let Some(master) = &self.master else {
+    /// Where the repository is not encrypted, another process changes it, or what the folder says.
+    pub fn add_recipient(&mut self, recipient: &Recipient, us: &Holder) -> Result<()> {
+        let Some(master) = self.master.clone() else {
             return Err(BackupError::Refused(format!(
                 "{} is not encrypted: whom it is encrypted for is said when it is made",
                 self.show()
             )));
         };
-        if self.marker.keys.iter().any(|key| key.recipient == recipient.to_string()) {
-            return Ok(());
-        }
-        let wrapping = BackupError::folder("wrapping the key for", &recipient.to_string());
-        let wrapped = WrappedKey::wrap(master, recipient).map_err(wrapping)?;
-        self.marker.keys.push(wrapped);
-        self.marker.store(&*self.folder)
+        self.change_marker(us, |marker| {
+            if marker.keys.iter().any(|key| key.recipient == recipient.to_string()) {
+                return Ok(());
+            }
+            let wrapping = BackupError::folder("wrapping the key for", &recipient.to_string());
+            marker.keys.push(WrappedKey::wrap(&master, recipient).map_err(wrapping)?);
+            Ok(())
+        })
     }
 
     /// Takes a person's wrapped key out. A person who has kept the repository's key can still read what that encrypts.
     ///
     /// # Errors
     ///
-    /// Where the person is none of its recipients, or the last one; what the folder says.
-    pub fn remove_recipient(&mut self, recipient: &Recipient) -> Result<()> {
-        let name = recipient.to_string();
-        let mut marker = self.marker.clone();
-        marker.keys.retain(|key| key.recipient != name);
-        if marker.keys.len() == self.marker.keys.len() {
-            return Err(BackupError::Refused(format!("{} is not encrypted for {name}", self.show())));
-        }
-        if marker.keys.is_empty() {
-            return Err(BackupError::Refused(
-                "without its last recipient the repository cannot be read".into(),
-            ));
-        }
-        marker.store(&*self.folder)?;
+    /// Where the person is none of its recipients, or the last one; where another process changes the repository; what
+    /// the folder says.
+    pub fn remove_recipient(&mut self, recipient: &Recipient, us: &Holder) -> Result<()> {
+        let (name, shown) = (recipient.to_string(), self.show());
+        self.change_marker(us, |marker| {
+            let before = marker.keys.len();
+            marker.keys.retain(|key| key.recipient != name);
+            if marker.keys.len() == before {
+                return Err(BackupError::Refused(format!("{shown} is not encrypted for {name}")));
+            }
+            if marker.keys.is_empty() {
+                let why = "without its last recipient the repository cannot be read";
+                return Err(BackupError::Refused(why.into()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the marker as it is now, which no other process does at the same time.
+    fn change_marker(&mut self, us: &Holder, change: impl FnOnce(&mut Marker) -> Result<()>) -> Result<()> {
+        let folder = Arc::clone(&self.folder);
+        let lease = Lease::take(&*folder, us.clone(), &|| false)?;
+        let mut marker = self.stored_marker()?;
+        change(&mut marker)?;
+        let marker = marker.sealed(&self.codec);
+        lease.check()?;
+        marker.store(&*folder)?;
         self.marker = marker;
+        if let Some(pins) = &self.kept.pins {
+            // A place that cannot be written was told when it was opened.
+            let _ = pins.remember(&self.marker, self.master.as_ref());
+        }
         Ok(())
+    }
+
+    /// The marker of this repository as it is stored now.
+    fn stored_marker(&self) -> Result<Marker> {
+        let is_ours = |marker: &Marker| {
+            let is_same =
+                (&marker.repository, marker.encrypted) == (&self.marker.repository, self.marker.encrypted);
+            let is_sealed = marker.is_sealed() || !self.marker.is_sealed();
+            match is_same && is_sealed && marker.is_authentic(&self.codec) {
+                true => Ok(()),
+                false => Err(unauthentic(&*self.folder)),
+            }
+        };
+        Ok(Marker::load(&*self.folder, &is_ours)?.0)
+    }
+
+    /// Writes copies of the marker again that are not whole, or not of this repository: their names. Where another
+    /// process changes the repository they are left to the next run.
+    pub(crate) fn heal_marker(&self, us: &Holder) -> Result<Vec<String>> {
+        if self.stored_marker()?.problems(&*self.folder).is_empty() {
+            return Ok(Vec::new());
+        }
+        let lease = match Lease::take(&*self.folder, us.clone(), &|| false) {
+            Err(BackupError::InUse { .. }) => return Ok(Vec::new()),
+            lease => lease?,
+        };
+        let marker = self.stored_marker()?;
+        let problems = marker.problems(&*self.folder);
+        lease.check()?;
+        marker.store(&*self.folder)?;
+        Ok(problems)
+    }
+
+    /// Remembers the newest generation of a series, of which a run or a removal has just written the head.
+    pub(crate) fn remember_generation(&self, series: &str, generation: u64) -> Result<()> {
+        let of = (&self.marker, self.master.as_ref());
+        self.kept.pins.as_ref().map_or(Ok(()), |pins| pins.remember_generation(of, series, generation))
+    }
+
+    /// The newest generation of a series that this user has seen.
+    pub(crate) fn generation_seen(&self, series: &str) -> Result<Option<u64>> {
+        let of = (&self.marker, self.master.as_ref());
+        self.kept.pins.as_ref().map_or(Ok(None), |pins| pins.generation(of, series))
     }
 
     /// The points of a series.
@@ -188,8 +296,8 @@ impl Repository {
     /// # Errors
     ///
     /// Where the folder of the series cannot be read.
-    pub fn points(&self, series: &dyn Folder) -> Result<Points> {
-        Points::load(series, &self.codec)
+    pub fn points(&self, name: &str, series: &dyn Folder) -> Result<Points> {
+        Points::load(series, name, &self.codec, self.generation_seen(name)?)
     }
 
     /// The points of all series, by their names.
@@ -197,12 +305,12 @@ impl Repository {
     /// # Errors
     ///
     /// Where one cannot be read.
-    pub fn all_points(&self) -> Result<Vec<(String, Points)>> {
+    pub fn all_points(&self) -> Result<Vec<NamedPoints>> {
         let reading = |name: &str| BackupError::folder("reading", &self.folder.show(name));
         let names = self.places.series().map_err(reading(""))?;
         let points = names.into_iter().map(|name| {
             let folder = self.places.of_series(&name).map_err(reading(&name))?;
-            let points = self.points(&*folder)?;
+            let points = self.points(&name, &*folder)?;
             Ok((name, points))
         });
         points.collect()
@@ -243,7 +351,7 @@ impl Repository {
 
     /// The index as it is at the moment.
     pub(crate) fn index(&self) -> Result<Index> {
-        Index::load(&self.folder, self.cache.as_deref())
+        Index::load(&self.folder, self.kept.cache.as_deref())
     }
 
     pub(crate) fn reader(&self, index: Arc<Index>) -> Reader {
@@ -256,7 +364,7 @@ impl Repository {
     }
 
     /// Says that this process writes, and removes what killed ones have left incomplete if it is alone.
-    pub(crate) fn begin_writing(&self, us: &lunway_backup::Holder) -> Result<Presence> {
+    pub(crate) fn begin_writing(&self, us: &Holder) -> Result<Presence> {
         // Of other machines nothing is known without half a minute of waiting: their files stay until then.
         let _ = lunway_backup::refuse(&*self.folder, WRITER, us, "writes to it", &|| true);
         let presence = Presence::begin(Arc::clone(&self.folder), WRITER, us)?;

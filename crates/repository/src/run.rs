@@ -6,7 +6,8 @@
 //!   3  packs     the last ones get their names; the folder durable
 //!   4  index     a segment of what is new; the folder durable
 //!   5  commit    is this process still taken for alive? STEM.copy.json, then STEM.json: the commit
-//!   6  merge     small segments of the index become one
+//!   6  head      the series' head names the point
+//!   7  merge     small segments of the index become one
 //! ```
 //!
 //! A kill between any two steps leaves the points that were there. Packs that have their names are found by the next
@@ -25,18 +26,21 @@ use lunway_file::Workers;
 
 use crate::codec::{Id, ZEROES};
 use crate::content::PointContent;
+use crate::damage::KnownDamage;
 use crate::dying::Dying;
 use crate::frames;
 use crate::index::{Index, of_file, write_segment};
 use crate::marker::FORMAT;
 use crate::merge::merge;
-use crate::pack::Location;
+use crate::pack::{Location, pack_name};
 use crate::packer::{Kind, Packer};
 use crate::point::{Points, RepositoryPoint};
 use crate::repository::{Repository, SWEEPER};
 use crate::segment::{Segment, segment_name};
+use crate::series::Series;
 use crate::ship::{Sampled, Shipment, Shipped, read_range};
 use crate::tree::{NODES, branches, join};
+use crate::walk::Walk;
 
 /// Units under way at a time, 32 MiB of memory: as of a chain.
 const IN_FLIGHT: usize = 32;
@@ -60,8 +64,7 @@ pub struct RunOutcome {
 ///
 /// Why no point was made. What was sent is kept for the next run.
 pub async fn run(
-    repository: &Repository,
-    series: &Arc<dyn Folder>,
+    series: &Series,
     lease: &Lease<'_>,
     guids: &Guids,
     request: Request<'_>,
@@ -74,9 +77,10 @@ pub async fn run(
             geometry.size
         )));
     }
+    let (repository, folder) = (&series.repository, &*series.folder);
     let presence = repository.begin_writing(lease.holder())?;
     refuse(&*repository.folder, SWEEPER, lease.holder(), "removes packs of it", &|| false)?;
-    clean(&**series)?;
+    clean(folder)?;
     let mut index = repository.index()?;
     let mut notes = Vec::new();
     if frames::mend(repository, &index, &mut notes)? {
@@ -87,34 +91,96 @@ pub async fn run(
     if adopt(repository, &index, &dying, &mut notes)? {
         index = repository.index()?;
     }
+    let lacks_packs = note_missing(repository, &index, &dying, &mut notes)?;
     let index = Arc::new(index);
-    let points = Points::load(&**series, &repository.codec)?;
+    let mut points = series.points()?;
+    if !request.rename_source {
+        points.refuse_foreign()?;
+    }
     check_source(&points, &request)?;
-    for name in repository.marker().problems(&*repository.folder) {
-        repository.marker().store(&*repository.folder)?;
+    if promote(series, lease, &points, &index, request.is_cancelled, &mut notes)? {
+        points = series.points()?;
+    }
+    for name in repository.heal_marker(lease.holder())? {
         notes.push(format!("{name} was written again"));
     }
-    heal_copies(&**series, &points, &mut notes)?;
-    let mut run = Run { repository, series, lease, presence, request, lanes: Workers::new(), notes };
+    heal_copies(folder, &points, &mut notes)?;
+    notes.extend(points.losses.iter().cloned());
+    if let Some(what) = &points.head_problem {
+        notes.push(format!("{what}: whether the newest points are there is not known; it is written again"));
+    }
+    let mut run = Run { series, lease, presence, request, lacks_packs, lanes: Workers::new(), notes };
     run.make(guids, &points, index, dying, progress).await
 }
 
-/// Removes what a run of the series has left that was stopped before its commit.
+/// Removes what a run of the series has left that was stopped before its end.
 fn clean(series: &dyn Folder) -> Result<()> {
     let removing = || BackupError::folder("removing", &series.show(""));
-    let names = series.names().map_err(removing())?;
-    for name in &names {
+    for name in series.names().map_err(removing())?.iter().filter(|name| name.ends_with(INCOMPLETE)) {
         let stem = name.split('.').next().unwrap_or_default();
-        if parse_stem(stem).is_none() && !name.starts_with("checks.json") {
-            continue;
-        }
-        let [copy, first] = manifest_names(stem);
-        let is_orphan = *name == copy && !names.contains(&first);
-        if name.ends_with(INCOMPLETE) || is_orphan {
+        if parse_stem(stem).is_some()
+            || ["checks.json", "head.json"].iter().any(|ours| name.starts_with(ours))
+        {
             series.remove(name).map_err(removing())?;
         }
     }
     series.sync().map_err(removing())
+}
+
+/// Makes points again of which only the copy of the manifest is there: the other one was lost, or the run was stopped
+/// in between. Of one whose tree is not whole the copy is removed. Returns `true` if there was any.
+fn promote(
+    series: &Series,
+    lease: &Lease<'_>,
+    points: &Points,
+    index: &Arc<Index>,
+    is_cancelled: &dyn Fn() -> bool,
+    notes: &mut Vec<String>,
+) -> Result<bool> {
+    let folder = &*series.folder;
+    let reader = series.repository.reader(Arc::clone(index));
+    for point in &points.uncommitted {
+        let [copy, first] = manifest_names(&point.stem());
+        let mut walk = Walk::new(&reader, is_cancelled);
+        let is_whole = walk.point(point)?.is_empty();
+        lease.check()?;
+        if is_whole {
+            point.promote(folder)?;
+            notes.push(format!("point {} had only its {copy}: {first} was written again", point.point));
+        } else {
+            let removing = || BackupError::folder("removing", &folder.show(&copy));
+            folder.remove(&copy).map_err(removing())?;
+            folder.sync().map_err(removing())?;
+            notes.push(format!("{} was removed: not all that its point needs is there", folder.show(&copy)));
+        }
+    }
+    Ok(!points.uncommitted.is_empty())
+}
+
+/// Notes packs that the index names and that are gone, though no prune has removed them: what lay there is sent again.
+/// Returns `true` if there are any of which points may need something.
+fn note_missing(
+    repository: &Repository,
+    index: &Index,
+    dying: &HashSet<u64>,
+    notes: &mut Vec<String>,
+) -> Result<bool> {
+    let folder = &*repository.folder;
+    let mut known = KnownDamage::load(folder)?;
+    let mut is_new = false;
+    for pack in index.missing().iter().filter(|pack| !dying.contains(pack)) {
+        if known.packs.insert(*pack) {
+            is_new = true;
+            notes.push(format!(
+                "{} is missing: what it held is sent again where the source has it; `lunway backup verify` names the points",
+                folder.show(&pack_name(*pack))
+            ));
+        }
+    }
+    if is_new {
+        known.store(folder)?;
+    }
+    Ok(known.packs.iter().any(|pack| !index.packs().contains(pack)))
 }
 
 /// Gives packs that no segment knows one of their own, in the place of segments that are damaged.
@@ -181,11 +247,12 @@ fn heal_copies(series: &dyn Folder, points: &Points, notes: &mut Vec<String>) ->
 }
 
 struct Run<'a> {
-    repository: &'a Repository,
-    series: &'a Arc<dyn Folder>,
+    series: &'a Series,
     lease: &'a Lease<'a>,
     presence: Presence,
     request: Request<'a>,
+    /// Packs are missing: the newest point may need what they held.
+    lacks_packs: bool,
     lanes: Workers,
     notes: Vec<String>,
 }
@@ -205,7 +272,11 @@ struct Tree {
     current: Option<(u32, Vec<Id>)>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn repository(&self) -> &'a Repository {
+        &self.series.repository
+    }
+
     async fn make(
         &mut self,
         guids: &Guids,
@@ -216,9 +287,13 @@ impl Run<'_> {
     ) -> Result<RunOutcome> {
         let (base, why) = self.base(points, &index)?;
         let newest = base.as_ref().map(|(point, _)| point.clone());
-        let damaged = Notes::load(&**self.series)?.damage;
-        let heals =
+        let damaged = Notes::load(&*self.series.folder)?.damage;
+        let mut heals =
             newest.as_ref().is_some_and(|newest| damaged.iter().any(|found| found.point() == newest.point));
+        if let Some(newest) = newest.as_ref().filter(|_| self.lacks_packs && !heals) {
+            let reader = self.repository().reader(Arc::clone(&index));
+            heals = !Walk::new(&reader, self.request.is_cancelled).point(newest)?.is_empty();
+        }
         if heals {
             self.request.changed = Changed::Unknown {
                 why: "the newest point is damaged, and what the source still has of it is sent again".into(),
@@ -227,8 +302,8 @@ impl Run<'_> {
         let size = self.request.source.geometry().size;
         let shipment = Arc::new(Shipment {
             size,
-            folder: Arc::clone(&self.repository.folder),
-            codec: Arc::clone(&self.repository.codec),
+            folder: Arc::clone(&self.repository().folder),
+            codec: Arc::clone(&self.repository().codec),
             base: base.map(|(_, content)| content),
             left_out: newest.as_ref().is_some_and(|newest| newest.left_out),
             heals,
@@ -249,10 +324,10 @@ impl Run<'_> {
         let forced: Vec<_> = resized(before, size).into_iter().collect();
         let why = if newest.is_some() { self.request.changed.why() } else { why };
         let mut load = Load {
-            repository: self.repository,
+            repository: self.repository(),
             tree: Tree::of(&shipment),
             shipment,
-            packer: Packer::begin(Arc::clone(&self.repository.folder), self.request.bytes_per_second)?,
+            packer: Packer::begin(Arc::clone(&self.repository().folder), self.request.bytes_per_second)?,
             counted: Counted::default(),
         };
         if let Err(error) = self.ship(&mut load, &forced, progress).await {
@@ -263,10 +338,19 @@ impl Run<'_> {
         let root = load.end_tree(before > size)?;
         load.checkpoint()?;
         let point = self.point(guids, points, newest.as_ref(), why, &load)?;
-        let point = point.sealed(&root, &self.repository.codec);
+        let point = point.sealed(&root, &self.repository().codec);
         self.commit(&point)?;
+        let head = points.head_with(Some(&point));
+        let noted = head.store(&*self.series.folder, &self.repository().codec);
+        let noted =
+            noted.and_then(|()| self.repository().remember_generation(&self.series.name, point.generation));
+        if let Err(error) = noted {
+            self.notes.push(format!(
+                "the point is made, and if it is removed without a prune that will not be noticed: {error}"
+            ));
+        }
         let written = load.shipment.written.read().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = merge(self.repository, &load.shipment.index, &written, &self.presence) {
+        if let Err(error) = merge(self.repository(), &load.shipment.index, &written, &self.presence) {
             // The next run does it.
             self.notes.push(format!("the point is made, and the index was left in several files: {error}"));
         }
@@ -293,7 +377,7 @@ impl Run<'_> {
         if newest.sector_bytes != self.request.source.geometry().logical_sector {
             return full("the source has another logical sector than before");
         }
-        let reader = Arc::new(self.repository.reader(Arc::clone(index)));
+        let reader = Arc::new(self.repository().reader(Arc::clone(index)));
         match PointContent::open(reader, newest) {
             Ok(content) => Ok((Some((newest.clone(), content)), String::new())),
             Err(BackupError::Damaged { point, what }) => {
@@ -392,6 +476,8 @@ impl Run<'_> {
             sent_bytes: counted.sent,
             stored_bytes: load.packer.written,
             root: String::new(),
+            series: Some(self.series.name.clone()),
+            before: points.newest().map(|newest| newest.point),
             authenticated: None,
         })
     }
@@ -401,9 +487,10 @@ impl Run<'_> {
     fn commit(&self, point: &RepositoryPoint) -> Result<()> {
         self.lease.check()?;
         self.presence.check()?;
-        point.store(&**self.series)?;
+        let folder = &*self.series.folder;
+        point.store(folder)?;
         // Suspended between the two, for longer than others wait.
-        self.presence.check().or_else(|error| point.remove(&**self.series).and(Err(error)))
+        self.presence.check().or_else(|error| point.remove(folder).and(Err(error)))
     }
 }
 

@@ -10,16 +10,14 @@ use lunway_backup::{
 
 use crate::codec::Id;
 use crate::damage::{ENTRIES_MAX, KnownDamage};
+use crate::dying::Dying;
 use crate::index::{Index, of_file};
 use crate::memory::MemoryFile;
 use crate::pack::{FormatError, Location, pack_name, read_directory, read_whole};
 use crate::point::{Points, RepositoryPoint};
-use crate::repository::Repository;
+use crate::repository::{NamedPoints, Repository};
 use crate::segment::segment_name;
 use crate::walk::Walk;
-
-/// Points of a series, by its name.
-pub type NamedPoints = (String, Points);
 
 /// What a verification found of packs and indexes, beside the points.
 #[derive(Debug, Default)]
@@ -71,10 +69,14 @@ pub fn verify(
             .push(format!("{name}: {what}; packs say the same, and the next run makes it again"));
     }
     let needed = if is_all { None } else { Some(needed(&repository, &points, is_cancelled)?) };
+    // Of those that a prune has removed the index may know still.
+    let dying = Dying::load(&*repository.folder)?.unwrap_or_default();
+    let missing: Vec<u64> = index.missing().iter().copied().filter(|pack| !dying.contains(pack)).collect();
     let mut packs: Vec<u64> = index.packs().iter().copied().collect();
     packs.retain(|pack| needed.as_ref().is_none_or(|needed| needed.contains(pack)));
     packs.sort_unstable();
     sample(&mut packs, &verification);
+    packs.extend(&missing);
     let mut damaged: BTreeMap<u64, PackDamage> = BTreeMap::new();
     let total = packs.len() as u64;
     for (number, pack) in packs.iter().enumerate() {
@@ -90,7 +92,9 @@ pub fn verify(
     // What is not damaged any more, and what is known of packs that were not read.
     let read: HashSet<u64> = packs.into_iter().collect();
     let known = index.damage();
-    result.found.packs.extend(known.packs.difference(&read));
+    let is_complete = result.is_complete;
+    let is_known = |pack: &&u64| !is_complete || index.packs().contains(*pack);
+    result.found.packs.extend(known.packs.difference(&read).filter(is_known));
     result.found.frames.extend(known.frames.difference(&read));
     result.found.entries.extend(known.entries.iter().filter(|(pack, _)| !read.contains(pack)));
     index.set_damage(result.found.clone());
@@ -119,10 +123,20 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
         for point in &points.uncommitted {
             let [copy, first] = manifest_names(&point.stem());
             report.remarks.push(format!(
-                "point {} of {name} has only its {copy}: a run was stopped before its end, or {first} was lost; copied to \
-                 that name it is a point again",
+                "point {} of {name} has only its {copy}: a run was stopped before its end, or {first} was lost; the next \
+                 run makes it a point again",
                 point.point
             ));
+        }
+        if let Some(what) = &points.head_problem {
+            report.remarks.push(format!(
+                "{what}: whether the newest points of {name} are there is not known; the next run writes it again"
+            ));
+        }
+        for what in points.warnings() {
+            let point = points.newest().map_or(PointId(0), |newest| newest.point);
+            let damage = Damage::Point { point, what: what.clone() };
+            report.findings.push(FoundDamage { damage, what, concerned: Vec::new() });
         }
         for (point, what) in &points.unreadable {
             let damage = Damage::Point { point: *point, what: what.clone() };

@@ -12,6 +12,7 @@ use crate::segment::Segment;
 use crate::tree::{branches, split};
 
 /// A bit for each entry of an index: 128 MiB for 64 TiB of leaves.
+#[derive(Clone)]
 pub(crate) struct Marks(Vec<Vec<u64>>);
 
 impl Marks {

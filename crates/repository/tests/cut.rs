@@ -125,3 +125,78 @@ fn a_prune_survives_a_cut_at_every_step() {
         }
     }
 }
+
+/// Bytes that all files take.
+fn used(directory: &Directory) -> u64 {
+    directory.names().iter().map(|name| directory.open(name).unwrap().now().allocated()).sum()
+}
+
+/// Of three points the first one's data is dead without it, and most of the second one's.
+fn nearly_dead() -> (Directory, Model) {
+    let (mut source, mut random) = (Source::new(SIZE), Random::new(7));
+    let base = new_directory(false);
+    let mut model = Model::new();
+    for (number, len) in [(1, MIB), (2, MIB), (3, MIB - 65_536)] {
+        let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+        source.write(0, &bytes);
+        let outcome = compare(&crashing(&base), "one", &mut source, number);
+        model.insert(outcome.point.point, source.model.clone());
+    }
+    (base.at_rest(), model)
+}
+
+#[test]
+fn a_folder_without_any_room_is_pruned_and_a_cut_at_any_step_loses_nothing() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let (recorded, model) = nearly_dead();
+    recorded.create("pack-00000000000000ee.incomplete").unwrap().write(0, &[7; 5000]).unwrap();
+    let recorded = recorded.at_rest();
+    recorded.set_space(Some(used(&recorded)));
+    let done = pruned(&crashing(&recorded), "one", 1, 9).unwrap();
+    assert!(done.packs >= 3 && done.freed_bytes > MIB && done.rewritten_bytes > 0, "{done:?}");
+    let kept = check(&crashing(&recorded), &model, "the prune itself");
+    assert_eq!(kept.len(), 1);
+    sound(&crashing(&recorded.at_rest()), "the prune itself");
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context =
+                format!("seed {seed}, cut behind step {steps} ({}), kind {kind}", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            let points = check(&crashing(&directory), &model, &context);
+            assert!(kept.is_subset(&points), "{context}: a point that is kept is gone");
+            // What the prune has removed is not missed by a run.
+            let between = directory.at_rest();
+            let mut other = Source::new(SIZE);
+            other.write(4096, &[77; 4096]);
+            let outcome = compare(&crashing(&between), "two", &mut other, 50);
+            assert!(
+                !outcome.notes.iter().any(|note| note.contains("missing")),
+                "{context}: {:?}",
+                outcome.notes
+            );
+            let mut after = model.clone();
+            after.insert(outcome.point.point, other.model.clone());
+            pruned(&crashing(&between), "one", 1, 51).unwrap();
+            check(&crashing(&between), &after, &format!("{context}, run and prune"));
+            sound(&crashing(&between), &format!("{context}, run and prune"));
+            pruned(&crashing(&directory), "one", 1, 52).unwrap();
+            assert_eq!(check(&crashing(&directory), &model, &format!("{context}, pruned again")), kept);
+            sound(&crashing(&directory), &format!("{context}, pruned again"));
+        }
+    }
+}
+
+#[test]
+fn a_prune_that_fails_says_what_it_has_removed() {
+    let (directory, model) = nearly_dead();
+    // Not even what is removed makes room.
+    directory.set_space(Some(0));
+    let said = pruned(&crashing(&directory), "one", 1, 9).unwrap_err().to_string();
+    assert!(said.contains("points removed before: 2") && said.contains("prune has to write"), "{said}");
+    directory.set_space(None);
+    let done = pruned(&crashing(&directory), "one", 1, 10).unwrap();
+    assert!(done.removed.is_empty() && done.packs >= 3, "{done:?}");
+    assert_eq!(check(&crashing(&directory), &model, "later").len(), 1);
+    sound(&crashing(&directory), "later");
+}

@@ -6,13 +6,15 @@
 mod kit;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kit::{
-    MIB, Model, Random, Source, amount, assert_same, check, compare, crashing, new_directory, pruned,
-    restored, verified,
+    CrashingPlaces, MIB, Model, Random, Source, amount, assert_same, check, compare, crashing, follow,
+    new_directory, pruned, restored, sound, verified,
 };
-use lunway_backup::PointId;
+use lunway_backup::{HostFolder, PointId};
 use lunway_crash::Directory;
+use lunway_repository::{Kept, Repository};
 
 /// Three points, of which the last is what the source holds.
 fn made(is_encrypted: bool) -> (Directory, Model, Source) {
@@ -184,5 +186,92 @@ fn a_pack_or_an_index_that_is_gone_is_noticed_and_made_again() {
             again.findings.iter().all(|found| !found.concerned.contains(&outcome.point.point)),
             "{again:?}"
         );
+    }
+}
+
+#[test]
+fn a_pack_that_is_gone_is_noticed_by_a_run_that_reads_changes_alone_and_what_it_held_is_sent_again() {
+    let (made, mut model, mut source) = made(false);
+    let epoch = source.epoch;
+    let mut noticed = 0;
+    for name in made.names().iter().filter(|name| name.starts_with("pack-")) {
+        let directory = made.at_rest();
+        directory.remove(name);
+        source.epoch = epoch;
+        let outcome = follow(&crashing(&directory), "one", &mut source, 60);
+        assert!(outcome.notes.iter().any(|note| note.contains("is missing")), "{name}: {:?}", outcome.notes);
+        let bytes = restored(&crashing(&directory), &outcome.point).unwrap();
+        assert_same(&bytes, &source.model, name);
+        noticed += u32::from(outcome.point.why.contains("damaged"));
+        // It is told once, and read once.
+        let next = follow(&crashing(&directory), "one", &mut source, 61);
+        assert!(next.notes.is_empty() && next.point.why.ends_with("are known"), "{name}: {next:?}");
+        model.insert(outcome.point.point, source.model.clone());
+        model.insert(next.point.point, source.model.clone());
+        let report = verified(&crashing(&directory));
+        let is_it = |what: &str| what.contains(name.as_str()) || what.contains("in no pack");
+        let shown = report.findings.iter().all(|found| is_it(&found.what));
+        assert!(shown && report.whole.contains(&next.point.point), "{name}: {report:?}");
+        // Without the points that need it, it is forgotten.
+        let series = lunway_repository::Series::of(crashing(&directory), "one", false).unwrap();
+        let damaged = lunway_backup::Retention { last: 1, despite_damage: true, ..Default::default() };
+        let lease = lunway_backup::Lease::take(&*series.folder, kit::support::holder(62), &|| false).unwrap();
+        lunway_repository::prune(&series, &lease, &damaged, &mut |_, _| true).unwrap();
+        drop(lease);
+        sound(&crashing(&directory), name);
+    }
+    assert!(noticed > 0);
+}
+
+#[test]
+fn a_point_whose_manifest_is_lost_is_one_again_after_the_next_run_if_its_tree_is_whole() {
+    for is_whole in [true, false] {
+        let (directory, mut model, mut source) = made(false);
+        let newest = crashing(&directory).all_points().unwrap()[0].1.newest().unwrap().clone();
+        directory.remove(&format!("one~{}.json", newest.stem()));
+        if !is_whole {
+            let index = directory.names().into_iter().filter(|name| name.starts_with("pack-"));
+            index.for_each(|name| directory.remove(&name));
+        }
+        let outcome = compare(&crashing(&directory), "one", &mut source, 70);
+        let copy = format!("{}.copy.json", newest.stem());
+        let note = outcome.notes.iter().find(|note| note.contains(&copy)).unwrap();
+        assert_eq!(
+            (note.contains("written again"), note.contains("was removed")),
+            (is_whole, !is_whole),
+            "{note}"
+        );
+        model.insert(outcome.point.point, source.model.clone());
+        let points = crashing(&directory).all_points().unwrap().remove(0).1;
+        assert_eq!(points.get(newest.point).is_some(), is_whole);
+        if is_whole {
+            assert_eq!(check(&crashing(&directory), &model, "back").len(), model.len());
+            assert_eq!(outcome.point.base, Some(newest.point));
+            sound(&crashing(&directory), "back");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_copy_of_the_index_in_the_cache_is_read_again_from_the_repository() {
+    let (directory, model, _) = made(false);
+    let place = tempfile::tempdir().unwrap();
+    let open = || {
+        let cache = Arc::new(HostFolder::open(place.path()).unwrap());
+        let kept = Kept { cache: Some(cache), pins: None };
+        Repository::open(Arc::new(CrashingPlaces(directory.clone())), kept, &[]).unwrap()
+    };
+    check(&open(), &model, "the first time");
+    let mut random = Random::new(5);
+    for entry in std::fs::read_dir(place.path()).unwrap().map(Result::unwrap) {
+        let whole = std::fs::read(entry.path()).unwrap();
+        for _ in 0..20 {
+            let mut flipped = whole.clone();
+            let at = random.next() as usize % whole.len();
+            flipped[at] ^= 1 << (random.next() % 8);
+            std::fs::write(entry.path(), flipped).unwrap();
+            check(&open(), &model, &format!("byte {at}"));
+            assert!(std::fs::read(entry.path()).unwrap() == whole, "byte {at}");
+        }
     }
 }

@@ -7,10 +7,10 @@ mod kit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kit::support::How;
+use kit::support::{How, holder};
 use kit::{MIB, Model, Random, Source, back_up, check, make, open, pruned, sound};
 use lunway_backup::BackupError;
-use lunway_repository::{HostPlaces, Identity, Places, Repository};
+use lunway_repository::{HostPlaces, Identity, Kept, Places, Repository};
 
 #[test]
 fn two_disks_are_backed_up_at_once_while_a_prune_waits_for_its_turn() {
@@ -79,18 +79,47 @@ fn a_repository_is_read_by_its_recipients_alone_and_another_one_costs_a_small_fi
         assert!(!bytes.windows(8).any(|window| window == b"a secret"), "{:?}", entry.path());
     }
     let stranger = || vec![Identity::generate().unwrap()];
-    let refused = Repository::open(places(), None, &stranger()).map(drop);
-    assert!(matches!(refused, Err(BackupError::Refused(what)) if what.contains("1 recipient, and the key")));
+    let refused = Repository::open(places(), Kept::default(), &stranger()).map(drop);
+    assert!(matches!(refused, Err(BackupError::Locked(what)) if what.contains("1 recipient, and the key")));
     let another = Identity::generate().unwrap();
     let before = kit::restored(&open(places()), &point).unwrap();
-    open(places()).add_recipient(&another.recipient()).unwrap();
-    let mut theirs = Repository::open(places(), None, &[another]).unwrap();
+    open(places()).add_recipient(&another.recipient(), &holder(5)).unwrap();
+    let mut theirs = Repository::open(places(), Kept::default(), &[another]).unwrap();
     assert_eq!(kit::restored(&theirs, &point).unwrap(), before);
     let first = kit::identity(true)[0].recipient();
-    theirs.remove_recipient(&first).unwrap();
-    assert!(Repository::open(places(), None, &kit::identity(true)).is_err());
+    theirs.remove_recipient(&first, &holder(6)).unwrap();
+    assert!(Repository::open(places(), Kept::default(), &kit::identity(true)).is_err());
     let last: Vec<_> = theirs.marker().keys.iter().map(|key| key.recipient.parse().unwrap()).collect();
     assert_eq!(last.len(), 1);
-    assert!(theirs.remove_recipient(&last[0]).is_err(), "the last one");
+    assert!(theirs.remove_recipient(&last[0], &holder(7)).is_err(), "the last one");
     assert_eq!(kit::restored(&theirs, &point).unwrap(), before);
+}
+
+#[test]
+fn recipients_who_are_added_at_once_are_all_added_or_told_to_come_again() {
+    let place = tempfile::tempdir().unwrap();
+    let places = || Arc::new(HostPlaces::open(place.path(), 0o600).unwrap()) as Arc<dyn Places>;
+    make(&*places(), true);
+    // Opened before any of the others has changed the marker.
+    let opened: Vec<_> = (0..8u64).map(|number| (number, open(places()))).collect();
+    let added = std::thread::scope(|scope| {
+        let adders = opened.into_iter().map(|(number, mut repository)| {
+            scope.spawn(move || {
+                let recipient = Identity::generate().unwrap().recipient();
+                loop {
+                    match repository.add_recipient(&recipient, &holder(100 + number)) {
+                        Ok(()) => return recipient.to_string(),
+                        Err(BackupError::InUse { .. } | BackupError::LeaseLost) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            })
+        });
+        let adders: Vec<_> = adders.collect();
+        adders.into_iter().map(|adder| adder.join().unwrap()).collect::<Vec<_>>()
+    });
+    let there: Vec<_> = open(places()).marker().keys.iter().map(|key| key.recipient.clone()).collect();
+    assert_eq!(there.len(), 9);
+    assert!(added.iter().all(|recipient| there.contains(recipient)));
+    sound(&open(places()), "afterwards");
 }

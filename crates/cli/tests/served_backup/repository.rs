@@ -325,3 +325,111 @@ fn sizes_of_packs(folder: &Path) -> u64 {
     let packs = entries.filter(|entry| is_pack(entry.file_name().to_str().unwrap()));
     packs.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
 }
+
+#[test]
+fn what_is_put_in_the_place_of_a_repository_is_refused_and_the_file_that_remembers_is_named() {
+    let folder = folder();
+    let folder = folder.path();
+    let (repo, state) = (folder.join("repo"), folder.join("state"));
+    fs::create_dir(&repo).unwrap();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    let own = |words: &[&str]| {
+        let mut command = command(folder, words);
+        command.env("XDG_STATE_HOME", &state).env("LUNWAY_KEY_FILE", folder.join("ann"));
+        command
+    };
+    let ann = succeed(command(folder, &["backup", "key", "new", "ann"])).trim().to_owned();
+    let made = own(&["backup", "init", "repo", "--for", &ann, "--json"]);
+    let made: Value = serde_json::from_str(&succeed(made)).unwrap();
+    assert_eq!((&made["encrypted"], &made["recipients"][0]), (&true.into(), &ann.as_str().into()));
+    let run = ["backup", "run", "disk", "repo/one"];
+    succeed(own(&run));
+    let markers = ["repository.json", "repository.copy.json"].map(|name| repo.join(name));
+    // Removed: a folder that is there already would take the points in the clear.
+    let kept = markers.each_ref().map(|marker| fs::read(marker).unwrap());
+    markers.iter().for_each(|marker| fs::remove_file(marker).unwrap());
+    for words in [&run[..], &["backup", "list", "repo/one"], &["backup", "run", "disk", "repo"]] {
+        let said = refused(own(words));
+        assert!(said.contains("has no repository.json now") && said.contains("remove /"), "{said}");
+    }
+    // Another one, for the same public key.
+    let other = folder.join("other");
+    fs::create_dir(&other).unwrap();
+    succeed(own(&["backup", "init", "other", "--for", &ann]));
+    for marker in &markers {
+        fs::copy(other.join(marker.file_name().unwrap()), marker).unwrap();
+    }
+    let said = refused(own(&run));
+    assert!(said.contains("is another repository"), "{said}");
+    // In the clear.
+    let open = folder.join("open");
+    fs::create_dir(&open).unwrap();
+    succeed(command(folder, &["backup", "init", "open"]));
+    for marker in &markers {
+        fs::copy(open.join(marker.file_name().unwrap()), marker).unwrap();
+    }
+    let mut without_key = own(&run);
+    without_key.env_remove("LUNWAY_KEY_FILE");
+    let said = refused(without_key);
+    assert!(said.contains("is not encrypted, and was"), "{said}");
+    let said = refused(own(&run));
+    assert!(said.contains("is not encrypted"), "{said}");
+    // The way out that is named.
+    for (marker, bytes) in markers.iter().zip(&kept) {
+        fs::write(marker, bytes).unwrap();
+    }
+    succeed(own(&run));
+    markers.iter().for_each(|marker| fs::remove_file(marker).unwrap());
+    let said = refused(own(&["backup", "list", "repo"]));
+    let pin = said.rsplit_once("remove ").unwrap().1.trim();
+    fs::remove_file(pin).unwrap();
+    let said = refused(own(&["backup", "list", "repo"]));
+    assert!(!said.contains("repository.json"), "{said}");
+}
+
+#[test]
+fn one_point_or_a_whole_series_is_removed_when_its_word_is_given_and_a_prune_takes_all_series() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 4 << 20, 1 << 20);
+    let disk = fs::File::options().write(true).open(folder.join("disk")).unwrap();
+    let mut points = Vec::new();
+    for number in 0..4u8 {
+        disk.write_all_at(&[number + 1; 70_000], 2 << 20).unwrap();
+        let made = json(folder, &["backup", "run", "disk", "repo/one"]);
+        points.push(made["point"].as_str().unwrap().to_owned());
+        json(folder, &["backup", "run", "disk", "repo/two"]);
+    }
+    let there = |series: &str| json(folder, &["backup", "list", series]).as_array().unwrap().len();
+    let said =
+        succeed(command(folder, &["backup", "prune", "repo/one", "--remove", &points[1], "--dry-run"]));
+    assert!(said.contains("1 point would be removed, 3 kept"), "{said}");
+    assert_eq!(there("repo/one"), 4);
+    // Also the newest one, which no retention removes; nothing is missed afterwards.
+    let words = ["backup", "prune", "repo/one", "--remove", &points[1], "--remove", "latest"];
+    assert_eq!(json(folder, &words)["kept"], 2);
+    let left = json(folder, &["backup", "list", "repo/one"]);
+    assert_eq!(
+        (&left[0]["point"], &left[1]["point"]),
+        (&points[0].as_str().into(), &points[2].as_str().into())
+    );
+    let status = json(folder, &["backup", "status", "repo"]);
+    assert_eq!((&status["points"], &status["damage"]), (&6.into(), &0.into()));
+    let all = json(folder, &["backup", "prune", "repo", "--keep-last", "1"]);
+    assert_eq!(
+        (&all["series"][0]["kept"], all["series"][1]["steps"].as_array().unwrap().len()),
+        (&1.into(), 3)
+    );
+    assert_eq!((there("repo/one"), there("repo/two")), (1, 1));
+    let verified = json(folder, &["backup", "verify", "repo"]);
+    assert_eq!(verified["findings"].as_array().unwrap().len(), 0, "{verified}");
+    succeed(command(folder, &["backup", "prune", "repo/one", "--remove-series"]));
+    assert!(!folder.join("repo/one").exists());
+    assert!(restored(folder, "repo/two", "latest") == fs::read(folder.join("disk")).unwrap());
+    let again = json(folder, &["backup", "run", "disk", "repo/one"]);
+    assert_eq!((&again["sent_bytes"], again["notes"].as_array().unwrap().len()), (&0.into(), 0), "{again}");
+    for words in [&["--remove", "latest", "--keep-last", "1"][..], &[]] {
+        let output = finish(command(folder, &[&["backup", "prune", "repo/one"], words].concat()), PATIENCE);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+    }
+}

@@ -32,6 +32,8 @@ pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
     let program = std::env::var_os("LUNWAY_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_lunway").into());
     let mut command = Command::new(program);
     command.args(arguments.iter().map(AsRef::as_ref)).env("LUNWAY_RUNTIME_DIR", runtime_folder());
+    // What was seen of repositories is not kept among the user's own.
+    command.env("XDG_STATE_HOME", runtime_folder().with_extension("state"));
     command.env_remove("RUST_LOG").env_remove("LUNWAY_CHAP_SECRET").env_remove("LUNWAY_SOCKET");
     command
 }
@@ -44,6 +46,7 @@ fn runtime_folder() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}", std::process::id()));
         // What an earlier process of this number has left.
         let _ = fs::remove_dir_all(&folder);
+        let _ = fs::remove_dir_all(folder.with_extension("state"));
         fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
         folder
     })

@@ -16,7 +16,7 @@ use lunway_image::vhd::format::{FOOTER_CHECKSUM, HEADER_CHECKSUM, checksum};
 use lunway_image::vhd::{Layout, Writer};
 use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_memory::{NullDisk, RamDisk};
-use lunway_repository::{HostPlaces, Repository, Series, run};
+use lunway_repository::{create_repository, open_series, run};
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{CreateOptions, DiskKind, Locator, create};
@@ -82,8 +82,8 @@ async fn a_file_conforms() {
 
 /// A point of zeroes in a series `disk` of a new repository.
 async fn make_point(folder: &Path) {
-    Repository::create(&HostPlaces::open(folder, 0).unwrap(), &[]).unwrap();
-    let series = Series::open(folder, "disk", None, true).unwrap();
+    create_repository(folder, &[]).unwrap();
+    let series = open_series(folder, "disk", None, true).unwrap();
     let guids: Guids = Arc::new(|| random_guids().unwrap());
     let lease = Lease::take(&*series.folder, Holder::this_process(1), &|| false).unwrap();
     let source = RamDisk::new(SIZE_MIN, 512).unwrap();
@@ -104,7 +104,7 @@ async fn make_point(folder: &Path) {
         seed: 1,
         is_cancelled: &|| false,
     };
-    run(&series.repository, &series.folder, &lease, &guids, request, &mut |_| ()).await.unwrap();
+    run(&series, &lease, &guids, request, &mut |_| ()).await.unwrap();
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use kit::support::How;
 use kit::{CrashingPlaces, Source, identity};
 use lunway_backup::Verification;
 use lunway_crash::Directory;
-use lunway_repository::{Codec, Id, PackBuilder, Repository, verify};
+use lunway_repository::{Codec, Id, Kept, PackBuilder, Repository, verify};
 
 /// Which files are patched.
 #[allow(dead_code, reason = "each fuzz target is of one kind")]
@@ -172,7 +172,7 @@ pub(crate) fn run(kind: Kind, input: &[u8]) {
 /// Everything that is done with a repository.
 fn exercise(directory: &Directory) {
     let places = || Arc::new(CrashingPlaces(directory.clone()));
-    let Ok(repository) = Repository::open(places(), None, &identity(false)) else { return };
+    let Ok(repository) = Repository::open(places(), Kept::default(), &identity(false)) else { return };
     let Ok(all) = repository.all_points() else { return };
     for point in all.iter().flat_map(|(_, points)| points.points()) {
         if point.virtual_bytes <= RESTORED_MAX {

@@ -16,7 +16,7 @@ use lunway_backup::{
 use lunway_crash::Directory;
 use lunway_memory::RamDisk;
 use lunway_repository::{
-    Identity, Places, Pruned, Repository, RepositoryPoint, RunOutcome, prune, run, verify,
+    Identity, Kept, Places, Pruned, Repository, RepositoryPoint, RunOutcome, Series, prune, run, verify,
 };
 use support::crashing::Crashing;
 use support::{How, block_on, contents, guids, holder};
@@ -120,11 +120,11 @@ pub(crate) fn identity(is_encrypted: bool) -> Vec<Identity> {
 
 pub(crate) fn make(places: &dyn Places, is_encrypted: bool) {
     let recipients: Vec<_> = identity(is_encrypted).iter().map(Identity::recipient).collect();
-    Repository::create(places, &recipients).unwrap();
+    Repository::create(places, None, &recipients).unwrap();
 }
 
 pub(crate) fn open(places: Arc<dyn Places>) -> Repository {
-    Repository::open(places, None, &identity(true)).unwrap_or_else(|error| panic!("{error}"))
+    Repository::open(places, Kept::default(), &identity(true)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 pub(crate) fn crashing(directory: &Directory) -> Repository {
@@ -144,11 +144,23 @@ pub(crate) fn back_up(
     source: &Source,
     how: How<'_>,
 ) -> Result<RunOutcome, BackupError> {
-    let folder = repository.places().begin_series(series).unwrap();
-    let lease = Lease::take(&*folder, holder(how.seed), &|| false)?;
+    back_up_as(repository, series, source, how, false)
+}
+
+/// The same; `is_renamed`: the disk is the one of the series, whatever that was called.
+pub(crate) fn back_up_as(
+    repository: &Repository,
+    series: &str,
+    source: &Source,
+    how: How<'_>,
+    is_renamed: bool,
+) -> Result<RunOutcome, BackupError> {
+    let series = Series::of(repository.clone(), series, true).unwrap();
+    let lease = Lease::take(&*series.folder, holder(how.seed), &|| false)?;
     let guids = guids(how.seed ^ 0x5eed);
-    let request = how.request(&source.disk, source.epoch);
-    block_on(run(repository, &folder, &lease, &guids, request, &mut |_| ()))
+    let mut request = how.request(&source.disk, source.epoch);
+    request.rename_source = is_renamed;
+    block_on(run(&series, &lease, &guids, request, &mut |_| ()))
 }
 
 /// A run that compares everything.
@@ -215,8 +227,8 @@ pub(crate) fn pruned(
     last: usize,
     seed: u64,
 ) -> Result<Pruned, BackupError> {
-    let folder = repository.places().of_series(series).unwrap();
-    let lease = Lease::take(&*folder, holder(seed), &|| false)?;
+    let series = Series::of(repository.clone(), series, false).unwrap();
+    let lease = Lease::take_without_room(&*series.folder, holder(seed), &|| false)?;
     let retention = Retention { last, ..Retention::default() };
-    prune(repository, &folder, &lease, &retention, &mut |_, _| true)
+    prune(&series, &lease, &retention, &mut |_, _| true)
 }

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use lunway_repository::{HostPlaces, Recipient, Repository};
+use lunway_backup::HostFolder;
+use lunway_repository::{Recipient, create_repository};
+use serde_json::json;
 
 use super::failed;
 use crate::failure::Failure;
 use crate::terminal;
 
 /// Make a repository, in which the points of many disks share what is alike.
-///
-/// Repositories are a preview: keep the points of disks that you must not lose in a folder, too.
 ///
 /// The folder must exist and be empty. Afterwards REPO/NAME is a destination for all other commands: the series NAME of
 /// one disk. With --for, everything in the repository is encrypted for these people; whether it is cannot be changed
@@ -31,15 +31,27 @@ pub(super) struct Init {
     /// Encrypt it for this person's public key; may be given several times
     #[arg(long = "for", value_name = "RECIPIENT")]
     recipients: Vec<Recipient>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Init {
     pub(super) fn run(self) -> Result<(), Failure> {
         let shown = self.folder.display();
-        let places = HostPlaces::open(&self.folder, 0).with_context(|| {
+        HostFolder::open(&self.folder).with_context(|| {
             format!("cannot make a repository in {shown}: make the folder first, and see that its share is mounted")
         })?;
-        Repository::create(&places, &self.recipients).map_err(failed)?;
+        let marker = create_repository(&self.folder, &self.recipients).map_err(failed)?;
+        if self.json {
+            let recipients: Vec<_> = marker.keys.iter().map(|key| &key.recipient).collect();
+            return terminal::print_json(&json!({
+                "folder": self.folder,
+                "repository": marker.repository,
+                "encrypted": marker.encrypted,
+                "recipients": recipients,
+            }));
+        }
         let readers = match self.recipients.len() {
             0 => "not encrypted".to_owned(),
             count => format!("encrypted for {}", terminal::counted(count, "recipient")),

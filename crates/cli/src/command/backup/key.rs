@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_repository::{Identity, Located, Recipient, Repository, read_identity};
 use serde_json::json;
 
-use super::{Destination, KEY_FILE, failed};
+use super::{Destination, KEY_FILE, failed, holder};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -38,12 +38,18 @@ enum Action {
         /// The file, which must not exist; only its owner may read it
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print the public key of a secret key
     Show {
         /// The file
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List for whom a repository is encrypted
     List {
@@ -59,6 +65,9 @@ enum Action {
         repository: Readers,
         /// The person's public key
         recipient: Recipient,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Take a person's key out of a repository
     Remove {
@@ -66,6 +75,9 @@ enum Action {
         repository: Readers,
         /// The person's public key
         recipient: Recipient,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -93,21 +105,19 @@ impl Readers {
 impl Key {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::New { file } => {
+            Action::New { file, json } => {
                 let key = Identity::generate().context("asking for random numbers")?;
                 let new = File::options().write(true).create_new(true).mode(0o600).open(&file);
                 let mut new = new.with_context(|| format!("making {}", file.display()))?;
                 let text = format!("# public key: {}\n{}\n", key.recipient(), *key.to_text());
                 let written = new.write_all(text.as_bytes()).and_then(|()| new.sync_all());
                 written.with_context(|| format!("writing {}", file.display()))?;
-                terminal::print(&key.recipient().to_string())
+                print_public(&file, &key, json)
             }
-            Action::Show { file } => {
-                terminal::print(&read_identity(&file).map_err(failed)?.recipient().to_string())
-            }
+            Action::Show { file, json } => print_public(&file, &read_identity(&file).map_err(failed)?, json),
             Action::List { repository, json } => {
                 let repository = repository.open()?;
-                let keys: Vec<_> = repository.marker().keys.iter().map(|key| key.recipient.clone()).collect();
+                let keys = recipients(&repository);
                 if json {
                     return terminal::print_json(&json!(keys));
                 }
@@ -115,14 +125,42 @@ impl Key {
                 let text = if keys.is_empty() { none.to_owned() } else { keys.join("\n") };
                 terminal::print(&terminal::clean(&text).replace('\u{FFFD}', "\n"))
             }
-            Action::Add { repository, recipient } => {
-                repository.open()?.add_recipient(&recipient).map_err(failed)?;
-                terminal::print(&format!("{recipient} may read it"))
+            Action::Add { repository, recipient, json } => {
+                let mut repository = repository.open()?;
+                repository.add_recipient(&recipient, &holder()?).map_err(failed)?;
+                print_changed(&repository, &recipient, "may read it", json)
             }
-            Action::Remove { repository, recipient } => {
-                repository.open()?.remove_recipient(&recipient).map_err(failed)?;
-                terminal::print(&format!("{recipient} may not open it any more"))
+            Action::Remove { repository, recipient, json } => {
+                let mut repository = repository.open()?;
+                repository.remove_recipient(&recipient, &holder()?).map_err(failed)?;
+                print_changed(&repository, &recipient, "may not open it any more", json)
             }
         }
+    }
+}
+
+fn print_public(file: &Path, key: &Identity, json: bool) -> Result<(), Failure> {
+    let recipient = key.recipient().to_string();
+    match json {
+        true => terminal::print_json(&json!({ "file": file, "recipient": recipient })),
+        false => terminal::print(&recipient),
+    }
+}
+
+fn recipients(repository: &Repository) -> Vec<String> {
+    repository.marker().keys.iter().map(|key| key.recipient.clone()).collect()
+}
+
+fn print_changed(
+    repository: &Repository,
+    recipient: &Recipient,
+    what: &str,
+    json: bool,
+) -> Result<(), Failure> {
+    match json {
+        true => terminal::print_json(
+            &json!({ "recipient": recipient.to_string(), "recipients": recipients(repository) }),
+        ),
+        false => terminal::print(&format!("{recipient} {what}")),
     }
 }

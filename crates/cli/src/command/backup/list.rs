@@ -3,7 +3,7 @@
 use clap::Args;
 use lunway_backup::Moment;
 use lunway_block::size::HumanSize;
-use lunway_repository::{Located, Repository};
+use lunway_repository::{Located, Repository, Series};
 use serde_json::{Value, json};
 
 use super::store::{Listed, Listing, chain_listing, series_listing};
@@ -25,12 +25,13 @@ pub(super) struct List {
     json: bool,
 }
 
-/// Show the state of a destination: its newest point, space, verification, damage
+/// Show the state of a destination, or of all series of a repository: newest point, space, verification, damage
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway backup status /mnt/share/server1
-  lunway backup status /mnt/share/server1 --json")]
+  lunway backup status /mnt/share/server1 --json
+  lunway backup status /mnt/share/repo")]
 pub(super) struct Status {
     #[command(flatten)]
     destination: Destination,
@@ -40,26 +41,26 @@ pub(super) struct Status {
 }
 
 pub(super) fn time(point: &Listed) -> String {
-    point.time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string())
+    point.facts.time.map_or_else(|| "-".to_owned(), |time| Moment(time).to_string())
 }
 
 pub(super) fn point_json(point: &Listed) -> Value {
     json!({
-        "point": point.point.to_string(),
-        "generation": point.generation,
-        "time": point.time,
-        "kind": point.kind.name(),
-        "why": point.why,
-        "parent": point.parent.map(|parent| parent.to_string()),
-        "source": point.source,
-        "level": point.level,
-        "epoch": point.epoch,
-        "virtual_bytes": point.virtual_bytes,
-        "changed_bytes": point.changed_bytes,
-        "read_bytes": point.read_bytes,
-        "sent_bytes": point.sent_bytes,
-        "stored_bytes": point.stored_bytes,
-        "skipped_bytes": point.skipped_bytes,
+        "point": point.facts.point.to_string(),
+        "generation": point.facts.generation,
+        "time": point.facts.time,
+        "kind": point.facts.kind.name(),
+        "why": point.facts.why,
+        "parent": point.facts.parent.map(|parent| parent.to_string()),
+        "source": point.facts.source,
+        "level": point.facts.level,
+        "epoch": point.facts.epoch,
+        "virtual_bytes": point.facts.virtual_bytes,
+        "changed_bytes": point.facts.changed_bytes,
+        "read_bytes": point.facts.read_bytes,
+        "sent_bytes": point.facts.sent_bytes,
+        "stored_bytes": point.facts.stored_bytes,
+        "skipped_bytes": point.facts.skipped_bytes,
         "file": point.file,
         "state": point.state,
     })
@@ -80,6 +81,9 @@ impl Listing {
     fn warn(&self) {
         for (point, what) in &self.unreadable {
             eprintln!("{}", terminal::clean(&format!("point {point} cannot be read: {what}")));
+        }
+        for warning in &self.warnings {
+            eprintln!("{}", terminal::clean(warning));
         }
     }
 
@@ -106,11 +110,11 @@ impl List {
         let rows: Vec<_> = points
             .map(|point| {
                 [
-                    point.point.to_string(),
+                    point.facts.point.to_string(),
                     time(point),
-                    point.kind.name().to_owned(),
-                    HumanSize(point.virtual_bytes).to_string(),
-                    HumanSize(point.stored_bytes).to_string(),
+                    point.facts.kind.name().to_owned(),
+                    HumanSize(point.facts.virtual_bytes).to_string(),
+                    HumanSize(point.facts.stored_bytes).to_string(),
                     point.state.to_owned(),
                 ]
             })
@@ -163,17 +167,77 @@ impl List {
 }
 
 impl Status {
+    /// All series of a repository.
+    fn of_repository(&self, repository: &Repository) -> Result<(), Failure> {
+        let names = repository.places().series().map_err(Failure::failed)?;
+        let mut series = Vec::new();
+        for name in names {
+            let one = Series::of(repository.clone(), &name, false).map_err(failed)?;
+            // A series whose first run is under way has no points yet.
+            if !one.points().map_err(failed)?.is_empty() {
+                let listing = series_listing(&one)?;
+                listing.warn();
+                series.push((name, listing));
+            }
+        }
+        let sum = |of: fn(&Listing) -> u64| series.iter().map(|(_, listing)| of(listing)).sum::<u64>();
+        let points = sum(|listing| listing.points.len() as u64);
+        let stored = sum(|listing| listing.sum(|point| point.facts.stored_bytes));
+        let damage = sum(|listing| listing.damage as u64);
+        if self.json {
+            let one = |(name, listing): &(String, Listing)| {
+                json!({
+                    "series": name,
+                    "points": listing.points.len(),
+                    "newest": listing.points.last().map(point_json),
+                    "newest_verified": listing.verified().map(|point| point.facts.point.to_string()),
+                    "stored_bytes": listing.sum(|point| point.facts.stored_bytes),
+                    "damage": listing.damage,
+                    "warnings": listing.warnings,
+                })
+            };
+            return terminal::print_json(&json!({
+                "folder": repository.show(),
+                "repository": repository.marker().repository,
+                "encrypted": repository.marker().encrypted,
+                "points": points,
+                "stored_bytes": stored,
+                "damage": damage,
+                "series": series.iter().map(one).collect::<Vec<_>>(),
+            }));
+        }
+        let row = |(name, listing): &(String, Listing)| {
+            let newest = listing.points.last();
+            [
+                terminal::clean(name),
+                listing.points.len().to_string(),
+                newest.map_or_else(|| "-".to_owned(), time),
+                HumanSize(listing.sum(|point| point.facts.stored_bytes)).to_string(),
+                listing.verified().map_or_else(|| "none".to_owned(), time),
+                if listing.damage == 0 { "none known".to_owned() } else { listing.damage.to_string() },
+            ]
+        };
+        let rows: Vec<_> = series.iter().map(row).collect();
+        let headings = ["SERIES", "POINTS", "NEWEST", "STORED", "VERIFIED", "DAMAGE"];
+        let table = terminal::table(headings, &rows, "no series yet");
+        let readers = if repository.marker().encrypted { "encrypted" } else { "not encrypted" };
+        terminal::print(&format!("{table}\n{points} points, {} stored, {readers}", HumanSize(stored)))
+    }
+
     pub(super) fn run(self) -> Result<(), Failure> {
+        if let Located::Repository(path) = self.destination.located()? {
+            return self.of_repository(&self.destination.repository(&path)?);
+        }
         let listing = Listing::of(&self.destination)?;
-        let stored = listing.sum(|point| point.stored_bytes);
+        let stored = listing.sum(|point| point.facts.stored_bytes);
         let (newest, verified) = (listing.points.last(), listing.verified());
         if self.json {
             return terminal::print_json(&json!({
                 "folder": listing.folder,
-                "source": newest.map(|newest| newest.source.clone()),
+                "source": newest.map(|newest| newest.facts.source.clone()),
                 "points": listing.points.len(),
                 "newest": newest.map(point_json),
-                "newest_verified": verified.map(|point| point.point.to_string()),
+                "newest_verified": verified.map(|point| point.facts.point.to_string()),
                 "chain_files": listing.chain_files,
                 "stored_bytes": stored,
                 "incomplete": listing.incomplete,
@@ -186,7 +250,7 @@ impl Status {
             return terminal::print(&format!("no point yet{left}"));
         };
         let rows = [
-            ("source", newest.source.clone()),
+            ("source", newest.facts.source.clone()),
             ("points", format!("{}, {} stored", listing.points.len(), HumanSize(stored))),
             (
                 "newest",
@@ -194,29 +258,31 @@ impl Status {
                     Some(links) => {
                         format!(
                             "{} of {}, {} of {links} files",
-                            newest.point,
+                            newest.facts.point,
                             time(newest),
-                            newest.kind.name()
+                            newest.facts.kind.name()
                         )
                     }
-                    None => format!("{} of {}, {}", newest.point, time(newest), newest.kind.name()),
+                    None => {
+                        format!("{} of {}, {}", newest.facts.point, time(newest), newest.facts.kind.name())
+                    }
                 },
             ),
             (
                 "its run",
                 format!(
                     "{} changed, {} read, {} sent",
-                    HumanSize(newest.changed_bytes),
-                    HumanSize(newest.read_bytes),
-                    HumanSize(newest.sent_bytes)
+                    HumanSize(newest.facts.changed_bytes),
+                    HumanSize(newest.facts.read_bytes),
+                    HumanSize(newest.facts.sent_bytes)
                 ),
             ),
-            ("why", terminal::clean(&newest.why)),
+            ("why", terminal::clean(&newest.facts.why)),
             (
                 "verified",
                 verified.map_or_else(
                     || "none: `lunway backup verify`".to_owned(),
-                    |point| format!("{} of {}", point.point, time(point)),
+                    |point| format!("{} of {}", point.facts.point, time(point)),
                 ),
             ),
             (

@@ -124,7 +124,7 @@ impl Destination {
 
     fn opened(&self, mode: u32) -> Result<Store, Failure> {
         if let Some(series) = self.series(true)? {
-            return Ok(Store::Series(series));
+            return Ok(Store::Series(Box::new(series)));
         }
         let opened = HostFolder::open(self.open()?.path()).context("opening the destination")?;
         Ok(Store::Chain(Arc::new(opened.with_mode(mode))))
@@ -146,7 +146,12 @@ fn points(folder: &HostFolder) -> Result<Catalogue, Failure> {
 }
 
 fn failed(error: BackupError) -> Failure {
-    Failure::failed(error)
+    match error {
+        BackupError::Locked(what) => {
+            Failure::failed(anyhow!("{what}, with --key-file FILE or the variable {KEY_FILE}"))
+        }
+        error => Failure::failed(error),
+    }
 }
 
 /// Random GUIDs, for as many files as are made. The kernel has given some before the first one is used.

@@ -1,12 +1,16 @@
 //! `lunway backup prune`.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Retention, Step, prune};
 use lunway_block::size::HumanSize;
-use lunway_repository::{PACK_TARGET, Series, given_up};
+use lunway_repository::{
+    Located, PACK_TARGET, Pruned, Repository, Series, Unwanted, given_up, remove_points,
+};
 use serde_json::{Value, json};
 
 use super::{Destination, failed, guids, holder, points};
@@ -20,14 +24,15 @@ const UNFINISHED: &str = "every point that was not removed is whole; the next pr
 /// Remove points that no retention rule keeps.
 ///
 /// Data that other points need is merged into those: a new file is written and verified before anything is removed. In
-/// a repository, data is removed that no point of any series needs.
+/// a repository, data is removed that no point of any series needs; REPO alone means all of its series.
 /// The newest point and the newest verified one are always kept; nothing is removed while damage is known. Periods
 /// are UTC, by the clock of the machine that made the points.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway backup prune /mnt/share/server1 --keep-last 7 --dry-run
-  lunway backup prune /mnt/share/server1 --keep-daily 14 --keep-monthly 12")]
+  lunway backup prune /mnt/share/server1 --keep-daily 14 --keep-monthly 12
+  lunway backup prune /mnt/share/repo/server1 --remove 3f2a")]
 pub(super) struct Prune {
     #[command(flatten)]
     destination: Destination,
@@ -53,6 +58,12 @@ pub(super) struct Prune {
     /// of them again
     #[arg(long, value_name = "N", default_value = "1")]
     merge_after: NonZeroUsize,
+    /// In a repository: remove this point, whatever else is kept: an id, latest, or a time; may be given several times
+    #[arg(long, value_name = "POINT")]
+    remove: Vec<String>,
+    /// In a repository: remove the series with all of its points
+    #[arg(long, conflicts_with = "remove")]
+    remove_series: bool,
     /// Remove points although known damage cannot be repaired
     #[arg(long)]
     despite_damage: bool,
@@ -80,11 +91,29 @@ impl Prune {
             despite_damage: self.despite_damage,
         };
         let Retention { last, hourly, daily, weekly, monthly, yearly, .. } = retention;
-        if last + hourly + daily + weekly + monthly + yearly == 0 {
-            return Err(Failure::Usage("say what to keep: --keep-last, --keep-daily …".into()));
+        let keeps = last + hourly + daily + weekly + monthly + yearly > 0;
+        let removes = self.remove_series || !self.remove.is_empty();
+        match (keeps, removes) {
+            (false, false) => {
+                return Err(Failure::Usage("say what to keep: --keep-last, --keep-daily …".into()));
+            }
+            (true, true) => {
+                let both = "--remove and --remove-series say what is removed, --keep-… what is kept: give one of them";
+                return Err(Failure::Usage(both.into()));
+            }
+            _ => {}
         }
-        if let Some(series) = self.destination.series(false)? {
-            return self.run_series(&series, &retention);
+        match self.destination.located()? {
+            Located::Elsewhere => {}
+            Located::Series { .. } => {
+                let series = self.destination.series(false)?;
+                return self.run_series(series.as_slice(), &retention, None);
+            }
+            Located::Repository(path) => return self.run_repository(&path, &retention),
+        }
+        if removes {
+            let no = "--remove and --remove-series are for a repository: in a folder of VHDX files, say what to keep";
+            return Err(Failure::Usage(no.into()));
         }
         let folder = self.destination.open()?;
         let catalogue = points(&folder)?;
@@ -114,57 +143,148 @@ impl Prune {
         self.print(&steps, left + gone(&steps).len())
     }
 
-    /// A series of a repository: points first, then the room that none of any series needs.
-    fn run_series(&self, series: &Series, retention: &Retention) -> Result<(), Failure> {
+    /// All series of a repository.
+    fn run_repository(&self, path: &Path, retention: &Retention) -> Result<(), Failure> {
+        if self.remove_series || !self.remove.is_empty() {
+            let no = "--remove and --remove-series are for one series: REPO/NAME";
+            return Err(Failure::Usage(no.into()));
+        }
+        let repository = self.destination.repository(path)?;
+        let names = repository.places().series().map_err(Failure::failed)?;
+        let series = names.iter().map(|name| Series::of(repository.clone(), name, false));
+        let series = series.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        self.run_series(&series, retention, Some(&repository))
+    }
+
+    /// The points of a series that are to be removed.
+    fn unwanted(&self, series: &Series, retention: &Retention) -> Result<Vec<PointId>, Failure> {
+        let points = series.points().map_err(failed)?;
+        if self.remove_series {
+            return Ok(points.points().iter().map(|point| point.point).collect());
+        }
+        if self.remove.is_empty() {
+            let notes = Notes::load(&*series.folder).map_err(failed)?;
+            return Ok(given_up(&points, &notes, retention));
+        }
+        let named = self.remove.iter().map(|text| points.find(text).map(|point| point.point));
+        let named = named.collect::<Result<BTreeSet<_>, _>>().map_err(failed)?;
+        Ok(named.into_iter().collect())
+    }
+
+    /// Series of a repository, all of them where that is given: points first, then the room that none needs.
+    fn run_series(
+        &self,
+        all: &[Series],
+        retention: &Retention,
+        whole: Option<&Repository>,
+    ) -> Result<(), Failure> {
         if retention.merge_after > 1 {
             let no = "--merge-after is for a folder of VHDX files: in a repository no point is merged into another";
             return Err(Failure::Usage(no.into()));
         }
-        let before = series.points().map_err(failed)?;
-        if self.dry_run {
-            let notes = Notes::load(&*series.folder).map_err(failed)?;
-            let gone = given_up(&before, &notes, retention);
-            let steps: Vec<Step> = gone.into_iter().map(Step::Remove).collect();
-            return self.print(&steps, before.points().len());
-        }
+        let Some(repository) = all.first().map(|series| &series.repository) else {
+            return terminal::print("no series yet");
+        };
         let cancel = interrupt::watch();
-        let shown = series.show();
-        interrupt::waits_for(move || shown.clone());
-        interrupt::leaves(UNFINISHED);
-        let lease = Lease::take_without_room(&*series.folder, holder()?, &|| cancel.is_cancelled());
-        let lease = lease.map_err(failed)?;
-        let bar = progress::bytes("rewriting", 1);
-        let pruned = lunway_repository::prune(
-            &series.repository,
-            &series.folder,
-            &lease,
-            retention,
-            &mut |done, total| {
+        let mut leases = Vec::new();
+        let mut busy = Vec::new();
+        if !self.dry_run {
+            let shown = whole.map_or_else(|| all[0].show(), Repository::show);
+            interrupt::waits_for(move || shown.clone());
+            interrupt::leaves(UNFINISHED);
+        }
+        for series in all {
+            if self.dry_run {
+                continue;
+            }
+            match Lease::take_without_room(&*series.folder, holder()?, &|| cancel.is_cancelled()) {
+                Err(BackupError::InUse { holder }) if whole.is_some() => {
+                    busy.push((series.name.clone(), holder));
+                }
+                lease => leases.push((series, lease.map_err(failed)?)),
+            }
+        }
+        let chosen: Vec<&Series> = match self.dry_run {
+            true => all.iter().collect(),
+            false => leases.iter().map(|(series, _)| *series).collect(),
+        };
+        let mut told = Vec::new();
+        for series in &chosen {
+            let gone = self.unwanted(series, retention)?;
+            let kept = series.points().map_err(failed)?.points().len() - gone.len();
+            told.push(Told { series: series.name.clone(), gone, kept });
+        }
+        let mut pruned = Pruned::default();
+        if !self.dry_run {
+            let unwanted: Vec<_> = leases
+                .iter()
+                .zip(&told)
+                .map(|((series, lease), told)| Unwanted { series, lease, points: told.gone.clone() })
+                .collect();
+            let bar = progress::bytes("rewriting", 1);
+            let done = remove_points(repository, &unwanted, retention.despite_damage, &mut |done, total| {
                 bar.set_length(total * PACK_TARGET as u64);
                 bar.set_position(done * PACK_TARGET as u64);
                 !cancel.is_cancelled()
-            },
-        );
-        bar.finish_and_clear();
-        let pruned = pruned.map_err(|error| match error {
-            BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
-            error => failed(error),
-        })?;
-        let kept = before.points().len() - pruned.removed.len();
+            });
+            bar.finish_and_clear();
+            pruned = done.map_err(|error| match error {
+                BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
+                error => failed(error),
+            })?;
+        }
+        drop(leases);
+        if self.remove_series && !self.dry_run {
+            all[0].clone().end().map_err(failed)?;
+        }
+        self.print_series(&told, &pruned, &busy, whole.is_some())
+    }
+
+    fn print_series(
+        &self,
+        told: &[Told],
+        pruned: &Pruned,
+        busy: &[(String, String)],
+        is_whole: bool,
+    ) -> Result<(), Failure> {
+        let steps = |told: &Told| told.gone.iter().map(|point| Step::Remove(*point)).collect::<Vec<_>>();
         if self.json {
-            return terminal::print_json(&json!({
-                "dry_run": false,
-                "kept": kept,
-                "steps": pruned.removed.iter().map(|point| step_json(&Step::Remove(*point))).collect::<Vec<_>>(),
+            let series = |told: &Told| {
+                let steps: Vec<Value> = steps(told).iter().map(step_json).collect();
+                json!({ "series": told.series, "kept": told.kept, "steps": steps })
+            };
+            let mut document = json!({
+                "dry_run": self.dry_run,
                 "freed_bytes": pruned.freed_bytes,
                 "rewritten_bytes": pruned.rewritten_bytes,
                 "deferred": pruned.deferred,
-            }));
+            });
+            if is_whole {
+                document["series"] = told.iter().map(series).collect();
+                document["in_use"] = busy
+                    .iter()
+                    .map(|(series, holder)| json!({ "series": series, "holder": holder }))
+                    .collect();
+            } else if let Some(told) = told.first() {
+                document["kept"] = told.kept.into();
+                document["steps"] = steps(told).iter().map(step_json).collect();
+            }
+            return terminal::print_json(&document);
         }
-        let mut lines: Vec<String> =
-            pruned.removed.iter().map(|point| sentence(&Step::Remove(*point))).collect();
-        let count = terminal::counted(pruned.removed.len(), "point");
-        lines.push(format!("{count} removed, {kept} kept; {} freed", HumanSize(pruned.freed_bytes)));
+        let mut lines = Vec::new();
+        for told in told {
+            let of = if is_whole { format!("{}: ", terminal::clean(&told.series)) } else { String::new() };
+            lines.extend(steps(told).iter().map(|step| format!("{of}{}", sentence(step))));
+        }
+        for (series, holder) in busy {
+            lines.push(terminal::clean(&format!("{series}: left as it is, in use by {holder}")));
+        }
+        let gone = terminal::counted(told.iter().map(|told| told.gone.len()).sum(), "point");
+        let kept: usize = told.iter().map(|told| told.kept).sum();
+        lines.push(match self.dry_run {
+            true => format!("{gone} would be removed, {kept} kept"),
+            false => format!("{gone} removed, {kept} kept; {} freed", HumanSize(pruned.freed_bytes)),
+        });
         if let Some(holder) = &pruned.deferred {
             let holder = terminal::clean(holder);
             lines.push(format!("room is freed by the next prune: the repository is in use by {holder}"));
@@ -184,6 +304,13 @@ impl Prune {
         lines.push(format!("{} {verb}, {kept} kept", terminal::counted(gone.len(), "point")));
         terminal::print(&lines.join("\n"))
     }
+}
+
+/// What becomes of a series.
+struct Told {
+    series: String,
+    gone: Vec<PointId>,
+    kept: usize,
 }
 
 fn gone(steps: &[Step]) -> Vec<PointId> {

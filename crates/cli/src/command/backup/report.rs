@@ -66,14 +66,14 @@ impl Runs {
             .points()
             .map(|point| {
                 [
-                    point.point.to_string(),
+                    point.facts.point.to_string(),
                     time(point),
-                    point.kind.name().to_owned(),
-                    size(point.changed_bytes),
-                    size(point.read_bytes),
-                    size(point.sent_bytes),
-                    size(point.stored_bytes),
-                    terminal::clean(&point.why),
+                    point.facts.kind.name().to_owned(),
+                    size(point.facts.changed_bytes),
+                    size(point.facts.read_bytes),
+                    size(point.facts.sent_bytes),
+                    size(point.facts.stored_bytes),
+                    terminal::clean(&point.facts.why),
                 ]
             })
             .collect();
@@ -89,9 +89,9 @@ impl Runs {
         json!({
             "folder": self.0.folder,
             "points": self.points().map(point_json).collect::<Vec<_>>(),
-            "read_bytes": self.sum(|point| point.read_bytes),
-            "sent_bytes": self.sum(|point| point.sent_bytes),
-            "stored_bytes": self.sum(|point| point.stored_bytes),
+            "read_bytes": self.sum(|point| point.facts.read_bytes),
+            "sent_bytes": self.sum(|point| point.facts.sent_bytes),
+            "stored_bytes": self.sum(|point| point.facts.stored_bytes),
             "incomplete": self.0.incomplete,
             "damage": self.damage(),
         })
@@ -105,7 +105,7 @@ impl Runs {
                 VerdictTone::Bad,
             ),
             Some(point) => {
-                (format!("Point {} of {} is verified.", point.point, time(point)), VerdictTone::Good)
+                (format!("Point {} of {} is verified.", point.facts.point, time(point)), VerdictTone::Good)
             }
             None => ("No point is verified: `lunway backup verify`.".to_owned(), VerdictTone::Unknown),
         };
@@ -123,7 +123,7 @@ impl Runs {
     }
 
     fn document(&self) -> Document {
-        let source = self.0.points.last().map_or("no point yet", |newest| &newest.source);
+        let source = self.0.points.last().map_or("no point yet", |newest| &newest.facts.source);
         let mut document = Document::new("backup", "Backups", format!("{source} in {}", self.0.folder));
         document.verdicts = self.verdicts();
         document.warnings = self.warnings();
@@ -135,7 +135,7 @@ impl Runs {
     }
 
     fn tiles(&self) -> Vec<Tile> {
-        let fulls = self.points().filter(|point| point.kind == PointKind::Full).count();
+        let fulls = self.points().filter(|point| point.facts.kind == PointKind::Full).count();
         let count = self.points().count();
         let tile = |what: &str, value: String, of: String| Tile {
             what: what.to_owned(),
@@ -148,13 +148,18 @@ impl Runs {
             tile("Points", count.to_string(), format!("{fulls} of them full")),
             tile(
                 "Stored",
-                HumanSize(self.sum(|point| point.stored_bytes)).to_string(),
+                HumanSize(self.sum(|point| point.facts.stored_bytes)).to_string(),
                 "all points".to_owned(),
             ),
-            tile("Sent", HumanSize(self.sum(|point| point.sent_bytes)).to_string(), "all points".to_owned()),
+            tile(
+                "Sent",
+                HumanSize(self.sum(|point| point.facts.sent_bytes)).to_string(),
+                "all points".to_owned(),
+            ),
             tile(
                 "Newest point",
-                newest.map_or_else(|| "–".to_owned(), |newest| HumanSize(newest.sent_bytes).to_string()),
+                newest
+                    .map_or_else(|| "–".to_owned(), |newest| HumanSize(newest.facts.sent_bytes).to_string()),
                 newest.map_or_else(|| "no point yet".to_owned(), |newest| format!("sent, {}", time(newest))),
             ),
         ]
@@ -166,13 +171,13 @@ impl Runs {
         let newest = &all[all.len().saturating_sub(BARS_MAX)..];
         let mut section = Section::new("Newest runs");
         let figures: [(&str, Tone, Figure); 3] = [
-            ("Read", Tone::Read, |point| point.read_bytes),
-            ("Sent", Tone::Write, |point| point.sent_bytes),
-            ("Stored", Tone::Write, |point| point.stored_bytes),
+            ("Read", Tone::Read, |point| point.facts.read_bytes),
+            ("Sent", Tone::Write, |point| point.facts.sent_bytes),
+            ("Stored", Tone::Write, |point| point.facts.stored_bytes),
         ];
         for (title, tone, bytes) in figures {
             let bar = |point: &&Listed| Bar {
-                label: format!("{} {}", time(point), point.kind.name()),
+                label: format!("{} {}", time(point), point.facts.kind.name()),
                 value: bytes(point) as f64 / 1e6,
                 tone,
             };
@@ -215,18 +220,18 @@ impl Runs {
             };
             figures.rows.push(Row::new([
                 Cell::from(time(point)),
-                Cell::from(point.point.to_string()),
-                size(point.changed_bytes),
-                size(point.read_bytes),
-                size(point.sent_bytes),
-                size(point.stored_bytes),
-                size(point.skipped_bytes),
+                Cell::from(point.facts.point.to_string()),
+                size(point.facts.changed_bytes),
+                size(point.facts.read_bytes),
+                size(point.facts.sent_bytes),
+                size(point.facts.stored_bytes),
+                size(point.facts.skipped_bytes),
             ]));
             words.rows.push(Row::new([
                 Cell::from(time(point)),
-                Cell::from(point.kind.name()),
+                Cell::from(point.facts.kind.name()),
                 Cell::marked(point.state, Mark::Verdict(tone)),
-                Cell::from(point.why.clone()),
+                Cell::from(point.facts.why.clone()),
             ]));
         }
         let mut section = Section::new("All points");

@@ -276,16 +276,16 @@ impl Run {
         let Ended { made, seconds, held_ms } = ended;
         if self.json {
             return terminal::print_json(&json!({
-                "point": made.point.to_string(),
-                "kind": made.kind.name(),
-                "why": made.why,
-                "changed_bytes": made.changed_bytes,
-                "read_bytes": made.read_bytes,
-                "sent_bytes": made.sent_bytes,
-                "stored_bytes": made.stored_bytes,
-                "skipped_bytes": made.skipped_bytes,
-                "level": made.level,
-                "epoch": made.epoch,
+                "point": made.facts.point.to_string(),
+                "kind": made.facts.kind.name(),
+                "why": made.facts.why,
+                "changed_bytes": made.facts.changed_bytes,
+                "read_bytes": made.facts.read_bytes,
+                "sent_bytes": made.facts.sent_bytes,
+                "stored_bytes": made.facts.stored_bytes,
+                "skipped_bytes": made.facts.skipped_bytes,
+                "level": made.facts.level,
+                "epoch": made.facts.epoch,
                 "held_ms": held_ms,
                 "seconds": seconds,
                 "notes": made.notes,
@@ -296,13 +296,13 @@ impl Run {
         }
         terminal::print(&format!(
             "point {}: {} ({})\n  {} changed, {} read, {} sent, {} stored, {seconds:.1} s",
-            made.point,
-            made.kind.name(),
-            terminal::clean(&made.why),
-            HumanSize(made.changed_bytes),
-            HumanSize(made.read_bytes),
-            HumanSize(made.sent_bytes),
-            HumanSize(made.stored_bytes),
+            made.facts.point,
+            made.facts.kind.name(),
+            terminal::clean(&made.facts.why),
+            HumanSize(made.facts.changed_bytes),
+            HumanSize(made.facts.read_bytes),
+            HumanSize(made.facts.sent_bytes),
+            HumanSize(made.facts.stored_bytes),
         ))
     }
 }

@@ -164,13 +164,13 @@ pub(super) fn report(
 ) {
     let report = match result {
         Ok(Ended { made, seconds, .. }) => json!({ "destination": destination, "point": {
-            "point": made.point.to_string(),
-            "full": made.kind == PointKind::Full,
-            "why": made.why,
-            "changed_bytes": made.changed_bytes,
-            "read_bytes": made.read_bytes,
-            "sent_bytes": made.sent_bytes,
-            "stored_bytes": made.stored_bytes,
+            "point": made.facts.point.to_string(),
+            "full": made.facts.kind == PointKind::Full,
+            "why": made.facts.why,
+            "changed_bytes": made.facts.changed_bytes,
+            "read_bytes": made.facts.read_bytes,
+            "sent_bytes": made.facts.sent_bytes,
+            "stored_bytes": made.facts.stored_bytes,
             "seconds": seconds,
         } }),
         Err(failure) => json!({ "destination": destination, "error": failure.sentence() }),

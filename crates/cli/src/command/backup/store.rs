@@ -2,44 +2,31 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::anyhow;
 use lunway_backup::{
-    BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Level, Manifest, Notes, PointId, PointKind,
-    Progress, Request,
+    BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Manifest, Notes, PointFacts, PointId, Progress,
+    Request,
 };
 use lunway_repository::{Located, Repository, RepositoryPoint, Series, locate, open_repository};
 
 use super::{Destination, KEY_FILE, failed};
 use crate::failure::Failure;
+use crate::terminal;
 
 /// A destination, open.
 pub(super) enum Store {
     /// A folder of VHDX files.
     Chain(Arc<dyn Folder>),
     /// A series of a repository.
-    Series(Series),
+    Series(Box<Series>),
 }
 
 /// A point as people see it.
 pub(super) struct Listed {
-    pub(super) point: PointId,
-    pub(super) generation: u64,
-    pub(super) time: Option<u64>,
-    pub(super) kind: PointKind,
-    pub(super) why: String,
-    pub(super) parent: Option<PointId>,
-    pub(super) source: String,
-    pub(super) level: Level,
-    pub(super) epoch: Option<String>,
-    pub(super) virtual_bytes: u64,
-    pub(super) changed_bytes: u64,
-    pub(super) read_bytes: u64,
-    pub(super) sent_bytes: u64,
-    pub(super) stored_bytes: u64,
-    pub(super) skipped_bytes: u64,
+    pub(super) facts: PointFacts,
     /// The VHDX file of a point in a chain.
     pub(super) file: Option<String>,
     pub(super) state: &'static str,
@@ -51,6 +38,8 @@ pub(super) struct Listing {
     pub(super) folder: String,
     pub(super) points: Vec<Listed>,
     pub(super) unreadable: Vec<(PointId, String)>,
+    /// What is to be told of a series as a whole.
+    pub(super) warnings: Vec<String>,
     /// Incomplete points of a chain.
     pub(super) incomplete: usize,
     /// Files that the newest point of a chain consists of.
@@ -61,16 +50,7 @@ pub(super) struct Listing {
 
 /// What a run has made.
 pub(super) struct Made {
-    pub(super) point: PointId,
-    pub(super) kind: PointKind,
-    pub(super) why: String,
-    pub(super) changed_bytes: u64,
-    pub(super) read_bytes: u64,
-    pub(super) sent_bytes: u64,
-    pub(super) stored_bytes: u64,
-    pub(super) skipped_bytes: u64,
-    pub(super) level: Level,
-    pub(super) epoch: Option<String>,
+    pub(super) facts: PointFacts,
     pub(super) notes: Vec<String>,
 }
 
@@ -78,10 +58,6 @@ pub(super) struct Made {
 pub(super) struct Past {
     pub(super) point: PointId,
     pub(super) epoch: Option<String>,
-}
-
-fn kind_of(point: &RepositoryPoint) -> PointKind {
-    if point.base.is_none() { PointKind::Full } else { PointKind::Increment }
 }
 
 impl Store {
@@ -117,50 +93,23 @@ impl Store {
         request: Request<'_>,
         told: &mut dyn FnMut(Progress),
     ) -> Result<Made, BackupError> {
-        match self {
+        Ok(match self {
             Self::Chain(folder) => {
                 let outcome = lunway_backup::run(folder, lease, guids, request, told).await?;
-                let stored_bytes = outcome.stored_bytes();
-                let manifest = outcome.manifest;
-                Ok(Made {
-                    point: manifest.point,
-                    kind: manifest.kind,
-                    why: manifest.why,
-                    changed_bytes: manifest.changed_bytes,
-                    read_bytes: manifest.read_bytes,
-                    sent_bytes: manifest.sent_bytes,
-                    stored_bytes,
-                    skipped_bytes: manifest.skipped.iter().map(|skipped| skipped.bytes).sum(),
-                    level: manifest.level,
-                    epoch: manifest.epoch,
-                    notes: outcome.notes,
-                })
+                Made { facts: outcome.manifest.facts(), notes: outcome.notes }
             }
-            Self::Series(Series { repository, folder, .. }) => {
-                let outcome = lunway_repository::run(repository, folder, lease, guids, request, told).await?;
-                let point = outcome.point;
-                Ok(Made {
-                    point: point.point,
-                    kind: kind_of(&point),
-                    why: point.why,
-                    changed_bytes: point.changed_bytes,
-                    read_bytes: point.read_bytes,
-                    sent_bytes: point.sent_bytes,
-                    stored_bytes: point.stored_bytes,
-                    skipped_bytes: point.skipped.iter().map(|skipped| skipped.bytes).sum(),
-                    level: point.level,
-                    epoch: point.epoch,
-                    notes: outcome.notes,
-                })
+            Self::Series(series) => {
+                let outcome = lunway_repository::run(series, lease, guids, request, told).await?;
+                Made { facts: outcome.point.facts(), notes: outcome.notes }
             }
-        }
+        })
     }
 }
 
 /// The points of a series and the state of each.
 pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
     let points = series.points().map_err(failed)?;
-    if points.points().is_empty() && points.unreadable.is_empty() {
+    if points.is_empty() {
         return Err(Failure::failed(anyhow!("{} holds no points", series.show())));
     }
     let notes = Notes::load(&*series.folder).map_err(failed)?;
@@ -170,35 +119,26 @@ pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
         incomplete: 0,
         chain_files: None,
         damage: notes.damage.len() + points.unreadable.len(),
+        warnings: points.warnings(),
         unreadable: points.unreadable,
     })
 }
 
 fn listed(point: &RepositoryPoint, notes: &Notes) -> Listed {
-    let is_damaged = notes.damage.iter().any(|damage| damage.point() == point.point);
-    Listed {
-        point: point.point,
-        generation: point.generation,
-        time: point.time,
-        kind: kind_of(point),
-        why: point.why.clone(),
-        parent: point.base,
-        source: point.source.clone(),
-        level: point.level,
-        epoch: point.epoch.clone(),
-        virtual_bytes: point.virtual_bytes,
-        changed_bytes: point.changed_bytes,
-        read_bytes: point.read_bytes,
-        sent_bytes: point.sent_bytes,
-        stored_bytes: point.stored_bytes,
-        skipped_bytes: point.skipped.iter().map(|skipped| skipped.bytes).sum(),
-        file: None,
-        is_verified: notes.verified.contains(&point.point),
-        state: match (is_damaged, notes.verified.contains(&point.point)) {
+    Listed::new(point.facts(), notes, None, false)
+}
+
+impl Listed {
+    /// A point, with what the notes say of it; `is_incomplete`: a file of it is missing.
+    fn new(facts: PointFacts, notes: &Notes, file: Option<String>, is_incomplete: bool) -> Self {
+        let is_damaged = is_incomplete || notes.damage.iter().any(|damage| damage.point() == facts.point);
+        let is_verified = notes.verified.contains(&facts.point);
+        let state = match (is_damaged, is_verified) {
             (true, _) => "damaged",
             (false, true) => "verified",
             (false, false) => "sealed",
-        },
+        };
+        Self { facts, file, state, is_verified }
     }
 }
 
@@ -217,6 +157,7 @@ pub(super) fn chain_listing(folder: &HostFolder) -> Result<Listing, Failure> {
         folder: folder.show(""),
         points: points.map(|manifest| of_chain(manifest, &notes, &names)).collect(),
         unreadable: catalogue.unreadable().to_vec(),
+        warnings: Vec::new(),
         incomplete: catalogue.incomplete(),
         chain_files: Some(chain.map_or(0, |chain| chain.len())),
         damage: notes.damage.len() + catalogue.unreadable().len(),
@@ -227,32 +168,7 @@ pub(super) fn chain_listing(folder: &HostFolder) -> Result<Listing, Failure> {
 fn of_chain(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Listed {
     let lacks = |name: &String| !names.contains(name);
     let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);
-    Listed {
-        point: manifest.point,
-        generation: manifest.generation,
-        time: manifest.time,
-        kind: manifest.kind,
-        why: manifest.why.clone(),
-        parent: manifest.parent,
-        source: manifest.source.clone(),
-        level: manifest.level,
-        epoch: manifest.epoch.clone(),
-        virtual_bytes: manifest.virtual_bytes,
-        changed_bytes: manifest.changed_bytes,
-        read_bytes: manifest.read_bytes,
-        sent_bytes: manifest.sent_bytes,
-        stored_bytes: manifest.file_bytes + manifest.leaves_bytes,
-        skipped_bytes: manifest.skipped.iter().map(|skipped| skipped.bytes).sum(),
-        file: Some(manifest.disk_name()),
-        is_verified: notes.verified.contains(&manifest.point),
-        state: if is_incomplete || notes.damage.iter().any(|damage| damage.point() == manifest.point) {
-            "damaged"
-        } else if notes.verified.contains(&manifest.point) {
-            "verified"
-        } else {
-            "sealed"
-        },
-    }
+    Listed::new(manifest.facts(), notes, Some(manifest.disk_name()), is_incomplete)
 }
 
 impl Destination {
@@ -263,7 +179,11 @@ impl Destination {
 
     /// Opens the repository at a path with the user's key.
     pub(super) fn repository(&self, path: &Path) -> Result<Repository, Failure> {
-        open_repository(path, self.key_file.as_deref()).map_err(failed)
+        let repository = open_repository(path, self.key_file.as_deref()).map_err(failed)?;
+        for warning in repository.warnings() {
+            eprintln!("lunway: {}", terminal::clean(warning));
+        }
+        Ok(repository)
     }
 
     /// The series that it means; `None`: it is a chain. One that is not there is made if `is_begun`.
@@ -275,7 +195,7 @@ impl Destination {
             ))),
             Located::Elsewhere => Ok(None),
             Located::Series { repository, name } => {
-                Series::open(&repository, &name, self.key_file.as_deref(), is_begun).map(Some).map_err(failed)
+                Series::of(self.repository(&repository)?, &name, is_begun).map(Some).map_err(failed)
             }
             Located::Repository(path) => {
                 let path = path.display();
@@ -286,6 +206,7 @@ impl Destination {
 
     /// Returns `true` if the key file stands on the command line. The environment may name one for all commands.
     fn key_file_is_given(&self) -> bool {
-        self.key_file.is_some() && env::var_os(KEY_FILE).is_none()
+        let by_environment = env::var_os(KEY_FILE).map(PathBuf::from);
+        self.key_file.is_some() && self.key_file != by_environment
     }
 }

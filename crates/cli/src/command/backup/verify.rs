@@ -132,7 +132,7 @@ impl Verify {
         let repository = self.destination.repository(path)?;
         let mut series = repository.all_points().map_err(failed)?;
         series.retain(|(series, _)| name.is_none_or(|name| name == series));
-        if series.iter().all(|(_, points)| points.points().is_empty() && points.unreadable.is_empty()) {
+        if series.iter().all(|(_, points)| points.is_empty()) {
             return Err(Failure::failed(anyhow!("{} holds no points", self.destination.folder.display())));
         }
         let point = match (&self.point, &series[..]) {
@@ -191,8 +191,9 @@ impl Verify {
         let mut lines = Vec::new();
         for finding in &report.findings {
             let concerned: Vec<_> = finding.concerned.iter().map(ToString::to_string).collect();
+            let shown_by = if concerned.is_empty() { "" } else { "\n  shown by " };
             lines.push(
-                terminal::clean(&format!("{}\n  shown by {}", finding.what, concerned.join(", ")))
+                terminal::clean(&format!("{}{shown_by}{}", finding.what, concerned.join(", ")))
                     .replace('\u{FFFD}', "\n"),
             );
         }

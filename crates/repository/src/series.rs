@@ -1,0 +1,80 @@
+//! A series of a repository: the points of one disk.
+
+use std::io;
+use std::sync::Arc;
+
+use lunway_backup::{BackupError, Folder, Result};
+
+use crate::point::Points;
+use crate::repository::Repository;
+
+/// Files of a series that are of no use without points.
+const LEFT: [&str; 3] = ["head.json", "checks.json", "epochs.json"];
+
+/// A series of a repository, open.
+#[derive(Clone)]
+pub struct Series {
+    /// The repository.
+    pub repository: Repository,
+    /// Its name.
+    pub name: String,
+    /// The folder of its points: leases, notes and epochs are there.
+    pub folder: Arc<dyn Folder>,
+}
+
+impl Series {
+    /// Opens a series; `is_begun`: one that is not there is made.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not there, or its folder cannot be opened.
+    pub fn of(repository: Repository, name: &str, is_begun: bool) -> Result<Self> {
+        let places = repository.places();
+        let folder = if is_begun { places.begin_series(name) } else { places.of_series(name) };
+        let folder = folder.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let there = places.series().unwrap_or_default();
+                let there = if there.is_empty() {
+                    "none yet".to_owned()
+                } else {
+                    format!("only {}", there.join(", "))
+                };
+                let shown = repository.show();
+                BackupError::Refused(format!("the repository {shown} has no series {name}, {there}"))
+            }
+            _ => BackupError::folder("opening", &repository.folder.show(name))(error),
+        })?;
+        Ok(Self { name: name.to_owned(), folder, repository })
+    }
+
+    /// Its points.
+    ///
+    /// # Errors
+    ///
+    /// Where its folder cannot be read.
+    pub fn points(&self) -> Result<Points> {
+        self.repository.points(&self.name, &*self.folder)
+    }
+
+    /// Removes what is left of a series that has no points any more, and its folder. Its lease was given back.
+    ///
+    /// # Errors
+    ///
+    /// Where a point is there, or what the folder says.
+    pub fn end(self) -> Result<()> {
+        if !self.points()?.is_empty() {
+            return Err(BackupError::Refused(format!("{} has points: the series stays", self.show())));
+        }
+        for name in LEFT {
+            self.folder.remove(name).map_err(BackupError::folder("removing", &self.folder.show(name)))?;
+        }
+        let ended = self.repository.places().end_series(&self.name);
+        ended.map_err(BackupError::folder("removing", &self.show()))?;
+        self.repository.remember_generation(&self.name, 0)
+    }
+
+    /// Display name.
+    pub fn show(&self) -> String {
+        self.folder.show("")
+    }
+}

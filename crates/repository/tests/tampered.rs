@@ -1,0 +1,245 @@
+//! What somebody without the key puts in the place of a marker, of a series or of its newest points is noticed.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kit;
+
+use kit::support::{How, holder};
+use kit::{
+    CrashingPlaces, MIB, Model, Source, back_up, back_up_as, check, compare, crashing, identity,
+    new_directory, pruned, sound, verified,
+};
+use lunway_backup::{BackupError, seal, unseal};
+use lunway_crash::Directory;
+use lunway_repository::{Identity, Kept, Pins, Repository, RepositoryPoint};
+use serde_json::Value;
+
+const MARKERS: [&str; 2] = ["repository.json", "repository.copy.json"];
+
+fn replace(directory: &Directory, name: &str, bytes: &[u8]) {
+    directory.remove(name);
+    directory.create(name).unwrap().write(0, bytes).unwrap();
+}
+
+/// Changes a sealed document, as somebody without the key can.
+fn edit(directory: &Directory, name: &str, change: impl FnOnce(&mut Value)) {
+    let mut document: Value = unseal(&directory.bytes(name).unwrap()).unwrap();
+    change(&mut document);
+    replace(directory, name, &seal(&document));
+}
+
+fn opened(directory: &Directory, kept: Kept, identities: &[Identity]) -> Result<Repository, BackupError> {
+    Repository::open(std::sync::Arc::new(CrashingPlaces(directory.clone())), kept, identities)
+}
+
+fn source(number: u8) -> Source {
+    let mut source = Source::new(2 * MIB + 512);
+    source.write(u64::from(number) * 65536, &[number; 5120]);
+    source
+}
+
+#[test]
+fn a_marker_that_was_changed_without_the_key_is_not_used_and_its_copy_is() {
+    let made = new_directory(true);
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change); 3] = [
+        ("a recipient", |marker| marker["keys"].as_array_mut().unwrap().push(marker_key())),
+        ("another id", |marker| marker["repository"] = "00000000000000aa".into()),
+        ("another tag", |marker| marker["authenticated"] = "0".repeat(64).into()),
+    ];
+    for (what, change) in changes {
+        let directory = made.at_rest();
+        edit(&directory, MARKERS[0], change);
+        let repository = opened(&directory, Kept::default(), &identity(true)).unwrap();
+        assert_eq!(repository.marker().keys.len(), 1, "{what}");
+        let outcome = compare(&repository, "one", &mut source(1), 1);
+        assert!(outcome.notes.iter().any(|note| note.contains("was written again")), "{what}: {outcome:?}");
+        assert_eq!(directory.bytes(MARKERS[0]), directory.bytes(MARKERS[1]), "{what}");
+        edit(&directory, MARKERS[0], change);
+        edit(&directory, MARKERS[1], change);
+        let said = opened(&directory, Kept::default(), &identity(true)).map(drop).unwrap_err().to_string();
+        assert!(said.contains("does not have the repository's key"), "{what}: {said}");
+    }
+}
+
+fn marker_key() -> Value {
+    serde_json::json!({
+        "recipient": Identity::generate().unwrap().recipient().to_string(),
+        "ephemeral": "11".repeat(32),
+        "wrapped": "22".repeat(48),
+    })
+}
+
+#[test]
+fn a_marker_of_before_there_were_tags_is_read_and_gets_one_with_the_next_change() {
+    let directory = new_directory(true);
+    for name in MARKERS {
+        edit(&directory, name, |marker| drop(marker.as_object_mut().unwrap().remove("authenticated")));
+    }
+    let mut repository = opened(&directory, Kept::default(), &identity(true)).unwrap();
+    compare(&repository, "one", &mut source(1), 1);
+    repository.add_recipient(&Identity::generate().unwrap().recipient(), &holder(2)).unwrap();
+    let marker: Value = unseal(&directory.bytes(MARKERS[0]).unwrap()).unwrap();
+    assert_eq!(marker["authenticated"].as_str().unwrap().len(), 64);
+    sound(&crashing(&directory), "afterwards");
+}
+
+#[test]
+fn another_repository_in_the_place_of_one_that_was_seen_is_refused() {
+    let state = tempfile::tempdir().unwrap();
+    let kept = || Kept { cache: None, pins: Some(Pins::within(state.path(), "the share")) };
+    let directory = new_directory(true);
+    opened(&directory, kept(), &identity(true)).unwrap();
+    // Made for the same public key, which the marker names, by somebody else; and one in the clear.
+    for (other, expected) in
+        [(new_directory(true), "is another repository"), (new_directory(false), "is not encrypted")]
+    {
+        let planted = directory.at_rest();
+        for name in MARKERS {
+            replace(&planted, name, &other.bytes(name).unwrap());
+        }
+        let said = opened(&planted, kept(), &identity(true)).map(drop).unwrap_err().to_string();
+        assert!(said.contains(expected) && said.contains(state.path().to_str().unwrap()), "{said}");
+        // Where one of the two is left, that one counts.
+        replace(&planted, MARKERS[1], &directory.bytes(MARKERS[1]).unwrap());
+        let repository = opened(&planted, kept(), &identity(true)).unwrap();
+        compare(&repository, "one", &mut source(1), 1);
+        assert_eq!(planted.bytes(MARKERS[0]), directory.bytes(MARKERS[0]));
+    }
+}
+
+fn renamed(directory: &Directory, from: &str, to: &str) {
+    for name in directory.names() {
+        if let Some(rest) = name.strip_prefix(&format!("{from}~")) {
+            directory.rename(&name, &format!("{to}~{rest}")).unwrap();
+        }
+    }
+}
+
+/// Three points of one series and two of another.
+fn made(is_encrypted: bool) -> (Directory, Model) {
+    let directory = new_directory(is_encrypted);
+    let mut model = Model::new();
+    for number in 1..6u8 {
+        let series = if number < 4 { "one" } else { "two" };
+        let mut source = source(number);
+        let point = compare(&crashing(&directory), series, &mut source, number.into()).point.point;
+        model.insert(point, source.model);
+    }
+    (directory.at_rest(), model)
+}
+
+#[test]
+fn folders_of_series_that_were_exchanged_are_refused_until_they_are_back_and_nothing_is_removed() {
+    for is_encrypted in [false, true] {
+        let (directory, model) = made(is_encrypted);
+        renamed(&directory, "one", "three");
+        renamed(&directory, "two", "one");
+        renamed(&directory, "three", "two");
+        let repository = crashing(&directory);
+        for (name, points) in repository.all_points().unwrap() {
+            let said = points.find("latest").map(drop).unwrap_err().to_string();
+            assert!(said.contains(&format!("of the series {name} holds")), "{said}");
+            assert_eq!(points.warnings().len(), 1, "{name}");
+        }
+        let report = verified(&repository);
+        assert_eq!(report.findings.len(), 2, "{report:?}");
+        let refused = |result: Result<(), BackupError>| {
+            let said = result.unwrap_err().to_string();
+            assert!(said.contains("holds points of the series two"), "{said}");
+        };
+        let changed = source(7).unknown();
+        refused(back_up(&repository, "one", &source(7), How::new(changed, 7)).map(drop));
+        refused(pruned(&repository, "one", 1, 8).map(drop));
+        renamed(&directory, "one", "three");
+        renamed(&directory, "two", "one");
+        renamed(&directory, "three", "two");
+        assert_eq!(check(&crashing(&directory), &model, "back").len(), model.len());
+        sound(&crashing(&directory), "back");
+    }
+}
+
+#[test]
+fn a_series_that_was_renamed_on_purpose_goes_on_when_its_run_says_so() {
+    let (directory, mut model) = made(true);
+    renamed(&directory, "one", "new");
+    let mut source = source(9);
+    let changed = source.unknown();
+    let outcome = back_up_as(&crashing(&directory), "new", &source, How::new(changed, 9), true).unwrap();
+    model.insert(outcome.point.point, source.model.clone());
+    assert_eq!(check(&crashing(&directory), &model, "renamed").len(), model.len());
+    let repository = crashing(&directory);
+    let all = repository.all_points().unwrap();
+    assert!(all.iter().all(|(_, points)| points.warnings().is_empty() && points.find("latest").is_ok()));
+    sound(&repository, "renamed");
+    pruned(&repository, "new", 1, 10).unwrap();
+    // And not back.
+    renamed(&directory, "new", "one");
+    assert!(crashing(&directory).all_points().unwrap()[0].1.find("latest").is_err());
+}
+
+#[test]
+fn newest_points_that_are_gone_without_a_prune_are_told_once() {
+    for is_encrypted in [false, true] {
+        let (made, _) = made(is_encrypted);
+        let points = crashing(&made).all_points().unwrap();
+        let stems: Vec<String> = points[0].1.points().iter().map(RepositoryPoint::stem).collect();
+        for gone in [1, 2] {
+            let directory = made.at_rest();
+            for stem in &stems[3 - gone..] {
+                directory.remove(&format!("one~{stem}.json"));
+                directory.remove(&format!("one~{stem}.copy.json"));
+            }
+            let report = verified(&crashing(&directory));
+            let found: Vec<_> =
+                report.findings.iter().filter(|found| found.what.contains("is gone")).collect();
+            assert!(found.len() == 1 && found[0].what.contains("no prune"), "{report:?}");
+            let outcome = compare(&crashing(&directory), "one", &mut source(7), 60);
+            assert!(outcome.notes.iter().any(|note| note.contains("is gone")), "{:?}", outcome.notes);
+            assert_eq!(outcome.point.generation, 4, "no number is used twice");
+            sound(&crashing(&directory), "told");
+            let outcome = compare(&crashing(&directory), "one", &mut source(8), 61);
+            assert!(outcome.notes.is_empty(), "{:?}", outcome.notes);
+        }
+        // With its head as well, or with one that was made without the key.
+        let directory = made.at_rest();
+        directory.remove("one~head.json");
+        assert!(verified(&crashing(&directory)).remarks[0].contains("head.json"));
+        let outcome = compare(&crashing(&directory), "one", &mut source(7), 60);
+        assert!(outcome.notes.iter().any(|note| note.contains("head.json")), "{:?}", outcome.notes);
+        sound(&crashing(&directory), "told");
+        if is_encrypted {
+            edit(&directory, "one~head.json", |head| head["generation"] = 1.into());
+            assert!(verified(&crashing(&directory)).remarks[0].contains("not written with the key"));
+        }
+    }
+}
+
+#[test]
+fn a_prune_removes_points_and_nothing_is_missed_also_where_a_run_was_cut_off_from_its_head() {
+    let (directory, _) = made(false);
+    let old_head = directory.bytes("one~head.json").unwrap();
+    for number in 10..12 {
+        compare(&crashing(&directory), "one", &mut source(number), number.into());
+    }
+    replace(&directory, "one~head.json", &old_head);
+    sound(&crashing(&directory), "behind");
+    pruned(&crashing(&directory), "one", 1, 70).unwrap();
+    sound(&crashing(&directory), "pruned");
+}
+
+#[test]
+fn an_older_state_of_a_series_is_told_to_who_has_seen_a_newer_one() {
+    let state = tempfile::tempdir().unwrap();
+    let kept = || Kept { cache: None, pins: Some(Pins::within(state.path(), "the share")) };
+    let directory = new_directory(true);
+    let repository = |directory: &Directory| opened(directory, kept(), &identity(true)).unwrap();
+    compare(&repository(&directory), "one", &mut source(1), 1);
+    let older = directory.at_rest();
+    compare(&repository(&directory), "one", &mut source(2), 2);
+    let report = verified(&repository(&older));
+    assert!(report.findings[0].what.contains("older state"), "{report:?}");
+    let outcome = compare(&repository(&older), "one", &mut source(3), 3);
+    assert!(outcome.notes.iter().any(|note| note.contains("older state")), "{:?}", outcome.notes);
+    assert!(compare(&repository(&older), "one", &mut source(4), 4).notes.is_empty());
+}
