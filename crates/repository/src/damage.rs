@@ -72,8 +72,13 @@ impl KnownDamage {
         Ok(known)
     }
 
-    /// Writes it, durably.
+    /// Writes it, durably; where nothing is damaged there is no list.
     pub(crate) fn store(&self, folder: &dyn Folder) -> Result<()> {
+        if self.is_empty() {
+            let removing = || BackupError::folder("removing", &folder.show(DAMAGE));
+            folder.remove(DAMAGE).map_err(removing())?;
+            return folder.sync().map_err(removing());
+        }
         let sorted =
             |numbers: &HashSet<u64>| numbers.iter().copied().collect::<std::collections::BTreeSet<u64>>();
         let name = |number: u64| format!("{number:016x}");

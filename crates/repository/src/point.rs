@@ -414,3 +414,48 @@ fn read_manifest(
         Err(error) => Ok(Some(Err(error.to_string()))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::MasterKey;
+
+    /// As a version made it that knew neither series nor the points before them.
+    const OLDER: &str = r#"{
+  "format": 1,
+  "point": "0000000000000007",
+  "generation": 3,
+  "base": null,
+  "why": "it is the first",
+  "source": "disk.img",
+  "source_id": null,
+  "epoch": null,
+  "level": "crash",
+  "time": 5,
+  "virtual_bytes": 1048576,
+  "sector_bytes": 512,
+  "root": "1111111111111111111111111111111111111111111111111111111111111111",
+  "skipped": [],
+  "left_out": false,
+  "changed_bytes": 1,
+  "read_bytes": 2,
+  "sent_bytes": 3,
+  "stored_bytes": 4,
+  "authenticated": ""
+}"#;
+
+    #[test]
+    fn a_manifest_of_before_series_were_named_is_authentic_and_one_with_a_series_added_is_not() {
+        let codec = Codec::encrypted(&MasterKey::new([3; 32]));
+        let sealed = |text: &str| {
+            let body = format!("\"manifest\":{text}}}\n");
+            format!("{{\"blake3\":\"{}\",\n{body}", blake3::hash(body.as_bytes()).to_hex()).into_bytes()
+        };
+        let tag = codec.authenticate(Document::Point, &sealed(OLDER)).unwrap();
+        let older = OLDER.replace("\"authenticated\": \"\"", &format!("\"authenticated\": \"{tag}\""));
+        let point = RepositoryPoint::parse("m", &sealed(&older), &codec).unwrap();
+        assert_eq!((point.series.as_ref(), point.before), (None, None));
+        let named = older.replace("\"left_out\"", "\"series\": \"other\",\n  \"left_out\"");
+        assert!(RepositoryPoint::parse("m", &sealed(&named), &codec).is_err());
+    }
+}

@@ -323,17 +323,24 @@ impl Sweep<'_> {
             uses.iter().filter(|(_, of)| of.needed == 0).map(|(pack, _)| *pack).collect();
         dead.sort_unstable();
         let (mut done, mut count) = (0, dead.len());
+        let mut spare = self.spare_segments(&marked.reader.index)?;
         while done < dead.len() {
             count = count.min(dead.len() - done);
             // All of them are named by the index until it is written again.
-            match self.list(&marked.reader.index, &dead[..done + count]) {
+            let listed = self.list(&marked.reader.index, &dead[..done + count]).and_then(|()| self.alone());
+            let alone = match listed {
                 Err(BackupError::Full { .. }) if count > 1 => {
                     count /= 2;
                     continue;
                 }
-                listed => listed?,
-            }
-            let alone = self.alone()?;
+                Err(BackupError::Full { name }) => {
+                    let segment = spare.pop().ok_or(BackupError::Full { name })?;
+                    let name = segment_name(segment);
+                    folder.remove(&name).map_err(BackupError::folder("removing", &folder.show(&name)))?;
+                    continue;
+                }
+                alone => alone?,
+            };
             if self.point_ids()? != marked.points {
                 return Ok(());
             }
@@ -344,6 +351,17 @@ impl Sweep<'_> {
             done += count;
         }
         Ok(())
+    }
+
+    /// Segments that may be removed for the room of a list, the smallest one last: packs say the same, unless one of
+    /// them is damaged, and at the end of the prune one segment is written in the place of all.
+    fn spare_segments(&self, index: &Index) -> Result<Vec<u64>> {
+        if !KnownDamage::load(&*self.repository.folder)?.is_empty() || !index.unreadable.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut stored: Vec<_> = index.stored().iter().copied().zip(index.segments()).collect();
+        stored.sort_unstable_by_key(|(_, segment)| std::cmp::Reverse(segment.count()));
+        Ok(stored.into_iter().map(|(number, _)| number).collect())
     }
 
     fn remove_pack(

@@ -188,6 +188,22 @@ fn a_folder_without_any_room_is_pruned_and_a_cut_at_any_step_loses_nothing() {
 }
 
 #[test]
+fn where_what_is_removed_makes_no_room_for_a_list_a_part_of_the_index_does() {
+    let (directory, model) = nearly_dead();
+    let before = used(&directory);
+    // What the manifests free that are removed, four pages, is taken already.
+    directory.create("of-others").unwrap().write(0, &[1; 4096]).unwrap();
+    let repository = crashing(&directory);
+    directory.set_space(Some(before - 3 * 4096));
+    let done = pruned(&repository, "one", 1, 9).unwrap();
+    assert!(done.packs >= 3, "{done:?}");
+    directory.set_space(None);
+    directory.remove("of-others");
+    assert_eq!(check(&crashing(&directory), &model, "afterwards").len(), 1);
+    sound(&crashing(&directory), "afterwards");
+}
+
+#[test]
 fn a_prune_that_fails_says_what_it_has_removed() {
     let (directory, model) = nearly_dead();
     // Not even what is removed makes room.

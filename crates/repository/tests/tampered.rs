@@ -243,3 +243,25 @@ fn an_older_state_of_a_series_is_told_to_who_has_seen_a_newer_one() {
     assert!(outcome.notes.iter().any(|note| note.contains("older state")), "{:?}", outcome.notes);
     assert!(compare(&repository(&older), "one", &mut source(4), 4).notes.is_empty());
 }
+
+#[test]
+fn a_series_whose_manifests_do_not_name_it_yet_goes_on_without_a_word() {
+    let (directory, mut model) = made(false);
+    for name in directory.names().iter().filter(|name| name.starts_with("one~00")) {
+        edit(&directory, name, |manifest| {
+            let fields = manifest.as_object_mut().unwrap();
+            assert!(fields.remove("series").is_some());
+            fields.remove("before");
+        });
+    }
+    directory.remove("one~head.json");
+    assert_eq!(check(&crashing(&directory), &model, "older").len(), model.len());
+    sound(&crashing(&directory), "older");
+    let mut source = source(9);
+    let outcome = compare(&crashing(&directory), "one", &mut source, 9);
+    assert!(outcome.notes.is_empty() && outcome.point.base.is_some(), "{outcome:?}");
+    model.insert(outcome.point.point, source.model.clone());
+    assert_eq!(check(&crashing(&directory), &model, "gone on").len(), model.len());
+    pruned(&crashing(&directory), "one", 2, 10).unwrap();
+    sound(&crashing(&directory), "pruned");
+}

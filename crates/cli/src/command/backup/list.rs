@@ -221,7 +221,8 @@ impl Status {
         let headings = ["SERIES", "POINTS", "NEWEST", "STORED", "VERIFIED", "DAMAGE"];
         let table = terminal::table(headings, &rows, "no series yet");
         let readers = if repository.marker().encrypted { "encrypted" } else { "not encrypted" };
-        terminal::print(&format!("{table}\n{points} points, {} stored, {readers}", HumanSize(stored)))
+        let points = terminal::counted(points as usize, "point");
+        terminal::print(&format!("{table}\n{points}, {} stored, {readers}", HumanSize(stored)))
     }
 
     pub(super) fn run(self) -> Result<(), Failure> {
