@@ -2,7 +2,7 @@
 # the network, the room on the share, the clock, and `lunway` itself. After each incident nothing is deleted by hand:
 # the command is given again if it failed, and then every point is restored and compared with what the disk was.
 #
-# INCIDENTS on each share, of all kinds in turn, at random moments. SEED makes the same moments again.
+# INCIDENTS on each of SHARES, of all kinds in turn, at random moments. SEED makes the same moments again.
 . /host/tests/guest.sh
 . /host/tests/shares.sh
 cp /host/lunway /tmp/lunway
@@ -186,6 +186,9 @@ suffer() { # KIND FIRST: of the incidents
 
 trap 'unmake_shares >/dev/null 2>&1; put_back' EXIT
 make_shares
-suffer cifs 0
-# The kinds that the first share has not had, where there are few.
-suffer nfs "$INCIDENTS"
+first=0
+for share in $SHARES; do
+    suffer "$share" "$first"
+    # The kinds that the first share has not had, where there are few.
+    first=$((first + INCIDENTS))
+done

@@ -28,7 +28,7 @@ use crate::leaf::{Lost, UNIT, UnitLeaves};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem};
 use crate::notes::NOTES;
 use crate::pace::Pace;
-use crate::point_files::{Names, clean_up, damaged, open_disk};
+use crate::point_files::{Names, clean_up, damaged, open_disk, remove_incomplete};
 use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
@@ -529,10 +529,10 @@ pub(crate) fn discard(folder: &dyn Folder, names: &Names) -> Result<()> {
     let journal = names.journal();
     let there = folder.names().map_err(removing())?;
     for name in there.iter().filter(|name| name.starts_with(&names.stem) && **name != journal) {
-        folder.remove(name).map_err(removing())?;
+        remove_incomplete(folder, name)?;
     }
     folder.sync().map_err(removing())?;
-    folder.remove(&journal).map_err(removing())?;
+    remove_incomplete(folder, &journal)?;
     folder.sync().map_err(removing())
 }
 
@@ -544,13 +544,11 @@ fn is_ours(name: &str) -> bool {
 
 /// Removes incomplete files that belong to nothing, and says how many disks of points were among them.
 fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<usize> {
-    let removing = || BackupError::folder("removing", &folder.show(""));
     let kept = kept.map(|names| [names.disk(), names.leaves(), names.have(), names.journal()]);
     let mut removed = 0;
-    for name in folder.names().map_err(removing())? {
+    for name in folder.names().map_err(BackupError::folder("reading", &folder.show("")))? {
         let is_kept = kept.as_ref().is_some_and(|kept| kept.contains(&name));
-        if is_ours(&name) && !is_kept {
-            folder.remove(&name).map_err(removing())?;
+        if is_ours(&name) && !is_kept && remove_incomplete(folder, &name)? {
             // Merges and notes have incomplete files as well.
             let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".vhdx"));
             removed += usize::from(stem.and_then(parse_stem).is_some());

@@ -154,11 +154,21 @@ pub(crate) fn clean_up(folder: &dyn Folder, names: &Names) -> Result<()> {
     protect(folder, &names.stem)?;
     for name in folder.names().map_err(cleaning())? {
         if name.starts_with(&names.stem) && name.ends_with(INCOMPLETE) && name != names.journal() {
-            folder.remove(&name).map_err(cleaning())?;
+            remove_incomplete(folder, &name)?;
         }
     }
-    folder.remove(&names.journal()).map_err(cleaning())?;
+    remove_incomplete(folder, &names.journal())?;
     folder.sync().map_err(cleaning())
+}
+
+/// Removes a file of a draft; `false`: the server has it open for a client that is gone, which it has not noticed yet.
+/// A later run removes it.
+pub(crate) fn remove_incomplete(folder: &dyn Folder, name: &str) -> Result<bool> {
+    match folder.remove(name) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
+        Err(error) => Err(BackupError::folder("removing", &folder.show(name))(error)),
+    }
 }
 
 /// Takes the right to write from a point's files. Shares that cannot do it are as they are.

@@ -155,6 +155,39 @@ fn an_incomplete_point_that_cannot_be_read_now_is_not_removed() {
 }
 
 #[test]
+fn files_that_the_server_holds_for_a_client_that_is_gone_stop_no_run_and_go_with_a_later_one() {
+    let incomplete = |directory: &Directory| -> Vec<String> {
+        let names = folder(directory).names().unwrap().into_iter();
+        names.filter(|name| name.ends_with(".incomplete")).collect()
+    };
+    for changes in ["nothing", "the disk's size"] {
+        let mut source = Source::new(SIZE);
+        let (directory, mut model) = chain(&mut source);
+        source.change(&mut Random::new(9), 12);
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        let second = || asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 1;
+        let cancelled = How { is_cancelled: &second, ..How::new(source.unknown(), 9) };
+        back_up(&folder(&directory), &source.disk, 1, cancelled).unwrap_err();
+        let left = incomplete(&directory);
+        assert!(left.len() >= 3, "{left:?}");
+        let failures = Failures::none();
+        failures.set_busy(left.clone());
+        if changes == "the disk's size" {
+            source.resize(SIZE + MIB);
+        }
+        let made = run(&failing(&directory, &failures), &mut source, None, 10).unwrap();
+        model.insert(made.manifest.point, source.model.clone());
+        assert_sound(&directory, &model, changes);
+        failures.set_busy(Vec::new());
+        source.change(&mut Random::new(10), 2);
+        let next = run(&failing(&directory, &failures), &mut source, None, 11).unwrap();
+        model.insert(next.manifest.point, source.model.clone());
+        assert_sound(&directory, &model, changes);
+        assert_eq!(incomplete(&directory), Vec::<String>::new(), "{changes}");
+    }
+}
+
+#[test]
 fn a_verification_reads_again_and_ends_where_that_fails_too() {
     let mut source = Source::new(SIZE);
     let (directory, _) = chain(&mut source);

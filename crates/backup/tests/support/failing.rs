@@ -1,8 +1,9 @@
-//! A folder of which reads fail when a test says so, as those of a share that was cut do.
+//! A folder of which reads fail when a test says so, as those of a share that was cut do, and whose files are open
+//! elsewhere.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use lunway_backup::{Folder, Lock, Open};
 use lunway_vhdx::Storage;
@@ -13,6 +14,7 @@ pub(crate) struct Failures {
     count: AtomicU64,
     first: AtomicU64,
     last: AtomicU64,
+    busy: Mutex<Vec<String>>,
 }
 
 impl Failures {
@@ -26,6 +28,11 @@ impl Failures {
         self.count.store(0, Ordering::SeqCst);
         self.first.store(first, Ordering::SeqCst);
         self.last.store(last, Ordering::SeqCst);
+    }
+
+    /// Files that the server has open for a client that is gone: they cannot be removed.
+    pub(crate) fn set_busy(&self, names: Vec<String>) {
+        *self.busy.lock().unwrap() = names;
     }
 
     /// Reads since then.
@@ -94,6 +101,9 @@ impl Folder for Failing {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        if self.failures.busy.lock().unwrap().iter().any(|busy| busy == name) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
         self.inner.remove(name)
     }
 
