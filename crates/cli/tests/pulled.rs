@@ -11,7 +11,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -157,6 +157,8 @@ fn a_recovered_disk_is_served_at_once_survives_kills_and_comes_to_stand_alone() 
     let info: Value =
         serde_json::from_str(&succeed(lunway(&["disk", "info", &path("vm.vhdx"), "--json"]))).unwrap();
     println!("{info}");
+    let mode = fs::metadata(path("vm.vhdx")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the disk may have been one that others may not read");
     succeed(lunway(&["disk", "check", &path("vm.vhdx")]));
     succeed(lunway(&["copy", &path("vm.vhdx"), &path("raw")]));
     assert_same_bytes(Path::new(&path("raw")), Path::new(&path("model")));

@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -190,7 +191,10 @@ fn make(parents: &Parents, point: &str, file: &Path) -> Result<(), PointOpenErro
         _ => {}
     }
     let making = |error: io::Error| kept(file, format!("it cannot be made: {error}"));
-    let new = File::options().read(true).write(true).create_new(true).open(&pending).map_err(making)?;
+    // Of a disk that others may not have been allowed to read, or that was encrypted.
+    let mut private = File::options();
+    private.read(true).write(true).create_new(true).mode(0o600);
+    let new = private.open(&pending).map_err(making)?;
     let made = create(&new, &options, guids.as_mut()).map_err(|error| kept(file, error));
     made.and_then(|()| rename_new(&pending, file).map_err(making)).inspect_err(|_| {
         let _ = fs::remove_file(&pending);

@@ -385,6 +385,11 @@ fn what_is_put_in_the_place_of_a_repository_is_refused_and_the_file_that_remembe
     fs::remove_file(pin).unwrap();
     let said = refused(own(&["backup", "list", "repo"]));
     assert!(!said.contains("repository.json"), "{said}");
+    // A user who has never seen it, and has a key: nothing is written in the clear.
+    for destination in ["repo", "repo/one"] {
+        let said = refused(own(&["backup", "run", "disk", destination]));
+        assert!(said.contains("LUNWAY_KEY_FILE names a key, and"), "{said}");
+    }
 }
 
 #[test]

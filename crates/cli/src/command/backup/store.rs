@@ -193,6 +193,13 @@ impl Destination {
                 "--key-file is for an encrypted repository, and {} is in none",
                 self.folder.display()
             ))),
+            // Its repository may have been taken away.
+            Located::Elsewhere if is_begun && self.key_file.is_some() => {
+                Err(failed(BackupError::Refused(format!(
+                    "{KEY_FILE} names a key, and {} is in no repository: unset it to write there in the clear",
+                    self.folder.display()
+                ))))
+            }
             Located::Elsewhere => Ok(None),
             Located::Series { repository, name } => {
                 Series::of(self.repository(&repository)?, &name, is_begun).map(Some).map_err(failed)
