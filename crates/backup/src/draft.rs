@@ -28,7 +28,7 @@ use crate::leaf::{Lost, UNIT, UnitLeaves};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem};
 use crate::notes::NOTES;
 use crate::pace::Pace;
-use crate::point_files::{Names, clean_up, damaged, open_disk, remove_incomplete};
+use crate::point_files::{Names, child_of, clean_up, damaged, remove_incomplete};
 use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
@@ -366,10 +366,7 @@ fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, parent: Option<&Manifes
     let disk_name = folder.show(&file);
     let storage = folder.create(&file).map_err(BackupError::folder("making", &disk_name))?;
     let mut options = match parent {
-        Some(parent) => {
-            let disk = open_disk(folder, parent)?;
-            CreateOptions::child_of(&disk, &format!("./{}", parent.disk_name()))
-        }
+        Some(parent) => child_of(folder, parent, plan.virtual_bytes)?,
         None => CreateOptions::new(DiskKind::Dynamic, plan.virtual_bytes, guids().next()),
     };
     options.parameters.disk_size = plan.virtual_bytes;

@@ -23,7 +23,7 @@ use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
 use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal};
 use crate::merge_record::{MERGE, Merge, is_merge, read};
-use crate::point_files::{damaged, merged_names, open_disk, protect, release};
+use crate::point_files::{child_of, damaged, merged_names, open_disk, protect, release};
 use crate::point_id::PointId;
 use crate::seal::{measure, write_manifest};
 use crate::sidecar::{Sidecar, Writer};
@@ -214,10 +214,7 @@ fn new_disk(
     let mut options = match manifest.parent.map(|parent| catalogue.get(parent)) {
         None => CreateOptions::new(DiskKind::Dynamic, manifest.virtual_bytes, disk_id),
         Some(None) => return Err(BackupError::Lost),
-        Some(Some(parent)) => {
-            let below = open_disk(folder, parent)?;
-            CreateOptions::child_of(&below, &format!("./{}", parent.disk_name()))
-        }
+        Some(Some(parent)) => child_of(folder, parent, manifest.virtual_bytes)?,
     };
     options.parameters = lunway_vhdx::Parameters {
         disk_size: manifest.virtual_bytes,

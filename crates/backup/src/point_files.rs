@@ -2,8 +2,8 @@
 
 use std::io;
 
-use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Disk, VhdxOpenOptions};
+use lunway_vhdx::format::{CHUNK_SECTORS, Guid};
+use lunway_vhdx::{CreateOptions, Disk, VhdxOpenOptions};
 
 use crate::access::failed_access;
 use crate::error::{BackupError, Result, is_of_the_file};
@@ -15,6 +15,10 @@ use crate::sidecar::{Sidecar, SidecarError};
 
 /// Pages of metadata that are kept for each file of a chain that is read: 1 MiB, so that 64 files take 64 MiB.
 const CACHED_PAGES: usize = 256;
+/// Sector bitmap blocks up to which an increment has them all, whether its blocks need them or not: libvhdi (20210425
+/// and later) reads garbage in a file that lacks one. 64 MiB, which are holes on most hosts and written by the others,
+/// for a disk of 256 GiB with sectors of 512 bytes. Above that each increment would take more than it holds.
+const BITMAPS_MAX: u64 = 64;
 
 /// Names of a draft's files.
 pub(crate) struct Names {
@@ -103,6 +107,15 @@ pub(crate) fn open_file(
         storage => return storage.map_err(BackupError::folder("opening", &name)),
     };
     Err(BackupError::Damaged { point, what })
+}
+
+/// Options for the disk of a point that lies on `parent`, for a disk of `size` bytes.
+pub(crate) fn child_of(folder: &dyn Folder, parent: &Manifest, size: u64) -> Result<CreateOptions> {
+    let below = open_disk(folder, parent)?;
+    let mut options = CreateOptions::child_of(&below, &format!("./{}", parent.disk_name()));
+    let chunk = CHUNK_SECTORS * u64::from(options.parameters.logical_sector);
+    options.all_bitmaps = size.div_ceil(chunk) <= BITMAPS_MAX;
+    Ok(options)
 }
 
 /// Opens the VHDX file of one point for reading.

@@ -26,6 +26,11 @@ pub struct CreateOptions {
     pub items: Vec<Item>,
     /// The program that makes the file: for people who look into it.
     pub creator: String,
+    /// A differencing disk has the sector bitmap block of each chunk from the beginning: 1 MiB of zeroes, a hole where
+    /// the host has holes, for each 4 GiB of disk with sectors of 512 bytes. The standard asks for it where a block is
+    /// partially present. libvhdi (20210425 and later) looks into it for each block that is not fully present, and
+    /// takes the first mebibyte of the file for one that is not there.
+    pub all_bitmaps: bool,
 }
 
 impl CreateOptions {
@@ -46,6 +51,7 @@ impl CreateOptions {
             log_length: 1 << 20,
             items: Vec::new(),
             creator: concat!("lunway ", env!("CARGO_PKG_VERSION")).into(),
+            all_bitmaps: false,
         }
     }
 }
@@ -82,8 +88,8 @@ const ENTRIES_STEP: u64 = 1 << 17;
 /// Makes a file on an empty storage, durably.
 ///
 /// Layout as Windows': log at 1 MiB, metadata behind it, block table behind that, then payload. The file type
-/// identifier is written last: what a crash leaves before that is not a VHDX file. Blocks of a fixed disk are taken,
-/// not written: what a storage that was extended shows there is zero.
+/// identifier is written last: what a crash leaves before that is not a VHDX file. Blocks of a fixed disk and
+/// sector bitmap blocks are taken, not written: what a storage that was extended shows there is zero.
 pub fn create(
     storage: &impl Storage,
     options: &CreateOptions,
@@ -120,9 +126,14 @@ pub fn create(
     let log = Span { offset: HEADER_SECTION, len: u64::from(options.log_length) };
     let metadata = Span { offset: log.end(), len: (metadata_bytes.len() as u64).next_multiple_of(MIB) };
     let bat = Span { offset: metadata.end(), len: geometry.bat_region_len() };
-    let payload = if parameters.kind == DiskKind::Fixed { geometry.blocks * geometry.block_size } else { 0 };
+    let has_bitmaps = options.all_bitmaps && parameters.kind == DiskKind::Differencing;
+    let taken = match parameters.kind {
+        DiskKind::Fixed => geometry.blocks * geometry.block_size,
+        DiskKind::Differencing if has_bitmaps => geometry.chunks() * MIB,
+        DiskKind::Differencing | DiskKind::Dynamic => 0,
+    };
 
-    storage.set_len(bat.end() + payload)?;
+    storage.set_len(bat.end() + taken)?;
     // A trim is to give space back on a full host, too, and is logged like any change.
     storage.reserve(log.offset, log.len)?;
     storage.write_at(metadata.offset, &metadata_bytes)?;
@@ -132,6 +143,14 @@ pub fn create(
     }
     if parameters.kind == DiskKind::Fixed {
         write_fixed_table(storage, &geometry, bat)?;
+    }
+    if has_bitmaps {
+        // Among entries that stay zero: a table is long, and the way to a share is narrow.
+        for chunk in 0..geometry.chunks() {
+            let entry = BatEntry::new(BlockState::FullyPresent, bat.end() + chunk * MIB);
+            let place = bat.offset + geometry.bitmap_index(chunk) * size_of::<BatEntry>() as u64;
+            storage.write_at(place, &entry.0.to_le_bytes())?;
+        }
     }
     let header = Header {
         signature: Header::SIGNATURE,

@@ -398,3 +398,36 @@ fn others_read_our_chains_of_three_with_sectors_of_both_sizes() {
         paths.iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
     }
 }
+
+#[test]
+fn others_read_a_child_with_all_its_sector_bitmaps_of_which_no_block_is_partially_present() {
+    let readers = readers();
+    let work = tempfile::tempdir().expect("a folder");
+    let paths = ["base.vhdx", "one.avhdx"].map(|name| work.path().join(name));
+    let new_file =
+        |path: &Path| File::options().read(true).write(true).create_new(true).open(path).expect("a file");
+    make(&new_file(&paths[0]), &options(DiskKind::Dynamic, 8 * MIB, MIB as u32, 512), 1);
+    let base = open_path(&paths[0], true);
+    base.write_at(0, &vec![1; 8 * MIB as usize]).expect("a write");
+    base.close().expect("a close");
+    let parent = open(File::open(&paths[0]).expect("a file"), false, 0);
+    let mut new = child_options(&parent, 8 * MIB, MIB as u32);
+    new.parameters.locator = Some(Locator::new(parent.data_write_guid(), "base.vhdx", None));
+    new.all_bitmaps = true;
+    make(&new_file(&paths[1]), &new, 2);
+    let chain: Vec<&Path> = paths.iter().rev().map(PathBuf::as_path).collect();
+    assert_sound(&File::open(&paths[1]).expect("a file"), "an empty child");
+    others_agree(&readers, &chain, work.path());
+    let child = open_path(&paths[1], true);
+    child.write_at(3 * MIB, &vec![2; MIB as usize]).expect("a write of a block");
+    child.close().expect("a close");
+    assert_sound(&File::open(&paths[1]).expect("a file"), "a child with one block");
+    others_agree(&readers, &chain, work.path());
+    // Its bitmap is the one that a part of a block uses.
+    let length = std::fs::metadata(&paths[1]).expect("it is there").len();
+    let child = open_path(&paths[1], true);
+    child.write_at(5 * MIB + 512, &[3; 4096]).expect("a write of a part");
+    child.close().expect("a close");
+    assert_eq!(std::fs::metadata(&paths[1]).expect("it is there").len(), length + MIB);
+    others_agree(&readers, &chain, work.path());
+}
