@@ -144,8 +144,8 @@ impl Job {
                 job.attempts = *attempts;
                 Some(Cause::Interrupted)
             }
-            Some(_) if !job.plan.catch_up => None,
-            Some(_) if job.is_due(now, zone) => Some(Cause::Missed),
+            // With the due time the one that would be made again has passed, too.
+            Some(_) if job.is_due(now, zone) => job.plan.catch_up.then_some(Cause::Missed),
             Some(Record { attempts: 0, retried: 1.., .. }) if retried <= job.plan.retries => {
                 Some(Cause::Failed)
             }
@@ -193,6 +193,30 @@ impl Job {
             attempts: self.attempts,
             retried: self.retried,
         }
+    }
+
+    /// Which attempt at its due time the run under way is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.retried + 1
+    }
+
+    /// How often a run that fails is still made again: the one under way, or the last one if it has failed.
+    pub fn retries_left(&self) -> u32 {
+        match (self.running, self.waiting) {
+            (Some(Cause::Asked), _) if self.retried == 0 => 0,
+            (Some(_), _) => self.plan.retries.saturating_sub(self.retried),
+            // The one that waits is counted already.
+            (None, Some(Waiting { cause: Cause::Failed, .. })) => {
+                (self.plan.retries + 1).saturating_sub(self.retried)
+            }
+            (None, _) => 0,
+        }
+    }
+
+    /// Milliseconds until a run that has failed is made again; 0: it may begin. `None`: none is to be.
+    pub fn retry_in(&self, now: Moment) -> Option<i64> {
+        let retry = self.waiting.filter(|waiting| waiting.cause == Cause::Failed)?;
+        Some(retry.from_ms.saturating_sub(now.steady_ms).max(0))
     }
 
     /// A run is under way.

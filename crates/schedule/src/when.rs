@@ -89,17 +89,10 @@ pub enum Weekday {
 }
 
 impl Weekday {
+    const WEEK: [Self; 7] = [Self::Mon, Self::Tue, Self::Wed, Self::Thu, Self::Fri, Self::Sat, Self::Sun];
+
     fn of(date: jiff::civil::Date) -> Self {
-        const WEEK: [Weekday; 7] = [
-            Weekday::Mon,
-            Weekday::Tue,
-            Weekday::Wed,
-            Weekday::Thu,
-            Weekday::Fri,
-            Weekday::Sat,
-            Weekday::Sun,
-        ];
-        WEEK[date.weekday().to_monday_zero_offset() as usize % WEEK.len()]
+        Self::WEEK[date.weekday().to_monday_zero_offset() as usize % Self::WEEK.len()]
     }
 }
 
@@ -119,6 +112,26 @@ pub enum When {
 }
 
 impl When {
+    /// Longest time between two due times that follow each other, by the clock on the wall: a change of summer time
+    /// makes one an hour longer.
+    pub fn longest_gap(&self) -> Duration {
+        const DAY: u64 = 24 * 60;
+        let (times, days) = match self {
+            Self::Every(interval) => return *interval,
+            Self::At { times, days } => (times, days),
+        };
+        let on = (0..).zip(Weekday::WEEK).filter(|(_, day)| days.is_empty() || days.contains(day));
+        let minute = |time: &TimeOfDay| {
+            u64::from(time.hour.unsigned_abs()) * 60 + u64::from(time.minute.unsigned_abs())
+        };
+        let mut due: Vec<u64> =
+            on.flat_map(|(day, _)| times.iter().map(move |time| day * DAY + minute(time))).collect();
+        due.sort_unstable();
+        let around = due.first().zip(due.last()).map(|(first, last)| first + 7 * DAY - last);
+        let gaps = due.windows(2).map(|pair| pair[1] - pair[0]);
+        Duration::from_secs(gaps.chain(around).max().unwrap_or(0) * 60)
+    }
+
     /// The first due time after a moment, in milliseconds since 1970; `None` of intervals.
     pub(crate) fn next_after(&self, after_ms: i64, zone: &TimeZone) -> Option<i64> {
         let Self::At { times, days } = self else { return None };
@@ -190,6 +203,21 @@ mod tests {
             all.push(timestamp(at).to_zoned(berlin()).strftime("%a %m-%d %H:%M %:z").to_string());
         }
         all
+    }
+
+    #[test]
+    fn the_longest_gap_is_that_of_a_night_or_of_a_weekend() {
+        let gap = |times: &[&str], days: &[Weekday]| {
+            let times = times.iter().map(|time| time.parse().unwrap()).collect();
+            When::At { times, days: days.to_vec() }.longest_gap().as_secs() / 60
+        };
+        assert_eq!(gap(&["02:00"], &[]), 24 * 60);
+        assert_eq!(gap(&["14:00", "02:30"], &[]), 12 * 60 + 30);
+        assert_eq!(gap(&["02:00", "02:00"], &[Weekday::Sun]), 7 * 24 * 60);
+        let week = [Weekday::Fri, Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu];
+        assert_eq!(gap(&["02:00", "14:00"], &week), (2 * 24 + 12) * 60);
+        assert_eq!(When::Every(Duration::from_secs(7)).longest_gap(), Duration::from_secs(7));
+        assert_eq!(gap(&[], &[]), 0, "what is never due");
     }
 
     #[test]

@@ -412,7 +412,7 @@ fn a_run_that_somebody_asked_for_is_not_made_again() {
 }
 
 #[test]
-fn what_failed_is_made_again_after_a_restart_unless_runs_that_are_missed_are_not_made_up_for() {
+fn what_failed_is_made_again_after_a_restart_also_where_runs_that_are_missed_are_not_made_up_for() {
     let zone = TimeZone::UTC;
     let mut job = Job::new(nightly(), None, moment(BEGIN, 0), &zone);
     job.change(retried(), moment(BEGIN, 0));
@@ -420,11 +420,41 @@ fn what_failed_is_made_again_after_a_restart_unless_runs_that_are_missed_are_not
     job.begin(now);
     job.end(true, now);
     let record = job.record();
-    let again = Job::new(retried(), Some(&record), moment(BEGIN + 11 * HOUR, 5), &zone);
-    assert_eq!(again.next_in(moment(BEGIN + 11 * HOUR, 5), &zone), Some(10 * MINUTE));
     let never = Plan { catch_up: false, ..retried() };
-    let again = Job::new(never, Some(&record), moment(BEGIN + 11 * HOUR, 5), &zone);
-    assert_eq!(again.next_in(moment(BEGIN + 11 * HOUR, 5), &zone), Some(15 * HOUR));
+    for plan in [retried(), never.clone()] {
+        let again = Job::new(plan, Some(&record), moment(BEGIN + 11 * HOUR, 5), &zone);
+        assert_eq!(again.next_in(moment(BEGIN + 11 * HOUR, 5), &zone), Some(10 * MINUTE));
+        assert_eq!(
+            (again.retries_left(), again.retry_in(moment(BEGIN + 11 * HOUR, 5))),
+            (2, Some(10 * MINUTE))
+        );
+    }
+    // The next due time has passed, and with it the run that would have been made again.
+    let later = moment(BEGIN + 27 * HOUR, 5);
+    let again = Job::new(never, Some(&record), later, &zone);
+    assert_eq!((again.next_in(later, &zone), again.retry_in(later)), (Some(23 * HOUR), None));
+}
+
+#[test]
+fn a_run_that_fails_tells_how_often_it_is_still_made_again() {
+    let zone = TimeZone::UTC;
+    let mut job = Job::new(retried(), None, moment(BEGIN, 0), &zone);
+    assert_eq!((job.retries_left(), job.retry_in(moment(BEGIN, 0))), (0, None), "nothing has failed");
+    let mut now = BEGIN + 2 * HOUR;
+    for (attempt, left) in [(1, 2), (2, 1), (3, 0)] {
+        let at = moment(now, now - BEGIN);
+        job.begin(at);
+        assert_eq!((job.attempt(), job.retries_left(), job.retry_in(at)), (attempt, left, None));
+        job.end(true, at);
+        let next = (left > 0).then_some(10 * MINUTE);
+        assert_eq!((job.retries_left(), job.retry_in(at)), (left, next), "after attempt {attempt}");
+        now += 10 * MINUTE;
+    }
+    // One that somebody asked for is not made again; where it takes the place of one that is, it is.
+    let at = moment(now, now - BEGIN);
+    assert!(job.ask(at));
+    job.begin(at);
+    assert_eq!((job.attempt(), job.retries_left()), (1, 0));
 }
 
 #[test]

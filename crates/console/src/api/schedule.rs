@@ -40,8 +40,15 @@ struct ScheduleAnswer {
     destination: String,
     /// When it is due, in words.
     when: String,
+    /// Longest time between two due times, seconds.
+    interval_s: u64,
     /// When the next run begins, if nothing is in its way, seconds since 1970.
     next: Option<i64>,
+    /// How often the run under way, or the last one, which has failed, is still made again if it fails.
+    retries_left: u32,
+    /// When the last run, which has failed, is made again, seconds since 1970; null: it is not, or the run under way
+    /// is to end first.
+    next_attempt: Option<i64>,
     /// When the run under way began, seconds since 1970; null: none is.
     running_since: Option<i64>,
     /// The last run that has ended; null: none is known.
@@ -82,13 +89,16 @@ fn when(backup: &BackupConfig) -> String {
 }
 
 fn answer(backup: &BackupConfig, status: Status) -> ScheduleAnswer {
-    let Status { next, running_since, last, last_success } = status;
+    let Status { next, running_since, last, last_success, retries_left, next_attempt } = status;
     ScheduleAnswer {
         name: backup.name.clone(),
         source: backup.source.clone(),
         destination: backup.destination.display().to_string(),
         when: when(backup),
+        interval_s: backup.when().longest_gap().as_secs(),
         next,
+        retries_left,
+        next_attempt,
         running_since,
         last,
         last_success,

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lunway_schedule::{Moment, Plan, Start, TimeZone, Timetable};
+use lunway_schedule::{Job, Moment, Plan, Start, TimeZone, Timetable};
 use lunway_target::{BackupConfig, Config, Server};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
@@ -144,7 +144,7 @@ impl Keeper {
             let record = known.as_ref().map(|known| &known.record);
             self.timetable.set(&backup.name, plan(&config, backup), uses, record, now, &zone);
             if known.is_none()
-                && let Some(record) = self.timetable.job(&backup.name).map(lunway_schedule::Job::record)
+                && let Some(record) = self.timetable.job(&backup.name).map(Job::record)
             {
                 // Due times count from now on, also if the daemon does not run then.
                 self.keep(&backup.name, Known { record, last: None, last_success: None });
@@ -166,6 +166,8 @@ impl Keeper {
         self.keep(&name, Known { record, last: before.and_then(|known| known.last), last_success });
         let begun = now().wall_ms / 1000;
         self.running.insert(name.clone(), begun);
+        let job = self.timetable.job(&name);
+        let (attempt, retries_left) = job.map_or((1, 0), |job| (job.attempt(), job.retries_left()));
         tracing::info!(
             backup = name,
             cause = ?cause,
@@ -185,7 +187,7 @@ impl Keeper {
                     ..RunResult::default()
                 },
             };
-            let result = RunResult { begun, cause: Some(cause), ..result };
+            let result = RunResult { begun, cause: Some(cause), attempt, ..result };
             if result.error.is_some() && processes.are_ending() {
                 tracing::info!(
                     backup = config.name,
@@ -193,7 +195,7 @@ impl Keeper {
                 );
             } else {
                 log(&config, &result);
-                run::tell(&config, &result, &processes);
+                run::tell(&config, &result, retries_left, &processes);
             }
             // The thread that hears it may have ended.
             let _ = sender.send(Message::Ended(name_of_run, result));
@@ -201,7 +203,8 @@ impl Keeper {
         // The process that it starts ends when this thread does: the thread lasts as long.
         if let Err(error) = thread::Builder::new().name("lunway-backup".to_owned()).spawn(run) {
             let error = Some(format!("no thread can be started for it: {error}"));
-            self.ended(&name, RunResult { begun, cause: Some(cause), error, ..RunResult::default() });
+            let result = RunResult { begun, cause: Some(cause), attempt, error, ..RunResult::default() };
+            self.ended(&name, result);
         }
     }
 
@@ -220,9 +223,12 @@ impl Keeper {
         let now = now();
         let status = |name: &String| {
             let known = self.kept.get(name);
-            let next = self.timetable.job(name).and_then(|job| job.next_in(now, zone));
+            let job = self.timetable.job(name);
+            let at = |left: i64| now.wall_ms.saturating_add(left) / 1000;
             let status = Status {
-                next: next.map(|left| now.wall_ms.saturating_add(left) / 1000),
+                next: job.and_then(|job| job.next_in(now, zone)).map(at),
+                retries_left: job.map_or(0, Job::retries_left),
+                next_attempt: job.and_then(|job| job.retry_in(now)).map(at),
                 running_since: self.running.get(name).copied(),
                 last: known.and_then(|known| known.last.clone()),
                 last_success: known.and_then(|known| known.last_success),

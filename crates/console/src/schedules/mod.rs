@@ -53,6 +53,8 @@ pub(crate) struct RunResult {
     /// `failed`, the run before it; `asked`.
     #[schemars(with = "String")]
     pub(crate) cause: Option<Cause>,
+    /// Which attempt at its due time it was, from 1; 0: it is not known.
+    pub(crate) attempt: u32,
     /// What went wrong, in a sentence; null: nothing.
     pub(crate) error: Option<String>,
     /// What it made; null: no point.
@@ -88,6 +90,10 @@ pub(crate) struct Status {
     pub(crate) last: Option<RunResult>,
     /// When the last run ended that made a point.
     pub(crate) last_success: Option<i64>,
+    /// How often a run that fails is still made again.
+    pub(crate) retries_left: u32,
+    /// When the one that has failed is made again.
+    pub(crate) next_attempt: Option<i64>,
 }
 
 /// Answer to somebody who wants a run now.

@@ -151,29 +151,32 @@ fn failure(said: &str) -> Option<String> {
     Some(sentence)
 }
 
-/// Runs the command that is configured for this result.
-pub(super) fn tell(config: &BackupConfig, result: &RunResult, processes: &Processes) {
+/// Runs the command that is configured for this result: after each attempt, of which so many follow if it has failed.
+pub(super) fn tell(config: &BackupConfig, result: &RunResult, retries_left: u32, processes: &Processes) {
     let (which, hook) = match result.error {
         None => ("on_success", &config.on_success),
         Some(_) => ("on_failure", &config.on_failure),
     };
     let Some(hook) = hook else { return };
     let mut command = Command::new("sh");
-    command.args(["-c", hook]).stdout(Stdio::null()).envs(facts(config, result));
+    command.args(["-c", hook]).stdout(Stdio::null()).envs(facts(config, result, retries_left));
     if let Err(why) = in_time(&config.name, &mut command, processes) {
         tracing::warn!(backup = config.name, "its {which} command {why}");
     }
 }
 
 /// Environment of a command after a run.
-fn facts(config: &BackupConfig, result: &RunResult) -> Vec<(&'static str, String)> {
+fn facts(config: &BackupConfig, result: &RunResult, retries_left: u32) -> Vec<(&'static str, String)> {
     let point = result.point.clone().unwrap_or_default();
+    let retries_left = if result.error.is_some() { retries_left } else { 0 };
     vec![
         ("LUNWAY_BACKUP_NAME", config.name.clone()),
         ("LUNWAY_BACKUP_SOURCE", config.source.to_string()),
         ("LUNWAY_BACKUP_DESTINATION", config.destination.display().to_string()),
         ("LUNWAY_BACKUP_RESULT", if result.error.is_none() { "succeeded" } else { "failed" }.to_owned()),
         ("LUNWAY_BACKUP_ERROR", result.error.clone().unwrap_or_default()),
+        ("LUNWAY_BACKUP_ATTEMPT", result.attempt.to_string()),
+        ("LUNWAY_BACKUP_RETRIES_LEFT", retries_left.to_string()),
         ("LUNWAY_BACKUP_SECONDS", (result.took_ms / 1000).to_string()),
         ("LUNWAY_BACKUP_POINT", point.point),
         ("LUNWAY_BACKUP_KIND", point.kind),
@@ -259,19 +262,20 @@ mod tests {
         let said = folder.path().join("said");
         let hook = |name: &str| {
             let facts = "$LUNWAY_BACKUP_NAME $LUNWAY_BACKUP_SOURCE $LUNWAY_BACKUP_RESULT $LUNWAY_BACKUP_POINT \
-                         $LUNWAY_BACKUP_SENT_BYTES $LUNWAY_BACKUP_ERROR";
+                         $LUNWAY_BACKUP_SENT_BYTES $LUNWAY_BACKUP_ATTEMPT $LUNWAY_BACKUP_RETRIES_LEFT \
+                         $LUNWAY_BACKUP_ERROR";
             format!("{name} = 'echo \"{facts}\" >> {}'\n", said.display())
         };
         let config = config(&[hook("on_success"), hook("on_failure")].concat());
         let point = serde_json::from_str(POINT).unwrap();
-        let good = RunResult { point: Some(point), ..RunResult::default() };
-        tell(&config, &good, &Processes::default());
-        let bad = RunResult { error: Some("no; $(room)".to_owned()), ..RunResult::default() };
-        tell(&config, &bad, &Processes::default());
+        let good = RunResult { point: Some(point), attempt: 2, ..RunResult::default() };
+        tell(&config, &good, 2, &Processes::default());
+        let bad = RunResult { error: Some("no; $(room)".to_owned()), attempt: 3, ..RunResult::default() };
+        tell(&config, &bad, 1, &Processes::default());
         let lun = "iqn.2026-11.com.example:a/3";
         assert_eq!(
             std::fs::read_to_string(said).unwrap(),
-            format!("db {lun} succeeded p1 3 \ndb {lun} failed  0 no; $(room)\n")
+            format!("db {lun} succeeded p1 3 2 0 \ndb {lun} failed  0 3 1 no; $(room)\n")
         );
     }
 

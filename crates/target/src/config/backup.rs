@@ -105,7 +105,8 @@ pub struct BackupConfig {
     #[schemars(with = "Option<String>")]
     pub jitter: Option<Duration>,
     /// `true`: a run that was missed while the daemon did not run, or that ended with the daemon, is made after its
-    /// start; one for all that were missed.
+    /// start; one for all that were missed. One that has failed is made again after a start in either case, unless the
+    /// next due time has passed.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     #[schemars(extend("default" = true))]
     pub catch_up: bool,
@@ -173,7 +174,8 @@ pub struct BackupConfig {
     /// Command that is run after a run that succeeded, with its result in environment variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_success: Option<String>,
-    /// Command that is run after a run that failed, with the error in environment variables.
+    /// Command that is run after each attempt that failed, with the error in environment variables.
+    /// `LUNWAY_BACKUP_RETRIES_LEFT` is 0 after the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<String>,
 }

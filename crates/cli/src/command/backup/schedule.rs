@@ -65,14 +65,7 @@ impl Schedule {
 fn table(answer: &Value) -> String {
     let schedules = rows(answer, "schedules");
     let row = |of: &Value| {
-        [
-            text(of, "name"),
-            text(of, "source"),
-            text(of, "destination"),
-            text(of, "when"),
-            of["next"].as_i64().map_or_else(|| "-".to_owned(), moment),
-            last(of),
-        ]
+        [text(of, "name"), text(of, "source"), text(of, "destination"), text(of, "when"), next(of), last(of)]
     };
     let cells: Vec<_> = schedules.iter().map(row).collect();
     let headings = ["NAME", "SOURCE", "DESTINATION", "WHEN", "NEXT", "LAST"];
@@ -87,6 +80,17 @@ fn table(answer: &Value) -> String {
 
 fn moment(seconds: i64) -> String {
     wall_clock(seconds, &TimeZone::system())
+}
+
+/// The next run, which may be one that has failed and is made again.
+fn next(of: &Value) -> String {
+    let Some(at) = of["next"].as_i64() else { return "-".to_owned() };
+    match (of["next_attempt"].as_i64(), of["retries_left"].as_u64()) {
+        (Some(attempt), Some(left)) if attempt <= at => {
+            format!("{} (again, {left} left)", moment(at))
+        }
+        _ => moment(at),
+    }
 }
 
 /// The last run, or the one under way.
