@@ -18,6 +18,11 @@ pub(crate) struct BegunBy {
 }
 
 impl BegunBy {
+    /// Returns `true` if a daemon has begun the command.
+    pub(crate) fn is_daemon(&self) -> bool {
+        self.begun_by.is_some()
+    }
+
     /// To be called before anything is begun. It counts for the threads that this one starts, and lasts as long as it.
     pub(crate) fn obey(&self) -> Result<(), Failure> {
         let Some(daemon) = self.begun_by else { return Ok(()) };

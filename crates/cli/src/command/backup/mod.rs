@@ -17,15 +17,19 @@ mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
-use lunway_backup::{BackupError, Catalogue, Folder, Guids, Holder, HostFolder};
+use lunway_backup::{BackupError, Catalogue, Folder, Guids, Holder, HostFolder, Lease};
 use lunway_block::spec::DeviceSpec;
+use lunway_repository::Located;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::random_guids;
 
 use self::store::Store;
+use crate::begun_by::BegunBy;
 use crate::failure::Failure;
 use crate::new_file::file_mode;
 
@@ -128,6 +132,61 @@ impl Destination {
         }
         let opened = HostFolder::open(self.open()?.path()).context("opening the destination")?;
         Ok(Store::Chain(Arc::new(opened.with_mode(mode))))
+    }
+}
+
+/// Checks that runs to a destination can begin; else which of the two keys of a `[[backup]]` is wrong, and why.
+pub(crate) fn check_destination(
+    folder: &Path,
+    key_file: Option<&Path>,
+) -> Result<(), (&'static str, String)> {
+    let destination = Destination { folder: folder.to_owned(), key_file: key_file.map(Path::to_owned) };
+    let said = |failure: Failure| failure.sentence();
+    match destination.located().map_err(|failure| ("destination", said(failure)))? {
+        Located::Series { repository, .. } => {
+            let key = if key_file.is_some() { "key_file" } else { "destination" };
+            destination.repository(&repository).map(drop).map_err(|failure| (key, said(failure)))
+        }
+        Located::Repository(path) => {
+            let path = path.display();
+            Err(("destination", format!("{path} is a repository: name one of its series, {path}/NAME")))
+        }
+        Located::Elsewhere => {
+            destination.open().map_err(|failure| ("destination", said(failure)))?;
+            match key_file {
+                Some(_) => {
+                    let folder = folder.display();
+                    Err(("key_file", format!("it is for an encrypted repository, and {folder} is in none")))
+                }
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Time for which a run that a daemon begins waits for a destination that another run has: one whose daemon was killed
+/// ends within seconds, if its share answers, and else half a minute after its last sign of life.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which it tries again.
+const IN_USE_POLL: Duration = Duration::from_millis(500);
+
+/// Takes the lease of a destination. A command that a daemon has begun waits for the end of the one that has it: the
+/// daemon knows of no other, and would begin it again in ten minutes.
+fn take_lease<'a>(
+    folder: &'a dyn Folder,
+    begun_by: &BegunBy,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<Lease<'a>, Failure> {
+    let begun = Instant::now();
+    loop {
+        match Lease::take(folder, holder()?, is_cancelled) {
+            Err(BackupError::InUse { .. })
+                if begun_by.is_daemon() && begun.elapsed() < IN_USE_PATIENCE && !is_cancelled() =>
+            {
+                thread::sleep(IN_USE_POLL);
+            }
+            taken => return taken.map_err(failed),
+        }
     }
 }
 

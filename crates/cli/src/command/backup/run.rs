@@ -19,7 +19,7 @@ use serde_json::json;
 use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::store::{Made, Store};
-use super::{Destination, failed, guids, holder};
+use super::{Destination, failed, guids, holder, take_lease};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
@@ -149,7 +149,7 @@ impl Run {
         let cancel = interrupt::watch();
         let destination = folder.show("");
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
-        let lease = Lease::take(&**folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let (opened, changed, epoch) = match &spec {
@@ -211,7 +211,7 @@ impl Run {
         let folder = store.folder();
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
-        let lease = Lease::take(&**folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
         let runtime = BlockingRuntime::new()?;
         let begun = Instant::now();
         let name = served::source_name(&lun);

@@ -4,36 +4,57 @@ use std::io;
 
 use anyhow::anyhow;
 use lunway_block::spec::DeviceSpec;
-use lunway_target::{Config, TargetConfig, Warning};
+use lunway_target::{BackupConfig, Config, TargetConfig, Warning};
 use serde_json::json;
 
 use super::config_failure;
+use crate::command::backup;
 use crate::failure::Failure;
 use crate::terminal;
 
 /// Says what `serve` would warn of. What it would refuse before it opens a device is an error here, too, and so is a
-/// file that is not there: devices themselves are not opened, since the daemon that runs may have them.
+/// file that is not there, and a backup that could not be made: devices themselves are not opened, since the daemon
+/// that runs may have them.
 pub(super) fn check(config: &Config, file: Option<&str>, as_json: bool) -> Result<(), Failure> {
     config.check().map_err(config_failure)?;
     for target in &config.targets {
         files_exist(target)?;
     }
+    for backup in &config.backups {
+        can_be_made(config, backup)?;
+    }
     let warnings: Vec<_> = Warning::of(config).into_iter().map(|warning| warning.text).collect();
     let (targets, luns) =
         (config.targets.len(), config.targets.iter().map(|target| target.luns.len()).sum::<usize>());
+    let backups = config.backups.len();
     if as_json {
-        return terminal::print_json(
-            &json!({ "file": file, "targets": targets, "luns": luns, "warnings": warnings }),
-        );
+        return terminal::print_json(&json!({
+            "file": file, "targets": targets, "luns": luns, "backups": backups, "warnings": warnings,
+        }));
     }
     let warned = warnings.iter().map(|warning| format!("warning: {}\n", terminal::clean(warning)));
     let name = file.unwrap_or("the configuration");
-    terminal::print(&format!(
-        "{}{name}: no errors; {}, {}",
-        warned.collect::<String>(),
-        terminal::counted(targets, "target"),
-        terminal::counted(luns, "LUN")
-    ))
+    let mut counts = vec![terminal::counted(targets, "target"), terminal::counted(luns, "LUN")];
+    if backups > 0 {
+        counts.push(terminal::counted(backups, "backup"));
+    }
+    terminal::print(&format!("{}{name}: no errors; {}", warned.collect::<String>(), counts.join(", ")))
+}
+
+/// A backup by the clock needs its LUN, its destination, and the key of that.
+fn can_be_made(config: &Config, backup: &BackupConfig) -> Result<(), Failure> {
+    let wrong = |key: &str, why: &dyn std::fmt::Display| {
+        Failure::failed(anyhow!("backup {}: {key}: {why}", backup.name))
+    };
+    let source = &backup.source;
+    let Some(target) = config.targets.iter().find(|target| target.name.as_str() == source.target) else {
+        return Err(wrong("source", &format_args!("there is no target {}", source.target)));
+    };
+    if !target.luns.iter().any(|lun| lun.id == source.lun) {
+        return Err(wrong("source", &format_args!("target {} has no lun {}", source.target, source.lun)));
+    }
+    backup::check_destination(&backup.destination, backup.key_file.as_deref())
+        .map_err(|(key, why)| wrong(key, &why))
 }
 
 fn files_exist(target: &TargetConfig) -> Result<(), Failure> {
