@@ -40,7 +40,7 @@ mod verdict;
 
 pub use arp::owners;
 pub use facts::Facts;
-pub use gather::{Machine, gather, stores};
+pub use gather::{Machine, destinations, gather, stores};
 pub use looks::{Looks, compare_looks};
 pub use merge::merge;
 pub use neighbour_looks::NeighbourLooks;

@@ -24,9 +24,9 @@ pub use limits::within_limits;
 pub use network::{Coalescing, Counters, Flow, Interrupts, Neighbour, Peer, Port, Ring, Role, Route};
 pub use storage::{Array, ArrayKind, Disk, FstabEntry, Mount, MountFaults, Partition, Storage, Swap};
 pub use target::{
-    Device, Failures, FolderQuota, Look, LunStore, Operations, OwnerQuota, PortalState, Registration,
-    ServedLun, ServedSession, ServedTarget, SessionKeys, Space, Target, TargetWarning, TaskManagement,
-    UnitActivity, UnitReservations,
+    BackupFolder, BackupSchedule, Device, Failures, FolderQuota, Look, LunStore, Operations, OwnerQuota,
+    PortalState, Registration, ServedLun, ServedSession, ServedTarget, SessionKeys, Space, Target,
+    TargetWarning, TaskManagement, UnitActivity, UnitReservations,
 };
 pub use windows::{Windows, WindowsPort, WindowsSession};
 

@@ -30,6 +30,8 @@ pub struct Target {
     pub earlier: Option<Look>,
     /// Reservations.
     pub reservations: Vec<UnitReservations>,
+    /// Backups by the clock.
+    pub schedules: Seen<Vec<BackupSchedule>>,
     /// Parts of its answers that were not examined, because there are more than the limits allow.
     pub left_out: Vec<String>,
     /// Stores of the logical units, where the daemon is on this machine.
@@ -241,6 +243,38 @@ pub struct UnitReservations {
 pub struct Registration {
     /// The initiator's name.
     pub initiator: String,
+}
+
+/// A backup that the daemon makes by the clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackupSchedule {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The logical unit, `TARGET/LUN`.
+    pub source: String,
+    /// The folder of the points.
+    pub destination: String,
+    /// Longest time between two due times, seconds.
+    pub interval_s: u64,
+    /// End of the last run that made a point, Unix time; `None`: none is known.
+    pub last_success: Option<u64>,
+    /// Reason why the last run has failed; `None`: it has not.
+    pub error: Option<String>,
+    /// The folder, where the daemon is on this machine.
+    pub folder: Option<Seen<BackupFolder>>,
+}
+
+/// The folder of a backup's points.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackupFolder {
+    /// It is there, or is made by the first run.
+    pub exists: bool,
+    /// Nothing is in it.
+    pub is_empty: bool,
+    /// Mount point that it lies on, which `/etc/fstab` names, and on which nothing is mounted.
+    pub unmounted: Option<String>,
 }
 
 /// The file or disk behind a logical unit, on this machine.

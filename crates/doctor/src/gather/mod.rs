@@ -1,6 +1,7 @@
 //! Reading the facts of a machine.
 
 mod arrays;
+mod destinations;
 mod disks;
 mod ethtool;
 mod faults;
@@ -18,6 +19,7 @@ mod quota;
 mod source;
 mod stores;
 
+pub use destinations::destinations;
 pub use source::Machine;
 pub use stores::stores;
 

@@ -1,6 +1,7 @@
 //! The rules, and all of them on some facts.
 
 mod asked;
+mod backups;
 mod chap;
 mod disks;
 mod ends;
@@ -142,7 +143,7 @@ impl fmt::Display for Group {
 }
 
 /// All rules, group by group.
-pub static RULES: [&[Rule]; 19] = [
+pub static RULES: [&[Rule]; 20] = [
     ports::RULES,
     network::RULES,
     neighbours::RULES,
@@ -158,6 +159,7 @@ pub static RULES: [&[Rule]; 19] = [
     sessions::RULES,
     luns::RULES,
     space::RULES,
+    backups::RULES,
     ends::RULES,
     lanes::RULES,
     windows::RULES,

@@ -255,6 +255,16 @@ fn target() -> Target {
             reserved_by: None,
         }],
         stores: known(vec![store(0), store(1)]),
+        schedules: known(vec![BackupSchedule {
+            name: "db".into(),
+            source: format!("{IQN}/0"),
+            destination: "/mnt/share/db".into(),
+            interval_s: 86_400,
+            // Yesterday evening.
+            last_success: Some(1_790_040_000),
+            error: None,
+            folder: Some(known(BackupFolder { exists: true, is_empty: false, unmounted: None })),
+        }]),
     }
 }
 

@@ -76,6 +76,10 @@ fn warn(facts: &mut Facts, kind: &str) {
     target(facts).warnings.push(warning);
 }
 
+fn schedule(facts: &mut Facts) -> &mut BackupSchedule {
+    &mut value(&mut target(facts).schedules)[0]
+}
+
 fn unit(facts: &mut Facts) -> &mut UnitActivity {
     &mut target(facts).units[0]
 }
@@ -315,6 +319,12 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
         // 40 GiB in a day, and 60 are left: 36 h.
         let look = target(facts).earlier.as_mut().unwrap();
         look.devices[0].space.as_mut().unwrap().available = 100 << 30;
+    }),
+    // Two days old.
+    ("backup-overdue", |facts| schedule(facts).last_success = Some(1_789_913_599)),
+    ("backup-failing", |facts| schedule(facts).error = Some("the share is full".into())),
+    ("backup-destination", |facts| {
+        schedule(facts).folder = Some(known(BackupFolder { exists: false, is_empty: true, unmounted: None }));
     }),
     ("lun-unmap", |facts| unit(facts).operations[1].operations = 0),
     ("lun-failures", |facts| unit(facts).failures.push(Failures { cause: "medium".into(), count: 1 })),
@@ -581,4 +591,41 @@ fn two_hosts_of_one_name_are_told_by_their_aliases_and_one_host_with_several_car
     assert_eq!(verdict([None, None], ["p", "q"]), Ok, "a lane to each portal");
     assert_eq!(verdict([None, None], ["p", "p"]), Unknown, "a mesh, or two hosts");
     assert!(!IQN.is_empty());
+}
+
+#[test]
+fn a_destination_is_missing_empty_or_on_a_share_that_is_not_mounted() {
+    let there = BackupFolder { exists: true, is_empty: false, unmounted: None };
+    let rule = lunway_doctor::rule("backup-destination").unwrap();
+    let told = |folder: BackupFolder, last_success: Option<u64>| {
+        let mut facts = crate::healthy::healthy();
+        let schedule = schedule(&mut facts);
+        (schedule.folder, schedule.last_success) = (Some(known(folder)), last_success);
+        let [found] = <[_; 1]>::try_from(rule.diagnoses(&facts)).unwrap();
+        (found.verdict, found.finding.what, found.finding.remedy)
+    };
+    let gone = BackupFolder { unmounted: Some("/mnt/share".into()), ..there };
+    let (verdict, what, fix) = told(gone, None);
+    assert!(verdict == Verdict::Bad && what.contains("not mounted"), "{what}");
+    assert_eq!(fix, "mount /mnt/share");
+    let empty = BackupFolder { is_empty: true, unmounted: None, exists: true };
+    assert_eq!(told(empty.clone(), None).0, Verdict::Ok, "before the first run");
+    let (verdict, what, _) = told(empty, Some(1_790_040_000));
+    assert!(verdict == Verdict::Bad && what.contains("is empty"), "{what}");
+}
+
+#[test]
+fn a_backup_without_a_point_is_overdue_when_the_daemon_has_served_for_two_intervals() {
+    let rule = lunway_doctor::rule("backup-overdue").unwrap();
+    let verdict = |uptime_s: u64| {
+        let mut facts = crate::healthy::healthy();
+        schedule(&mut facts).last_success = None;
+        target(&mut facts).uptime_s = uptime_s;
+        rule.diagnoses(&facts)[0].verdict
+    };
+    assert_eq!((verdict(2 * 86_400), verdict(2 * 86_400 + 1)), (Verdict::Ok, Verdict::Bad));
+    // Elsewhere nothing is known of the folder, and nothing is said.
+    let mut facts = crate::healthy::healthy();
+    schedule(&mut facts).folder = None;
+    assert_eq!(lunway_doctor::rule("backup-destination").unwrap().diagnoses(&facts), []);
 }

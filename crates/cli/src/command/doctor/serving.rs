@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use lunway_console::Client;
-use lunway_doctor::facts::{Target, within_limits};
-use lunway_doctor::{Machine, Seen, stores};
+use lunway_doctor::facts::{BackupSchedule, Target, within_limits};
+use lunway_doctor::{Machine, Seen, destinations, stores};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -50,6 +50,7 @@ pub(super) fn look(daemon: &DaemonAddress, machine: &Machine) -> Result<Target, 
                 "reservations",
                 ask(&client, "/v1/reservations").await?["reservations"].take(),
             )?,
+            schedules: schedules(&left_out, client.get("/v1/schedules").await.ok())?,
             stores: Seen::default(),
         })
     };
@@ -64,6 +65,9 @@ pub(super) fn look(daemon: &DaemonAddress, machine: &Machine) -> Result<Target, 
         true => Seen::Value(stores(machine, &target)),
         false => Seen::unseen("the target is on another machine"),
     };
+    if let (true, Seen::Value(schedules)) = (daemon.is_here(), &mut target.schedules) {
+        destinations(machine, schedules);
+    }
     Ok(target)
 }
 
@@ -82,6 +86,22 @@ fn status(answer: &Value) -> Value {
         }
     }
     status
+}
+
+/// Backups by the clock, with why the last run of each has failed; `None`: the daemon has no answer.
+fn schedules(
+    left_out: &RefCell<Vec<String>>,
+    answer: Option<Value>,
+) -> Result<Seen<Vec<BackupSchedule>>, Failure> {
+    let Some(mut answer) = answer else { return Ok(Seen::unseen("its daemon does not tell")) };
+    let mut schedules = answer["schedules"].take();
+    for schedule in schedules.as_array_mut().into_iter().flatten() {
+        let error = schedule["last"]["error"].take();
+        if let Value::Object(schedule) = schedule {
+            schedule.insert("error".to_owned(), error);
+        }
+    }
+    Ok(Seen::Value(part(left_out, "schedules", schedules)?))
 }
 
 /// A part of an answer, within limits; what these leave out is noted. A daemon of another version may tell something

@@ -1,0 +1,133 @@
+//! Rules about the backups that a running target makes by the clock.
+
+use lunway_block::Severity;
+
+use super::target::target;
+use super::{Group, Rule};
+use crate::facts::{BackupFolder, BackupSchedule, Facts, Target};
+use crate::verdict::{Outcome, Verdict};
+
+/// Intervals for which a backup may lack a new point: one run was missed or has failed, and so have its retries.
+const INTERVALS_MAX: u64 = 2;
+
+const SCHEDULED: &str = "backups by the clock of running targets";
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "backup-overdue",
+        group: Group::Target,
+        title: "Each backup by the clock has made a point within twice its interval",
+        severity: Severity::Warning,
+        applies: SCHEDULED,
+        why: "what was written since the newest point is lost with the disk; past 2 intervals a whole run is missing, with all its retries",
+        source: "the daemon's schedules: end of the last run that made a point",
+        thumbs: &[],
+        fix: "lunway backup schedule run {schedule}    # lunway backup schedule list shows its end, or why it fails",
+        undo: "",
+        check: overdue,
+    },
+    Rule {
+        id: "backup-failing",
+        group: Group::Target,
+        title: "The last run of each backup by the clock has made a point",
+        severity: Severity::Warning,
+        applies: SCHEDULED,
+        why: "a run that fails is made again 3 times after 10 minutes, and then not before the next is due: no newer point is made \
+              meanwhile",
+        source: "the daemon's schedules: result of the last run",
+        thumbs: &[],
+        fix: "mend what the run says; then: lunway backup schedule run {schedule}",
+        undo: "",
+        check: failing,
+    },
+    Rule {
+        id: "backup-destination",
+        group: Group::Target,
+        title: "Destinations of backups by the clock are there, and their shares are mounted",
+        severity: Severity::Warning,
+        applies: "backups by the clock of a daemon on this machine",
+        why: "a run to a folder that is not there fails; where the folder of a share that is not mounted is there, the next point is a \
+              full one and fills the local disk (no published figure)",
+        source: "the folder; /etc/fstab and the kernel's table of mounts",
+        thumbs: &[],
+        fix: "mount the share of {destination}    # or, where it is new: mkdir {destination}",
+        undo: "",
+        check: destination,
+    },
+];
+
+/// An outcome for each schedule.
+fn each(facts: &Facts, judge: impl Fn(&Target, &BackupSchedule) -> Option<Outcome>) -> Vec<Outcome> {
+    target(facts, |target| {
+        let schedules = target.schedules.get().into_iter().flatten();
+        let outcomes = schedules.filter_map(|schedule| {
+            let outcome = judge(target, schedule)?;
+            Some(outcome.with("schedule", &schedule.name).with("destination", &schedule.destination))
+        });
+        outcomes.collect()
+    })
+}
+
+fn place(schedule: &BackupSchedule) -> String {
+    format!("backup {}", schedule.name)
+}
+
+fn overdue(facts: &Facts) -> Vec<Outcome> {
+    if let Some(Err(why)) = facts.target.as_ref().map(|target| target.schedules.known()) {
+        return vec![Outcome::unknown("daemon", format!("whether its backups are overdue: {why}"))];
+    }
+    each(facts, |target, schedule| {
+        let (age, what) = match schedule.last_success {
+            Some(at) => {
+                let age = target.looked_at.saturating_sub(at);
+                (age, format!("its newest point is {} old", hours(age)))
+            }
+            None => {
+                let age = target.uptime_s;
+                (age, format!("it has made no point in the {} for which the daemon serves", hours(age)))
+            }
+        };
+        let interval = schedule.interval_s;
+        let what = format!("{what}, and it is due every {}", hours(interval));
+        let is_sound = age <= interval.saturating_mul(INTERVALS_MAX);
+        Some(Outcome::judged(is_sound, Verdict::Bad, place(schedule), what))
+    })
+}
+
+fn failing(facts: &Facts) -> Vec<Outcome> {
+    each(facts, |_, schedule| {
+        Some(match &schedule.error {
+            None => Outcome::ok(place(schedule), "its last run has not failed"),
+            Some(error) => Outcome::warn(place(schedule), format!("its last run has failed: {error}")),
+        })
+    })
+}
+
+fn destination(facts: &Facts) -> Vec<Outcome> {
+    each(facts, |_, schedule| {
+        let folder = &schedule.destination;
+        let bad = |what: String| Outcome::bad(place(schedule), what);
+        Some(match schedule.folder.as_ref()?.known() {
+            Err(why) => Outcome::unknown(place(schedule), format!("whether {folder} is there: {why}")),
+            Ok(BackupFolder { unmounted: Some(point), .. }) => {
+                bad(format!("{folder} is on {point}, which /etc/fstab names and which is not mounted"))
+                    .with("point", point)
+                    .fixed_by("mount {point}", "umount {point}")
+            }
+            Ok(BackupFolder { exists: false, .. }) => bad(format!("there is no folder {folder}")),
+            Ok(BackupFolder { is_empty: true, .. }) if schedule.last_success.is_some() => bad(format!(
+                "{folder} is empty, and points were made: its share is not mounted, or it was emptied"
+            )),
+            Ok(_) => Outcome::ok(place(schedule), format!("{folder} is there")),
+        })
+    })
+}
+
+/// A time in the unit that people say it in.
+fn hours(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{:.1} h", seconds as f64 / 3600.0),
+    }
+}
