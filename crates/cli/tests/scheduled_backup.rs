@@ -11,12 +11,13 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::process::Output;
 
 use daemon::{Daemon, command, refused};
 use initiator::Initiator;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{IQN, succeed};
+use support::{IQN, PATIENCE, finish, lunway, succeed};
 
 const SIZE: u64 = 32 << 20;
 
@@ -181,4 +182,143 @@ fn a_destination_that_is_not_there_is_said_and_is_used_when_it_is() {
     assert!(restored(folder, "gone") == fs::read(folder.join("disk.img")).unwrap());
     let unknown = refused(command(folder, &["backup", "schedule", "run", "dc"]));
     assert!(unknown.contains("no [[backup]] of the name dc"), "{unknown}");
+}
+
+/// What `serve --check` says of a configuration.
+fn checked(folder: &Path) -> Output {
+    let file = folder.join("lunway.toml");
+    finish(lunway(&["serve", "-c", file.to_str().unwrap(), "--check"]), PATIENCE)
+}
+
+#[test]
+fn serve_check_names_what_a_backup_lacks() {
+    let folder = folder("");
+    let folder = folder.path();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    succeed(lunway(&["backup", "key", "new", &path("key")]));
+    let recipient = succeed(lunway(&["backup", "key", "show", &path("key")]));
+    fs::create_dir(path("repo")).unwrap();
+    succeed(lunway(&["backup", "init", &path("repo"), "--for", recipient.trim()]));
+    fs::write(path("no-key"), "nothing").unwrap();
+    let at = "at = [\"02:00\"]";
+    for (source, destination, keys, sentence) in [
+        (
+            "iqn.2026-11.com.example:other/0",
+            "one",
+            "",
+            "source: there is no target iqn.2026-11.com.example:other",
+        ),
+        (&format!("{IQN}/7"), "one", "", "has no lun 7"),
+        (&format!("{IQN}/0"), "gone", "", "make the folder first"),
+        (&format!("{IQN}/0"), "disk.img", "", "destination: "),
+        (&format!("{IQN}/0"), "one", "key_file = \"key\"", "key_file: it is for an encrypted repository"),
+        (&format!("{IQN}/0"), "repo", "", "name one of its series"),
+        (&format!("{IQN}/0"), "repo/db", "", "destination: "),
+        (&format!("{IQN}/0"), "repo/db", "key_file = \"no-key\"", "key_file: "),
+        (&format!("{IQN}/0"), "repo/db", "key_file = \"gone\"", "key_file: "),
+    ] {
+        let backup = format!(
+            "[[backup]]\nname = \"db\"\nsource = \"{source}\"\ndestination = \"{destination}\"\n{at}\n{keys}\n"
+        );
+        configure(folder, &backup);
+        let output = checked(folder);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.trim_end().lines().count()), (Some(1), 1), "{backup}: {said}");
+        assert!(said.contains("backup db: ") && said.contains(sentence), "{backup}: {said}");
+    }
+    for (destination, keys) in [("one", ""), ("repo/db", "key_file = \"key\"")] {
+        configure(folder, &backup("db", destination, &format!("{at}\n{keys}")));
+        let output = checked(folder);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("1 target, 1 LUN, 1 backup"), "{said}");
+    }
+    assert!(!folder.join("repo/db").exists(), "a check makes nothing");
+}
+
+#[test]
+fn a_failed_run_tells_which_attempt_it_was_and_when_the_next_is_also_after_a_restart() {
+    let folder = folder("");
+    let folder = folder.path();
+    let facts = "$LUNWAY_BACKUP_ATTEMPT $LUNWAY_BACKUP_RETRIES_LEFT";
+    let hook = format!("on_failure = 'echo \"{facts}\" >> {}/said'", folder.display());
+    let keys = format!("every = \"1000h\"\nretries = 2\ncatch_up = false\n{hook}\n");
+    let said = || fs::read_to_string(folder.join("said")).unwrap_or_default();
+    configure(folder, &backup("db", "gone", &format!("{keys}retry_after = \"1s\"")));
+    let daemon = Daemon::start(folder);
+    until(|| said().lines().count() == 3);
+    assert_eq!(said(), "1 2\n2 1\n3 0\n", "one after each attempt, and the last one is known");
+    until(|| schedule(folder, "db")["running_since"].is_null());
+    let of = schedule(folder, "db");
+    assert_eq!((&of["retries_left"], &of["next_attempt"]), (&0.into(), &Value::Null), "{of}");
+    daemon.kill();
+
+    // One whose next attempt is in ten minutes.
+    fs::remove_file(folder.join("state/backups.json")).unwrap();
+    configure(folder, &backup("db", "gone", &keys));
+    let daemon = Daemon::start(folder);
+    let waits = |of: &Value| of["retries_left"] == 2 && of["next_attempt"].is_i64();
+    until(|| waits(&schedule(folder, "db")));
+    let before = schedule(folder, "db");
+    assert_eq!(before["next"], before["next_attempt"], "{before}");
+    assert_eq!(before["last"]["attempt"], 1, "{before}");
+    let shown = succeed(command(folder, &["backup", "schedule", "list"]));
+    assert!(shown.contains("(again, 2 left)"), "{shown}");
+    daemon.kill();
+    let _daemon = Daemon::start(folder);
+    until(|| waits(&schedule(folder, "db")));
+    let after = schedule(folder, "db");
+    assert!(after["next_attempt"].as_i64() >= before["next_attempt"].as_i64(), "{before} {after}");
+}
+
+#[test]
+fn a_run_that_is_left_by_a_killed_daemon_does_not_keep_the_next_one_out() {
+    let folder = folder("");
+    let folder = folder.path();
+    // 32 MiB take more than a minute.
+    configure(folder, &backup("db", "one", "every = \"1000h\"\nlimit = \"400kB/s\""));
+    let daemon = Daemon::start(folder);
+    let pid = daemon.child.id();
+    until(|| !runs_of(pid).is_empty() && folder.join("one/lease-000001").exists());
+    // It does not see that its daemon is killed: as one whose share hangs.
+    let orphans = runs_of(pid);
+    for orphan in &orphans {
+        kill_process(*orphan, Signal::STOP).unwrap();
+    }
+    daemon.kill();
+    configure(folder, &backup("db", "one", "every = \"1000h\""));
+    let daemon = Daemon::start(folder);
+    until(|| !runs_of(daemon.child.id()).is_empty());
+    assert!(schedule(folder, "db")["last"].is_null(), "it waits");
+    for orphan in &orphans {
+        kill_process(*orphan, Signal::CONT).unwrap();
+    }
+    until(|| !schedule(folder, "db")["last"].is_null());
+    let last = &schedule(folder, "db")["last"];
+    assert_eq!((&last["cause"], &last["error"]), (&"interrupted".into(), &Value::Null), "{last}");
+    assert!(runs_of(pid).is_empty());
+    assert!(restored(folder, "one") == fs::read(folder.join("disk.img")).unwrap());
+}
+
+#[test]
+fn doctor_tells_of_backups_that_fail_are_overdue_or_have_no_folder_and_of_none_that_are_sound() {
+    let folder = folder("");
+    let folder = folder.path();
+    let found = || {
+        let output =
+            finish(command(folder, &["doctor", "--socket", "api.sock", "--json", "--all"]), PATIENCE);
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = document["findings"].as_array().unwrap().iter();
+        let of = |id: &str| {
+            let verdict = |of: &&Value| of["id"] == id && of["where"] == "backup db";
+            findings.clone().find(verdict).unwrap_or_else(|| panic!("{id}: {document}"))["verdict"].clone()
+        };
+        ["backup-overdue", "backup-failing", "backup-destination"].map(of)
+    };
+    configure(folder, &backup("db", "gone", "every = \"3s\"\nretries = 0"));
+    let _daemon = Daemon::start(folder);
+    until(|| !schedule(folder, "db")["last"].is_null());
+    until(|| found() == ["bad", "warn", "bad"]);
+    fs::create_dir(folder.join("gone")).unwrap();
+    until(|| found() == ["ok", "ok", "ok"]);
 }
