@@ -9,8 +9,12 @@
 //! A kill between any two steps leaves the points that were there, and files whose names say that they are incomplete.
 
 use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use lunway_file::Workers;
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
@@ -43,6 +47,10 @@ const WINDOW_UNITS: u32 = 1024;
 const ANNOUNCED: u32 = 65_536;
 /// The same where an earlier pass has left something: what is announced is forgotten of that, so 1 GiB.
 const ANNOUNCED_LATER: u32 = 1024;
+
+/// Time after which a run whose units wait for their pace asks again whether it is cancelled: people and service
+/// managers take half a second for at once.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A unit that was dealt with.
 type Shipped = (UnitLeaves, Counted);
@@ -120,6 +128,18 @@ impl SampledBase for Sampled {
     fn is_as_before(&self, unit: u32, data: &[u8], asked: u16) -> Result<bool> {
         self.shipment.is_as_before(unit, data, asked, self.left_out)
     }
+}
+
+/// See [`Run::look`].
+type Look<'r> = Pin<Box<dyn Future<Output = ()> + 'r>>;
+
+/// Units under way.
+struct Sending<'r> {
+    running: Underway<'r, Shipped>,
+    /// Units from here on have not begun.
+    next: u32,
+    /// `None`: units do not wait for a pace, and each of them is soon dealt with.
+    look: Option<Look<'r>>,
 }
 
 struct Run<'a> {
@@ -270,9 +290,19 @@ impl Run<'_> {
         forced: &[Range<u64>],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Counted> {
-        let mut running = Underway::default();
-        let shipped = self.ship_windows(draft, forced, progress, &mut running).await;
-        while running.next().await.is_some() {}
+        let mut sending = Sending {
+            running: Underway::default(),
+            next: draft.done(),
+            look: draft.shipment.pace.is_limited().then(|| self.look()),
+        };
+        let mut shipped = self.ship_windows(draft, forced, progress, &mut sending).await;
+        if shipped.is_err() {
+            draft.shipment.pace.end();
+        }
+        if let Err(BackupError::Cancelled) = shipped {
+            shipped = self.record_cancelled(draft, &mut sending).await.and(shipped);
+        }
+        while sending.running.next().await.is_some() {}
         let recorded = draft.end_checkpoint().await;
         shipped.and(recorded).map(|()| draft.counted)
     }
@@ -282,7 +312,7 @@ impl Run<'_> {
         draft: &mut Draft,
         forced: &[Range<u64>],
         progress: &mut dyn FnMut(Progress),
-        running: &mut Underway<'r, Shipped>,
+        sending: &mut Sending<'r>,
     ) -> Result<()> {
         let size = draft.shipment.size;
         let end = units(size);
@@ -294,50 +324,87 @@ impl Run<'_> {
             let shipment = Arc::clone(&draft.shipment);
             let works = on(&self.lanes.reads, move || shipment.plan(&masks)).await?;
             for work in works {
-                if (self.request.is_cancelled)() {
-                    self.take(draft, running, 0, work.unit).await?;
-                    draft.checkpoint(work.unit, draft.until().max(work.unit), &self.lanes).await?;
-                    return Err(BackupError::Cancelled);
-                }
-                self.take(draft, running, IN_FLIGHT - 1, work.unit).await?;
+                sending.next = work.unit;
+                self.check_cancelled()?;
+                self.take(draft, sending, IN_FLIGHT - 1).await?;
                 if work.unit >= draft.until() {
-                    let done = running.first().unwrap_or(work.unit);
+                    let done = sending.running.first().unwrap_or(work.unit);
                     draft.checkpoint(done, (work.unit + announced).min(end), &self.lanes).await?;
                 }
                 let done = u64::from(work.unit) * UNIT;
                 progress(Progress { done, total: size, sent: draft.counted.sent });
                 let shipment = Arc::clone(&draft.shipment);
-                running.push(work.unit, self.unit(shipment, work));
+                sending.running.push(work.unit, self.unit(shipment, work));
             }
             at = last;
+            sending.next = at;
             progress(Progress { done: u64::from(at) * UNIT, total: size, sent: draft.counted.sent });
-            if (self.request.is_cancelled)() {
-                self.take(draft, running, 0, at).await?;
-                draft.checkpoint(at, draft.until().max(at), &self.lanes).await?;
-                return Err(BackupError::Cancelled);
-            }
+            self.check_cancelled()?;
         }
-        self.take(draft, running, 0, end).await?;
+        sending.next = end;
+        self.take(draft, sending, 0).await?;
         // A kill while the point is sealed costs nothing that was sent.
         draft.checkpoint(end, end, &self.lanes).await
     }
 
-    /// Waits until at most so many units are under way, and begins each checkpoint that falls due meanwhile; units from
-    /// `next` on have not begun.
-    async fn take(
-        &self,
+    fn check_cancelled(&self) -> Result<()> {
+        if (self.request.is_cancelled)() { Err(BackupError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Waits until at most so many units are under way, and begins each checkpoint that falls due meanwhile.
+    async fn take<'r>(
+        &'r self,
         draft: &mut Draft,
-        running: &mut Underway<'_, Shipped>,
+        sending: &mut Sending<'r>,
         under_way: usize,
-        next: u32,
     ) -> Result<()> {
-        while running.len() > under_way
-            && let Some(done) = draft.beside_checkpoint(running.next()).await?
+        while sending.running.len() > under_way
+            && let Some(done) = draft.beside_checkpoint(self.taken(sending)).await??
         {
-            draft.take(done?)?;
-            draft.begin_due_checkpoint(running.first().unwrap_or(next), &self.lanes)?;
+            draft.take(done)?;
+            draft.begin_due_checkpoint(sending.running.first().unwrap_or(sending.next), &self.lanes)?;
         }
         Ok(())
+    }
+
+    /// The first unit under way when it is dealt with. One that waits for its pace does not hold up an end.
+    async fn taken<'r>(&'r self, sending: &mut Sending<'r>) -> Result<Option<Shipped>> {
+        loop {
+            let Some(look) = &mut sending.look else { return sending.running.next().await.transpose() };
+            if let Either::Left((done, _)) = select(pin!(sending.running.next()), look).await {
+                return done.transpose();
+            }
+            self.check_cancelled()?;
+            sending.look = Some(self.look());
+        }
+    }
+
+    /// Ends when it is time to ask whether the run is cancelled.
+    fn look(&self) -> Look<'_> {
+        Box::pin(async {
+            // A pool without threads is noticed by the units.
+            let _ = on(&self.lanes.background, || {
+                thread::sleep(LOOK);
+                Ok(())
+            })
+            .await;
+        })
+    }
+
+    /// Records what a cancelled run has sent. Its units send nothing more: those that have not done so yet have failed.
+    async fn record_cancelled(&self, draft: &mut Draft, sending: &mut Sending<'_>) -> Result<()> {
+        let mut stopped = None;
+        while let Some(unit) = sending.running.first() {
+            match sending.running.next().await {
+                Some(Ok(shipped)) if stopped.is_none() => draft.take(shipped)?,
+                // What lies behind one that was not sent is looked at again.
+                Some(Ok(_)) | None => {}
+                Some(Err(BackupError::Cancelled)) => stopped = stopped.or(Some(unit)),
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        let done = stopped.unwrap_or(sending.next);
+        draft.checkpoint(done, draft.until().max(done), &self.lanes).await
     }
 
     /// The first unit at or behind `at` that must be looked at.

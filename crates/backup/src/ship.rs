@@ -264,7 +264,9 @@ impl Shipment {
             self.disk.discard(range.start, len, DiscardMode::Zero).map_err(self.disk_error())?;
             return Ok(0);
         }
-        self.pace.wait(len);
+        if !self.pace.wait(len) {
+            return Err(BackupError::Cancelled);
+        }
         self.disk.write_at(range.start, part(&range)).map_err(self.disk_error())?;
         Ok(len)
     }
