@@ -84,8 +84,8 @@ pub(crate) struct Serve {
     /// Offer no management interface; SIGHUP still reloads the configuration
     #[arg(long)]
     no_api: bool,
-    /// Check the configuration, its secret files, that the files of its LUNs exist, and that its backups have their LUN,
-    /// destination and key; serve nothing
+    /// Check the configuration, its secret files, that the files of its LUNs exist, and that its backups have their
+    /// LUN, destination and key; serve nothing
     #[arg(long, conflicts_with = "save")]
     check: bool,
     /// Print what is served as one line of JSON
