@@ -451,3 +451,103 @@ fn lunway_in_a_sandbox() -> bool {
     let nothing = Path::new("/proc/sys/user/max_user_namespaces");
     fs::read_to_string(nothing).is_ok_and(|count| count.trim() != "0")
 }
+
+/// Whether the programs of a share are here; else it is noted that this was not run.
+fn has_share() -> bool {
+    let folders = ["/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec"];
+    let has_server = folders.iter().any(|folder| Path::new(folder).join("sftp-server").is_file());
+    if !has_server {
+        lunway_foreign::not_run("sftp-server");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        lunway_foreign::machine_lacks("/dev/fuse");
+        return false;
+    }
+    lunway_foreign::program("sshfs").is_some() && has_server
+}
+
+/// The shipped experiment of backups with less data, fewer runs and one repeat.
+fn small_backups(folder: &Path, tests: &[&str]) -> PathBuf {
+    let text = succeed(lunway(&["lab", "show", "backup"])).replace("size = \"48M\"", "size = \"8M\"");
+    // Less than a run has under way: how much of it is sent again is for the tests of backups.
+    let text = text.replace("size = \"128M\"", "size = \"16M\"").replace("at = \"85%\"", "at = \"60%\"");
+    let text =
+        text.replace("time = \"5s\"", "time = \"2s\"").replace("patience = \"3s\"", "patience = \"1s\"");
+    let (head, rest) = text.split_once("[[run]]").unwrap();
+    let (runs, _) = rest.split_once("[[figure]]").unwrap();
+    let is_wanted = |run: &&str| tests.iter().any(|test| run.contains(&format!("test = \"{test}\"")));
+    let runs: Vec<String> =
+        runs.split("[[run]]").filter(is_wanted).map(|run| format!("[[run]]{run}")).collect();
+    assert_eq!(runs.len(), tests.len());
+    let file = folder.join("backup.toml");
+    fs::write(&file, format!("{head}{}", runs.concat())).unwrap();
+    file
+}
+
+fn backup<'a>(results: &'a Value, test: &str) -> &'a Value {
+    let mut backups = results["backups"].as_array().unwrap().iter();
+    backups.find(|row| row["test"] == test).unwrap_or_else(|| panic!("{test}: {results}"))
+}
+
+#[test]
+fn a_disk_is_backed_up_over_a_link_the_old_way_and_ours() {
+    if !has_share() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tests = ["dynamic-untuned", "fixed-tuned", "full", "increment"];
+    let file = small_backups(folder.path(), &tests);
+    let page = folder.path().join("backup.html");
+    let arguments = ["--rate", "50Mbit", "--repeat", "1", "--html-file", page.to_str().unwrap()];
+    let Some(results) = run(file.to_str().unwrap(), &arguments) else { return };
+    for test in tests {
+        let row = backup(&results, test);
+        assert_eq!((number(&row["unsound"]), number(&row["attempts"])), (0.0, 1.0), "{row}");
+        let (needed, sent) = (number(&row["needed_mb"]), number(&row["sent_mb"]));
+        // Headers of TCP and SFTP, tables and manifests; of an increment those are as much as its data.
+        let most = if test == "increment" { 8.0 } else { 1.2 };
+        assert!((1.0..most).contains(&(sent / needed)), "{row}");
+        assert!(number(&row["stored_mb"]) >= needed, "{row}");
+        assert!(number(&row["of_link"]) < 1.0, "{row}");
+    }
+    let full = backup(&results, "full");
+    assert!(number(&full["needed_mb"]) > 8.3, "8 MiB: {full}");
+    let increment = backup(&results, "increment");
+    assert!(number(&increment["needed_mb"]) < 0.2 && number(&increment["read_mb"]) < 8.3, "{increment}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("copy into a dynamic VHDX") && page.contains("On the wire"));
+}
+
+#[test]
+fn a_cut_makes_a_copy_begin_again_and_a_backup_go_on() {
+    if !has_share() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tests = ["copy-pulled", "full-pulled", "full-hole"];
+    let file = small_backups(folder.path(), &tests);
+    let Some(results) = run(file.to_str().unwrap(), &["--rate", "25Mbit", "--repeat", "1"]) else { return };
+    for test in tests {
+        let row = backup(&results, test);
+        assert_eq!((number(&row["unsound"]), number(&row["attempts"])), (0.0, 2.0), "{row}");
+        let sample = &row["samples"][0];
+        assert_eq!(sample["failures"].as_array().unwrap().len(), 1, "{row}");
+        let events: Vec<_> = sample["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| event["what"].as_str().unwrap())
+            .collect();
+        let cut = if test == "full-hole" { "lan a black hole" } else { "lan pulled" };
+        assert_eq!(events, [cut, "lan mended"], "{row}");
+        let share = number(&row["sent_mb"]) / number(&row["needed_mb"]);
+        let left = sample["left"].as_array().unwrap();
+        match test {
+            "copy-pulled" => {
+                assert!(share > 1.5, "from the beginning: {row}");
+                assert_eq!((left.len(), &left[0]["whole"]), (1, &false.into()), "{row}");
+            }
+            _ => assert!(left.is_empty(), "{row}"),
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Files of experiments: what they may say, and what is said of those that are wrong.
 
 use lunway_lab::Action;
-use lunway_lab::experiment::{Experiment, Incident, Moment, RunWork, SHIPPED};
+use lunway_lab::experiment::{CutKind, Experiment, Incident, Moment, RunWork, SHIPPED};
 
 /// A file with one of everything; the tests change it.
 const FILE: &str = r#"
@@ -279,4 +279,40 @@ fn neither_a_name_nor_a_file_is_answered_with_what_there_is() {
 fn text_that_is_no_file_at_all_is_refused() {
     assert!(parse("").is_err() && parse("[[run]]").is_err() && parse("\u{0}\u{ff}").is_err());
     assert!(parse(&"#".repeat((1 << 20) + 1)).unwrap_err().contains("is not an experiment"));
+}
+
+#[test]
+fn a_backup_has_a_way_and_may_have_a_cut() {
+    let shipped = SHIPPED.iter().find(|shipped| shipped.name == "backup").unwrap();
+    let experiment = shipped.experiment().unwrap();
+    let backup = |test: &str| {
+        let run = experiment.runs.iter().find(|run| run.test == test).unwrap();
+        let RunWork::Backup(backup) = &run.measure else { panic!("a backup") };
+        backup.clone()
+    };
+    let cut = backup("full-hole").cut.unwrap();
+    assert_eq!((cut.kind, cut.at, cut.time.as_secs()), (CutKind::BlackHole, 0.85, 5));
+    assert_eq!((backup("dynamic-untuned").queue_depth, backup("increment").changed), (1, 0.01));
+    assert!(experiment.cost().as_secs() < 180, "{:?}", experiment.cost());
+    for (from, to, said) in [
+        ("way = \"copy-dynamic\"", "way = \"copied\"", "unknown variant `copied`"),
+        ("way = \"copy-dynamic\"\n", "", "key `way`: it is missing"),
+        ("size = \"48M\"", "size = \"1M\"", "1M is out of range: from 4M"),
+        ("size = \"48M\"", "size = \"5000K\"", "whole mebibytes"),
+        ("at = \"85%\"", "at = \"50\"", "50 is out of range: a share such as 40%"),
+        ("at = \"85%\"", "at = \"NaN%\"", "NaN% is out of range"),
+        ("time = \"5s\"", "time = \"6h\"", "6h is out of range"),
+        ("changed = \"1%\"", "changed = \"101%\"", "101% is out of range"),
+        ("changed = \"1%\"", "qd = 4", "key `qd`: only a copy has it"),
+        ("qd = 1\n", "qd = 1\nchanged = \"1%\"\n", "only an increment is made of changes"),
+        ("qd = 1\n", "qd = 1\nrw = \"read\"\n", "it belongs to runs with measure = \"storage\""),
+        ("qd = 1\n", "qd = 1\ntime = \"5s\"\n", "it belongs to runs with measure = \"storage\""),
+    ] {
+        assert!(shipped.text.contains(from), "{from}");
+        let error =
+            Experiment::parse("backup.toml", &shipped.text.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    let sentence = refused("rw = \"read\"", "way = \"full\"");
+    assert!(sentence.contains("it belongs to runs with measure = \"backup\""), "{sentence}");
 }

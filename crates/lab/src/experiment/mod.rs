@@ -23,9 +23,11 @@ pub use plan::error::{ExperimentError, Problem};
 pub use plan::expression::{Condition, Expression, ExpressionError, Others};
 pub use plan::figures::{Figure, Template, Verdict};
 pub use plan::run::{
-    Arm, Comparing, Event, Incident, Moment, Plan, Run, RunPath, RunWork, Storage, Window, Wire,
+    Arm, BackupRun, BackupWay, Comparing, Cut, CutKind, Event, Incident, Moment, Plan, Run, RunPath, RunWork,
+    Storage, Window, Wire,
 };
 pub use plan::shipped::{SHIPPED, Shipped};
+pub use result::backups::{BackupRow, BackupSample, LeftBehind};
 pub use result::results::{
     Compared, Happened, Link, ResultCell, ResultRow, Results, Sample, SampledTimeline,
 };

@@ -2,6 +2,7 @@
 //!
 //! | file | room of |
 //! |---|---|
+//! | `backup/` | a disk that is backed up into a share |
 //! | `comparing.rs` | logical units against each other, over a network that runs |
 //! | `cost.rs` | expected duration of an experiment and its parts |
 //! | `incidents.rs` | events during a measurement |
@@ -18,6 +19,7 @@
 //! | `team.rs` | cards as one team: a hash chooses the card |
 //! | `wire.rs` | bare TCP over a network that runs |
 
+pub(crate) mod backup;
 pub(crate) mod comparing;
 pub(crate) mod cost;
 pub(crate) mod incidents;

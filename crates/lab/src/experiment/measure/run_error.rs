@@ -72,6 +72,28 @@ pub enum RunError {
         /// Message of the first failed I/O.
         said: String,
     },
+    /// A program of the share is not installed.
+    #[error("`{program}` is not installed, by which a network has a share: it is in the package {package}")]
+    NoShare {
+        /// Its name.
+        program: &'static str,
+        /// The package in which it is.
+        package: &'static str,
+    },
+    /// The share cannot be mounted.
+    #[error("the share cannot be mounted: {said}")]
+    Share {
+        /// Output of its client.
+        said: String,
+    },
+    /// A backup cannot be prepared.
+    #[error("run `{test}`: the first point cannot be made: {said}")]
+    Backup {
+        /// The run.
+        test: String,
+        /// Output of the command.
+        said: String,
+    },
     /// A thread or a runtime could not be started.
     #[error("cannot start the measurement: {0}")]
     Start(io::Error),

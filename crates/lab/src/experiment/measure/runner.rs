@@ -9,6 +9,7 @@ use lunway_block::duration::ExactDuration;
 
 use crate::error::LabError;
 use crate::experiment::Experiment;
+use crate::experiment::measure::backup::BackupNetwork;
 use crate::experiment::measure::cost::{BUILDING, CALIBRATING, PROBE, filling};
 use crate::experiment::measure::options::Options;
 use crate::experiment::measure::pace::{Pace, Watcher};
@@ -20,6 +21,7 @@ use crate::experiment::measure::target::Target;
 use crate::experiment::measure::team::Team;
 use crate::experiment::measure::wire::{Answering, shaped};
 use crate::experiment::plan::run::{Run, RunWork, Storage, Wire, rows};
+use crate::experiment::result::backups::BackupRow;
 use crate::experiment::result::results::{Link, ResultCell, ResultRow, Results};
 use crate::network::{Calibration, Network};
 use crate::topology::Topology;
@@ -78,6 +80,9 @@ impl Runner<'_> {
     fn all(&mut self, experiment: &Experiment) -> Result<(), RunError> {
         if experiment.runs.iter().any(Run::needs_target) {
             self.with_targets(experiment)?;
+        }
+        if experiment.runs.iter().any(|run| matches!(run.measure, RunWork::Backup(_))) {
+            self.backups(experiment)?;
         }
         for run in &experiment.runs {
             if let RunWork::Wire(wire) = &run.measure {
@@ -283,6 +288,38 @@ impl Runner<'_> {
             }
             let compared = served.compare(run, comparing, capacity(run, links), &mut self.pace)?;
             self.results.comparisons.push(compared);
+        }
+        Ok(())
+    }
+
+    /// Every repeat makes all backups once, every other one in the opposite order.
+    fn backups(&mut self, experiment: &Experiment) -> Result<(), RunError> {
+        // Before a network is built in vain.
+        BackupNetwork::check()?;
+        let (network, links) = self.network(&self.results.topology.clone())?;
+        self.results.topology = network.topology().clone();
+        self.results.congestion_control = network.congestion_control();
+        self.results.links.extend(links.iter().cloned());
+        let of = |run: &Run| matches!(run.measure, RunWork::Backup(_));
+        let mut runs: Vec<&Run> = experiment.runs.iter().filter(|run| of(run)).collect();
+        self.results.backups.extend(runs.iter().map(|run| BackupRow::new(run)));
+        let backups = BackupNetwork { network: &network, program: self.program, cancel: self.cancel };
+        for repeat in 0..experiment.repeat {
+            for run in &runs {
+                let RunWork::Backup(backup) = &run.measure else { continue };
+                if self.cancel.is_cancelled() {
+                    return Ok(());
+                }
+                let doing = format!("{} ({}/{})", run.test, repeat + 1, experiment.repeat);
+                self.pace.begin(doing, experiment.backup_cost(run));
+                let sample = backups.measure(run, backup, repeat, capacity(run, &links))?;
+                let row = self.results.backups.iter_mut().find(|row| row.test == run.test);
+                // What a cancel has ended says nothing.
+                if let Some(row) = row.filter(|_| !self.cancel.is_cancelled()) {
+                    row.samples.push(sample);
+                }
+            }
+            runs.reverse();
         }
         Ok(())
     }

@@ -41,9 +41,7 @@ pub(crate) struct Target {
     arguments: Vec<String>,
     /// Open here as long as the target may want them.
     _scratch: Vec<File>,
-    /// Standard error of the target.
-    log: File,
-    child: Mutex<Option<Child>>,
+    child: Mutex<Option<Serving>>,
 }
 
 impl Target {
@@ -65,9 +63,7 @@ impl Target {
         for lun in luns {
             arguments.extend(["--lun".to_owned(), with_scratch(lun, &mut scratch)?]);
         }
-        let log = tempfile::tempfile().map_err(RunError::Start)?;
-        let target =
-            Self { host: host.to_owned(), arguments, _scratch: scratch, log, child: Mutex::new(None) };
+        let target = Self { host: host.to_owned(), arguments, _scratch: scratch, child: Mutex::new(None) };
         target.revive(network, program)?;
         Ok(target)
     }
@@ -84,9 +80,36 @@ impl Target {
             return Ok(());
         }
         let mut command = Command::new(program);
-        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(Stdio::from(self.log.try_clone().map_err(RunError::Start)?));
-        let mut child = network.host(&self.host)?.spawn(command)?;
+        command.args(&self.arguments);
+        *running = Some(Serving::start(network, &self.host, command)?);
+        Ok(())
+    }
+
+    /// Kills it as a power failure would: no goodbye, nothing flushed.
+    pub(crate) fn kill(&self) {
+        if let Some(serving) = self.child().take() {
+            serving.kill();
+        }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Serving>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A daemon that serves on a host. When this is dropped it is asked to end, and killed if it does not.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    child: Child,
+}
+
+impl Serving {
+    /// Starts `serve --json`, and waits until it is ready.
+    pub(crate) fn start(network: &Network, host: &str, mut command: Command) -> Result<Self, RunError> {
+        let log = tempfile::tempfile().map_err(RunError::Start)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(Stdio::from(log.try_clone().map_err(RunError::Start)?));
+        let mut child = network.host(host)?.spawn(command)?;
         let (ready, is_ready) = mpsc::channel();
         let stdout = child.stdout.take();
         thread::spawn(move || {
@@ -96,61 +119,51 @@ impl Target {
             lines.for_each(drop);
         });
         match is_ready.recv_timeout(READY) {
-            Ok(Some(line)) if line.starts_with('{') => {
-                *running = Some(child);
-                Ok(())
-            }
+            Ok(Some(line)) if line.starts_with('{') => Ok(Self { child }),
             _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(RunError::Target { host: self.host.clone(), said: self.said() })
+                Self { child }.kill();
+                Err(RunError::Target { host: host.to_owned(), said: said(log) })
             }
         }
     }
 
-    /// Kills it as a power failure would: no goodbye, nothing flushed.
-    pub(crate) fn kill(&self) {
-        if let Some(mut child) = self.child().take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the last output of the target.
-    fn said(&self) -> String {
-        let read = || -> io::Result<String> {
-            let mut log = self.log.try_clone()?;
-            let length = log.metadata()?.len();
-            log.seek(SeekFrom::Start(length.saturating_sub(SAID_MAX)))?;
-            let mut bytes = Vec::new();
-            log.take(SAID_MAX).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
-        };
-        match read() {
-            Ok(said) if !said.is_empty() => said,
-            _ => format!("it said nothing within {} s", READY.as_secs()),
-        }
+    /// Kills it at once.
+    pub(crate) fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-impl Drop for Target {
-    /// Asks it to end, and insists.
+impl Drop for Serving {
     fn drop(&mut self) {
-        let Some(mut child) = self.child().take() else { return };
-        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let asked = Instant::now();
         while asked.elapsed() < ENDING {
-            match child.try_wait() {
+            match self.child.try_wait() {
                 Ok(None) => thread::sleep(Duration::from_millis(10)),
                 _ => return,
             }
         }
-        let _ = child.kill();
-        let _ = child.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the last output of a daemon.
+fn said(mut log: File) -> String {
+    let mut read = || -> io::Result<String> {
+        let length = log.metadata()?.len();
+        log.seek(SeekFrom::Start(length.saturating_sub(SAID_MAX)))?;
+        let mut bytes = Vec::new();
+        (&log).take(SAID_MAX).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
+    };
+    match read() {
+        Ok(said) if !said.is_empty() => said,
+        _ => format!("it said nothing within {} s", READY.as_secs()),
     }
 }
 

@@ -11,7 +11,7 @@ use lunway_block::small_file;
 use serde::{Deserialize, Deserializer};
 
 use super::check;
-use crate::experiment::plan::run::{Arm, Plan};
+use crate::experiment::plan::run::{Arm, BackupWay, CutKind, Plan};
 use crate::experiment::{Experiment, ExperimentError, SHIPPED};
 use crate::timeline::{Flap, NewDelay, NewLoss, Slow};
 use crate::topology::{Cable, Host, Switch};
@@ -104,6 +104,15 @@ pub(crate) struct RunTable {
     #[serde(default)]
     pub(crate) streams: Option<u32>,
 
+    #[serde(default)]
+    pub(crate) way: Option<BackupWay>,
+    #[serde(default)]
+    pub(crate) changed: Option<String>,
+    #[serde(default)]
+    pub(crate) cut: Option<CutTable>,
+    #[serde(default)]
+    pub(crate) patience: Option<Time>,
+
     #[serde(default, rename = "arm")]
     pub(crate) arms: Option<Vec<Arm>>,
     #[serde(default)]
@@ -125,6 +134,17 @@ pub(crate) enum MeasureName {
     Net,
     /// Logical units against each other.
     Compare,
+    /// A disk backed up into a share.
+    Backup,
+}
+
+/// A `cut` of a run.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CutTable {
+    pub(crate) kind: CutKind,
+    pub(crate) at: String,
+    pub(crate) time: Time,
 }
 
 /// One `[[run.event]]` table.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lunway_bench::RwMode;
 use lunway_block::size::ExactSize;
 use lunway_multipath::Policy;
+use lunway_vhdx::DiskKind;
 use serde::Deserialize;
 
 use crate::timeline::Action;
@@ -149,6 +150,8 @@ pub enum RunWork {
     Wire(Wire),
     /// Logical units against each other, row by row.
     Compare(Comparing),
+    /// A disk of the host, backed up into a share of the storage.
+    Backup(BackupRun),
 }
 
 /// I/O on a logical unit.
@@ -284,6 +287,71 @@ impl fmt::Display for Window {
             None => f.write_str("auto"),
         }
     }
+}
+
+/// A disk that is backed up into a share over one path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackupRun {
+    /// How.
+    pub way: BackupWay,
+    /// Bytes of data on the disk.
+    pub size: u64,
+    /// Bytes of each write of a copy.
+    pub block_size: u32,
+    /// Writes of a copy in flight.
+    pub queue_depth: u32,
+    /// The part of the data that is changed before an increment, 0..=1.
+    pub changed: f64,
+    /// The cable is cut in the middle.
+    pub cut: Option<Cut>,
+    /// A connection to the share over which nothing is heard for so long is given up.
+    pub patience: Duration,
+}
+
+/// A way to back up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackupWay {
+    /// A copy into a dynamic VHDX file that is attached over the share.
+    CopyDynamic,
+    /// The same into a fixed one.
+    CopyFixed,
+    /// `lunway backup run` into an empty folder.
+    Full,
+    /// `lunway backup run` after a change.
+    Increment,
+}
+
+impl BackupWay {
+    /// The disk that a copy is made into; `None`: it is none.
+    pub(crate) fn disk(self) -> Option<DiskKind> {
+        match self {
+            Self::CopyDynamic => Some(DiskKind::Dynamic),
+            Self::CopyFixed => Some(DiskKind::Fixed),
+            Self::Full | Self::Increment => None,
+        }
+    }
+}
+
+/// A cut of the cable at the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cut {
+    /// How it is cut.
+    pub kind: CutKind,
+    /// After this share of what is to be sent, 0..=1.
+    pub at: f64,
+    /// For so long.
+    pub time: Duration,
+}
+
+/// A way to cut a cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CutKind {
+    /// Both ends lose their carrier.
+    Pull,
+    /// It swallows every frame, and neither end is told.
+    BlackHole,
 }
 
 /// Logical units against each other, in interleaved pairs.

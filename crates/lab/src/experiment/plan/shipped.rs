@@ -23,7 +23,7 @@ impl Shipped {
 }
 
 /// All of them.
-pub const SHIPPED: [Shipped; 15] = [
+pub const SHIPPED: [Shipped; 16] = [
     Shipped { name: "control", text: include_str!("../../../experiments/control.toml") },
     Shipped { name: "two-lanes", text: include_str!("../../../experiments/two-lanes.toml") },
     Shipped { name: "four-lanes", text: include_str!("../../../experiments/four-lanes.toml") },
@@ -42,6 +42,7 @@ pub const SHIPPED: [Shipped; 15] = [
     Shipped { name: "saturated", text: include_str!("../../../experiments/saturated.toml") },
     Shipped { name: "window-mtu", text: include_str!("../../../experiments/window-mtu.toml") },
     Shipped { name: "sectors", text: include_str!("../../../experiments/sectors.toml") },
+    Shipped { name: "backup", text: include_str!("../../../experiments/backup.toml") },
 ];
 
 #[cfg(test)]

@@ -35,6 +35,10 @@ pub(crate) const COMPARED: [&str; 5] = ["a", "b", "diff_pct", "ci_low_pct", "ci_
 /// Values of each comparison, over its rows: the number of rows per outcome.
 pub(crate) const COUNTED: [&str; 4] = ["faster", "slower", "no_meaningful_difference", "cannot_tell"];
 
+/// Values of each run of backups.
+pub(crate) const BACKUP: [&str; 9] =
+    ["seconds", "needed_mb", "read_mb", "sent_mb", "stored_mb", "of_link", "attempts", "torn", "unsound"];
+
 /// Names of values. They are written in one place, so that what a file may name is what a run gives.
 impl Run {
     /// `D.read.mb_s`, and `D[round-robin].read.mb_s` where the run has several policies.
@@ -88,6 +92,7 @@ impl Run {
                     }
                 }
             }
+            RunWork::Backup(_) => values.extend(BACKUP.iter().map(|column| self.counted_value(column))),
             RunWork::Compare(_) => {
                 for row in Comparing::rows() {
                     values.extend(COMPARED.iter().map(|column| self.compared_value(&row.name, column)));

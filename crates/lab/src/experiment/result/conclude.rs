@@ -9,6 +9,7 @@ use crate::experiment::Experiment;
 use crate::experiment::plan::expression::NoValue;
 use crate::experiment::plan::run::Run;
 use crate::experiment::plan::values::{COMPARED, COUNTED, CellName};
+use crate::experiment::result::backups::BackupRow;
 use crate::experiment::result::results::{Results, median};
 
 impl Results {
@@ -20,6 +21,7 @@ impl Results {
             rows: Vec::new(),
             cells: Vec::new(),
             comparisons: Vec::new(),
+            backups: Vec::new(),
             figures: Vec::new(),
             verdicts: Vec::new(),
             notes: Vec::new(),
@@ -32,6 +34,7 @@ impl Results {
     /// figure says so.
     pub(crate) fn conclude(&mut self) {
         self.rows.retain(|row| !row.samples.is_empty());
+        self.backups.retain(|row| !row.samples.is_empty());
         let controls: Vec<_> = self.rows.iter().filter(|row| row.is_control).cloned().collect();
         for row in &mut self.rows {
             let control = controls.iter().find(|control| control.rw == row.rw);
@@ -68,7 +71,8 @@ impl Results {
 
     fn cannot_tell(&self, missing: &NoValue) -> String {
         let limited = self.rows.iter().any(crate::experiment::result::results::ResultRow::limited)
-            || self.cells.iter().any(|cell| cell.limited);
+            || self.cells.iter().any(|cell| cell.limited)
+            || self.backups.iter().any(BackupRow::is_limited);
         match (self.interrupted, limited) {
             (true, _) => format!("Cannot tell: it was interrupted before {missing}."),
             (false, true) => {
@@ -90,6 +94,10 @@ impl Results {
             self.row_values(run, &mut values);
             self.cell_values(run, &mut values);
             self.compared_values(run, &mut values);
+            for row in self.backups.iter().filter(|row| row.test == run.test) {
+                let named = |(column, value)| (run.counted_value(column), value);
+                values.extend(row.values().map(named));
+            }
         }
         values.retain(|_, value| value.is_finite());
         values

@@ -3,6 +3,7 @@
 use lunway_bench::compare::Contrast;
 use serde_json::{Value, json};
 
+use crate::experiment::result::backups::BackupRow;
 use crate::experiment::result::results::{Compared, Link, ResultCell, ResultRow, Results, Sample};
 
 impl Results {
@@ -14,6 +15,7 @@ impl Results {
     pub fn to_json(&self) -> Value {
         let rows = self.rows.iter().map(row).chain(self.cells.iter().map(cell_row));
         let rows = rows.chain(self.comparisons.iter().flat_map(compared_rows));
+        let rows = rows.chain(self.backups.iter().map(BackupRow::row_json));
         let figures: serde_json::Map<String, Value> =
             self.figures.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let verdicts = self.verdicts.iter();
@@ -23,6 +25,7 @@ impl Results {
             "links": self.links.iter().map(link).collect::<Vec<_>>(),
             "rows": rows.collect::<Vec<_>>(),
             "matrix": self.cells.iter().map(cell).collect::<Vec<_>>(),
+            "backups": self.backups.iter().map(BackupRow::to_json).collect::<Vec<_>>(),
             "comparisons": self.comparisons.iter().map(compared).collect::<Vec<_>>(),
             "figures": figures,
             "verdicts": verdicts.map(|verdict| json!({ "text": verdict.text, "tone": verdict.tone.name() })).collect::<Vec<_>>(),

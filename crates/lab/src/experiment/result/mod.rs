@@ -2,6 +2,7 @@
 //!
 //! | file | room of |
 //! |---|---|
+//! | `backups.rs` | results of backups: figures, and the three forms of both |
 //! | `conclude.rs` | from what was measured to figures and sentences |
 //! | `disturbed.rs` | events during the measurement of rows and their effect, as shown on a terminal |
 //! | `json.rs` | results for programs |
@@ -9,6 +10,7 @@
 //! | `results.rs` | results of an experiment |
 //! | `text.rs` | results for eyes, on a terminal |
 
+pub(crate) mod backups;
 pub(crate) mod conclude;
 pub(crate) mod disturbed;
 pub(crate) mod json;

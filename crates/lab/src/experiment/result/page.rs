@@ -7,7 +7,7 @@ use lunway_report::{
     environment, figure,
 };
 
-use crate::experiment::plan::run::{Incident, RunWork};
+use crate::experiment::plan::run::{BackupRun, Incident, RunWork};
 use crate::experiment::result::results::{Compared, ResultCell, ResultRow, Results, Sample};
 use crate::experiment::result::text::{Matrix, headline};
 use crate::topology::{End, Topology};
@@ -29,6 +29,8 @@ impl Results {
         sections.extend(self.timelines());
         sections.extend(self.matrices().iter().map(matrix_section));
         sections.extend(self.comparisons.iter().flat_map(compared_sections));
+        sections.extend(self.backups_section());
+        sections.extend(self.backup_timelines());
         sections.push(self.network());
         document.sections = sections;
         document.environment = environment();
@@ -70,6 +72,7 @@ impl Results {
                     .filter(|cell| cell.limited)
                     .map(|cell| format!("{} {}", cell.test, cell.name())),
             )
+            .chain(self.backups.iter().filter(|row| row.is_limited()).map(|row| row.test.clone()))
             .collect();
         if !limited.is_empty() {
             warnings.push(format!(
@@ -164,7 +167,7 @@ impl Results {
              and calibrated before anything was measured. TCP used {}.",
             self.congestion_control
         ));
-        let drawn = chart::topology(&drawn(&self.topology, &self.disturbed()));
+        let drawn = chart::topology(&drawn(&self.topology, &self.disturbed(), &self.shares()));
         section.blocks.push(Block::Chart(Card {
             title: "Topology".to_owned(),
             detail: String::new(),
@@ -200,8 +203,15 @@ impl Results {
 
     /// Cables that something happened to.
     fn disturbed(&self) -> Vec<&str> {
-        let storages = self.experiment.runs.iter().filter_map(|run| match &run.measure {
+        let runs = || self.experiment.runs.iter();
+        let storages = runs().filter_map(|run| match &run.measure {
             RunWork::Storage(storage) => Some(storage),
+            _ => None,
+        });
+        let cut = runs().filter_map(|run| match &run.measure {
+            RunWork::Backup(BackupRun { cut: Some(_), .. }) => {
+                run.paths.first().map(|path| path.leaves.as_str())
+            }
             _ => None,
         });
         let incidents = storages.flat_map(|storage| &storage.events).map(|event| &event.incident);
@@ -210,7 +220,15 @@ impl Results {
                 Incident::Cable(action) => Some(action.cable()),
                 Incident::Stop(_) | Incident::Start(_) => None,
             })
+            .chain(cut)
             .collect()
+    }
+
+    /// Hosts that have a share.
+    fn shares(&self) -> Vec<&str> {
+        let runs = self.experiment.runs.iter();
+        let backups = runs.filter(|run| matches!(run.measure, RunWork::Backup(_)));
+        backups.map(|run| run.target.as_str()).collect()
     }
 
     fn facts(&self) -> Vec<Fact> {
@@ -246,7 +264,10 @@ impl Results {
             better: Better::Higher,
             samples: cell.samples.clone(),
         });
-        rows.chain(cells).filter(|measure| !measure.samples.is_empty()).collect()
+        rows.chain(cells)
+            .chain(self.backup_measures())
+            .filter(|measure| !measure.samples.is_empty())
+            .collect()
     }
 }
 
@@ -316,7 +337,7 @@ fn matrix_section(matrix: &Matrix<'_>) -> Section {
 }
 
 /// The network as the chart has it: who reads and writes on the left, who serves on the right.
-fn drawn(topology: &Topology, disturbed: &[&str]) -> chart::Topology {
+fn drawn(topology: &Topology, disturbed: &[&str], shares: &[&str]) -> chart::Topology {
     let addresses = topology.addresses();
     let mut hosts: Vec<chart::Host> = topology
         .hosts
@@ -325,7 +346,10 @@ fn drawn(topology: &Topology, disturbed: &[&str]) -> chart::Topology {
             name: host.name.clone(),
             detail: host.luns.join(" · "),
             ports: Vec::new(),
-            side: if host.luns.is_empty() { chart::Side::Left } else { chart::Side::Right },
+            side: match host.luns.is_empty() && !shares.contains(&host.name.as_str()) {
+                true => chart::Side::Left,
+                false => chart::Side::Right,
+            },
         })
         .collect();
     let mut cables = Vec::new();

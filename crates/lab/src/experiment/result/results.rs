@@ -8,6 +8,7 @@ use lunway_report::Conclusion;
 use crate::cpu::CpuUse;
 use crate::experiment::Experiment;
 use crate::experiment::plan::run::Window;
+use crate::experiment::result::backups::BackupRow;
 use crate::rate::Rate;
 use crate::topology::Topology;
 
@@ -27,6 +28,8 @@ pub struct Results {
     pub cells: Vec<ResultCell>,
     /// Logical units against each other.
     pub comparisons: Vec<Compared>,
+    /// Disks backed up into a share.
+    pub backups: Vec<BackupRow>,
     /// Headline numbers, those that could be had.
     pub figures: Vec<(String, f64)>,
     /// Verdicts: one for each `[[verdict]]` of the experiment.

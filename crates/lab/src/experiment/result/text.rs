@@ -24,6 +24,7 @@ impl fmt::Display for Results {
         parts.extend(self.disturbed_text());
         parts.extend(self.matrices().into_iter().map(|matrix| matrix.to_string()));
         parts.extend(self.comparisons.iter().map(compared_text));
+        parts.extend(self.backups_text());
         if !self.figures.is_empty() {
             let lines = self.figures.iter().map(|(name, value)| [name.clone(), headline(*value)]);
             parts.push(table(&["Figure", ""], &lines.collect::<Vec<_>>(), 1));

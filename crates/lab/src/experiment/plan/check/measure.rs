@@ -10,7 +10,9 @@ use lunway_block::size::parse_size;
 use super::at::At;
 use crate::experiment::plan::error::{ExperimentError, Problem};
 use crate::experiment::plan::file::{EventTable, OneOrMore, RunTable};
-use crate::experiment::plan::run::{Comparing, Event, Incident, Moment, RunPath, Storage, Window, Wire};
+use crate::experiment::plan::run::{
+    BackupRun, BackupWay, Comparing, Cut, Event, Incident, Moment, RunPath, Storage, Window, Wire,
+};
 use crate::timeline::{self, Action, Timeline};
 use crate::topology::{MTU_DEFAULT, Topology};
 
@@ -31,6 +33,17 @@ const TIME_DEFAULT: Duration = Duration::from_secs(10);
 const CELL_TIME_DEFAULT: Duration = Duration::from_secs(3);
 const PAIR_TIME_DEFAULT: Duration = Duration::from_secs(1);
 const MARGIN_DEFAULT: f64 = 3.0;
+
+/// Defaults of a backup: what copies of today do, and a day's changes.
+const COPY_BLOCK_DEFAULT: u64 = 1 << 20;
+const COPY_DEPTH_DEFAULT: u32 = 16;
+const CHANGED_DEFAULT: f64 = 0.01;
+/// Kernels' clients of shares wait for a minute; so does this one.
+const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);
+/// Least data of a backup: with less, its time is that of its beginning and its end.
+const BACKUP_MIN: u64 = 4 << 20;
+/// Most data of a backup: it is written to a temporary file, and what is made of it beside that.
+const BACKUP_MAX: u64 = 64 << 30;
 
 /// A unit that the target has, by its number: `1=ram:1G` is unit 1.
 fn lun(
@@ -241,5 +254,57 @@ pub(super) fn comparing(
         margin: at.range("margin", table.margin.unwrap_or(MARGIN_DEFAULT), 0.1..=50.0)?,
         time: at.time("time", time, Duration::from_millis(50))?,
         size: at.size("size", table.size.map_or(SIZE_DEFAULT, |size| size.0), 16 << 20, 1 << 40)?,
+    })
+}
+
+/// A disk backed up into a share.
+pub(super) fn backup(at: &At<'_>, paths: &[RunPath], table: &RunTable) -> Result<BackupRun, ExperimentError> {
+    let [_] = paths else {
+        return Err(at.wrong("paths", Problem::Not("a share is reached over one path")));
+    };
+    let missing = "copy-dynamic, copy-fixed, full or increment";
+    let way = table.way.ok_or_else(|| at.wrong("way", Problem::Missing(missing)))?;
+    let is_copy = way.disk().is_some();
+    for (key, is_there, belongs) in [
+        ("bs", table.bs.is_some(), is_copy),
+        ("qd", table.qd.is_some(), is_copy),
+        ("changed", table.changed.is_some(), way == BackupWay::Increment),
+    ] {
+        if is_there && !belongs {
+            let why =
+                if key == "changed" { "only an increment is made of changes" } else { "only a copy has it" };
+            return Err(at.wrong(key, Problem::Not(why)));
+        }
+    }
+    let block_size = at.size("bs", table.bs.map_or(COPY_BLOCK_DEFAULT, |size| size.0), 4096, 16 << 20)?;
+    let cut = table.cut.as_ref().map(|cut| {
+        let time = at.time("cut", cut.time.0, Duration::from_millis(100))?;
+        Ok(Cut { kind: cut.kind, at: share(at, "cut", &cut.at)?, time })
+    });
+    let size = table.size.map_or(SIZE_DEFAULT, |size| size.0);
+    if !size.is_multiple_of(1 << 20) {
+        return Err(at.wrong("size", Problem::Not("a disk is made of whole mebibytes")));
+    }
+    Ok(BackupRun {
+        way,
+        size: at.size("size", size, BACKUP_MIN, BACKUP_MAX)?,
+        block_size: u32::try_from(block_size).unwrap_or(u32::MAX),
+        queue_depth: at.range("qd", table.qd.unwrap_or(COPY_DEPTH_DEFAULT), 1..=QUEUE_DEPTH_MAX)?,
+        changed: table.changed.as_ref().map_or(Ok(CHANGED_DEFAULT), |text| share(at, "changed", text))?,
+        cut: cut.transpose()?,
+        patience: at.time(
+            "patience",
+            table.patience.map_or(PATIENCE_DEFAULT, |time| time.0),
+            Duration::from_secs(1),
+        )?,
+    })
+}
+
+/// A share of the whole, such as `40%`.
+fn share(at: &At<'_>, key: &'static str, text: &str) -> Result<f64, ExperimentError> {
+    let percent = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    percent.map(|percent| percent / 100.0).filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| {
+        let limits = "a share such as 40%, from 0% to 100%".to_owned();
+        at.wrong(key, Problem::Range { value: text.to_owned(), limits })
     })
 }

@@ -1,7 +1,7 @@
 //! A run: who reaches what, over which paths, by which policies.
 
 use super::at::At;
-use super::measure::{comparing, storage, wire};
+use super::measure::{backup, comparing, storage, wire};
 use crate::experiment::plan::error::{ExperimentError, Problem};
 use crate::experiment::plan::file::{MeasureName, OneOrMore, RunTable};
 use crate::experiment::plan::run::{NO_POLICY, POLICIES, Run, RunPath, RunWork};
@@ -28,6 +28,7 @@ pub(super) fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Resu
         MeasureName::Storage => RunWork::Storage(storage(at, topology, &target, &table)?),
         MeasureName::Net => RunWork::Wire(wire(at, topology, &paths, &table)?),
         MeasureName::Compare => RunWork::Compare(comparing(at, topology, &target, &table)?),
+        MeasureName::Backup => RunWork::Backup(backup(at, &paths, &table)?),
     };
     Ok(Run {
         topology: table
@@ -47,7 +48,7 @@ pub(super) fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Resu
 
 /// A key that the measure does not have would be without effect, and its author would not know.
 fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
-    use MeasureName::{Compare, Net, Storage};
+    use MeasureName::{Backup, Compare, Net, Storage};
     let keys: [(&'static str, bool, &[MeasureName]); 18] = [
         ("control", table.control, &[Storage]),
         ("policy", table.policy.is_some(), &[Storage, Compare]),
@@ -56,10 +57,10 @@ fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
         ("sessions", table.sessions.is_some(), &[Storage]),
         ("lun", table.lun.is_some(), &[Storage]),
         ("rw", table.rw.is_some(), &[Storage, Net]),
-        ("bs", table.bs.is_some(), &[Storage]),
-        ("qd", table.qd.is_some(), &[Storage]),
+        ("bs", table.bs.is_some(), &[Storage, Backup]),
+        ("qd", table.qd.is_some(), &[Storage, Backup]),
         ("ramp", table.ramp.is_some(), &[Storage]),
-        ("size", table.size.is_some(), &[Storage, Compare]),
+        ("size", table.size.is_some(), &[Storage, Compare, Backup]),
         ("mix", table.mix.is_some(), &[Storage]),
         ("verify", table.verify.is_some(), &[Storage]),
         ("event", table.events.is_some(), &[Storage]),
@@ -69,6 +70,11 @@ fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
         ("arm", table.arms.is_some(), &[Compare]),
     ];
     let more = [
+        ("time", table.time.is_some(), &[Storage, Net, Compare][..]),
+        ("way", table.way.is_some(), &[Backup][..]),
+        ("changed", table.changed.is_some(), &[Backup][..]),
+        ("cut", table.cut.is_some(), &[Backup][..]),
+        ("patience", table.patience.is_some(), &[Backup][..]),
         ("streams", table.streams.is_some(), &[Net][..]),
         ("pairs", table.pairs.is_some(), &[Compare][..]),
         ("rounds", table.rounds.is_some(), &[Compare][..]),
@@ -80,6 +86,7 @@ fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
                 Storage => "storage",
                 Net => "net",
                 Compare => "compare",
+                Backup => "backup",
             };
             return Err(at.wrong(key, Problem::Foreign(owner)));
         }
