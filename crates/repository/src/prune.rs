@@ -20,7 +20,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Holder, Lease, Notes, PointId, Presence, Result, Retention, refuse, refuse_mounts,
+    BackupError, Holder, INCOMPLETE, Lease, Notes, PointId, Presence, Result, Retention, refuse,
+    refuse_mounts,
 };
 
 use crate::codec::Id;
@@ -257,6 +258,12 @@ impl Sweep<'_> {
         self.refuse_others()?;
         // Of processes that have ended: those that began since have files of other names.
         self.repository.sweep_incomplete(&names)?;
+        // Small files are written under the lease that this prune has, or by writers.
+        let small = names.iter().filter(|name| name.ends_with(&format!(".json{INCOMPLETE}")));
+        for name in small {
+            let folder = &self.repository.folder;
+            folder.remove(name).map_err(BackupError::folder("removing", &folder.show(name)))?;
+        }
         // What is whole in a damaged pack may be all that is left of something.
         let is_mended = !KnownDamage::load(&*self.repository.folder)?.is_empty()
             && frames::mend(self.repository, &self.repository.index()?, &mut Vec::new())?;

@@ -6,8 +6,13 @@
 mod kit;
 
 use kit::support::cuts::{crashed, cuts};
-use kit::{MIB, Model, Random, Source, amount, check, compare, crashing, new_directory, pruned, sound};
+use kit::support::holder;
+use kit::{
+    MIB, Model, Random, Source, amount, check, compare, crashing, new_directory, pruned, sound, verified,
+};
+use lunway_backup::Lease;
 use lunway_crash::Directory;
+use lunway_repository::{Identity, Series, Unwanted, remove_points};
 
 const SIZE: u64 = 3 * MIB + 512;
 
@@ -215,4 +220,56 @@ fn a_prune_that_fails_says_what_it_has_removed() {
     assert!(done.removed.is_empty() && done.packs >= 3, "{done:?}");
     assert_eq!(check(&crashing(&directory), &model, "later").len(), 1);
     sound(&crashing(&directory), "later");
+}
+
+#[test]
+fn recipients_change_through_a_cut_at_every_step_and_those_who_stay_read_everything() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let (base, mut source) = (new_directory(true), Source::new(SIZE));
+    source.change(&mut random, 5);
+    let point = compare(&crashing(&base), "one", &mut source, 1).point.point;
+    let model = Model::from([(point, source.model.clone())]);
+    let recorded = base.at_rest();
+    let other = Identity::generate().unwrap().recipient();
+    crashing(&recorded).add_recipient(&other, &holder(5)).unwrap();
+    crashing(&recorded).remove_recipient(&other, &holder(6)).unwrap();
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context = format!("seed {seed}, cut behind step {steps} ({})", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            assert_eq!(check(&crashing(&directory), &model, &context).len(), 1);
+            compare(&crashing(&directory), "one", &mut source, 20);
+            // It takes over the lease that a cut leaves.
+            pruned(&crashing(&directory), "one", 9, 21).unwrap();
+            sound(&crashing(&directory), &context);
+        }
+    }
+}
+
+#[test]
+fn the_newest_points_are_removed_on_purpose_through_a_cut_at_every_step_and_are_not_missed() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let (recorded, model) = nearly_dead();
+    let series = Series::of(crashing(&recorded), "one", false).unwrap();
+    let ids: Vec<_> = series.points().unwrap().points().iter().map(|point| point.point).collect();
+    let lease = Lease::take(&*series.folder, holder(9), &|| false).unwrap();
+    let unwanted = Unwanted { series: &series, lease: &lease, points: ids[1..].to_vec() };
+    remove_points(&series.repository, &[unwanted], false, &mut |_, _| true).unwrap();
+    drop(lease);
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context = format!("seed {seed}, cut behind step {steps} ({})", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            let left = check(&crashing(&directory), &model, &context);
+            assert!(left.contains(&ids[0]), "{context}");
+            let report = verified(&crashing(&directory));
+            assert!(report.findings.is_empty(), "{context}: {report:?}");
+            // It writes the copy of a manifest again that was removed before it.
+            compare(&crashing(&directory), "one", &mut Source::new(SIZE), 30);
+            pruned(&crashing(&directory), "one", 1, 31).unwrap();
+            sound(&crashing(&directory), &context);
+        }
+    }
 }
