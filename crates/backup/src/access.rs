@@ -140,6 +140,10 @@ impl Folder for RetryingFolder<'_> {
         retry(self.patience, || self.inner.names())
     }
 
+    fn names_with(&self, beginning: &str) -> io::Result<Vec<String>> {
+        retry(self.patience, || self.inner.names_with(beginning))
+    }
+
     fn create(&self, name: &str) -> io::Result<Open> {
         self.inner.create(name)
     }

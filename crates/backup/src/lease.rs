@@ -248,7 +248,7 @@ fn disown(folder: &dyn Folder) -> Result<()> {
 
 /// Numbers of the leases that there are, in order.
 fn numbers(folder: &dyn Folder) -> Result<Vec<u64>> {
-    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    let names = folder.names_with(NAME).map_err(BackupError::folder("reading", &folder.show("")))?;
     let parsed = names.iter().filter_map(|found| found.strip_prefix(NAME)?.parse().ok());
     let mut numbers: Vec<u64> = parsed.filter(|number| names.contains(&name(*number))).collect();
     numbers.sort_unstable();

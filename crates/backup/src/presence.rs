@@ -108,7 +108,7 @@ pub fn refuse(
     does: &str,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<()> {
-    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    let names = folder.names_with(prefix).map_err(BackupError::folder("reading", &folder.show("")))?;
     for name in names.iter().filter(|name| is_one(name, prefix)) {
         match lease::wait_until_stale(folder, name, us, is_cancelled) {
             Ok(_) => {}
