@@ -20,13 +20,13 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_backup::{
-    BackupError, Catalogue, Content, Holder, HostFolder, INCOMPLETE, PointId, PointReader, UNIT, hold_points,
-    release_points,
+    BackupError, Catalogue, Content, Folder, Holder, HostFolder, INCOMPLETE, PointId, PointReader, UNIT,
+    hold_points, release_points,
 };
 use lunway_block::decorate::Deadline;
-use lunway_block::spec::PointName;
+use lunway_block::spec::{PointName, is_store_address};
 use lunway_block::{BlockDevice, BlockError};
-use lunway_repository::{Points, Series};
+use lunway_repository::{Points, Series, open_points_folder};
 use lunway_vhdx::{CreateOptions, Disk, Locator, VhdxOpenOptions, create, open_file, rename_new};
 use lunway_vhdx_device::{PullParent, PullSource, VhdxDevice, VhdxDeviceOpenError, random_guids};
 
@@ -51,11 +51,11 @@ pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<Vhd
         release_soon(name.folder.clone(), file.clone(), us);
         return Ok(VhdxDevice::open(&file, read_only)?);
     }
-    let folder = Arc::new(HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?);
+    let folder = points_folder(&name.folder)?;
     let mut made_on = found.flatten();
     if made_on.is_none() {
         hold_points(&*folder, &file, &us)?;
-        let made = Parents::open(name, &folder).and_then(|parents| make(&parents, &name.point, &file));
+        let made = Parents::open(name).and_then(|parents| make(&parents, &name.point, &file));
         if let Err(error) = made {
             // Nothing needs them.
             let _ = release_points(&*folder, &file, &us);
@@ -63,17 +63,17 @@ pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<Vhd
         }
         made_on = locator(&file)?;
     }
-    let parents = Parents::open(name, &folder)?;
+    let parents = Parents::open(name)?;
     let Some(point) = made_on.and_then(|locator| parents.made_from(&locator)) else {
         let why = format!(
             "the point that it was begun from is not in {}: name the folder that holds it, or another file",
-            folder.path().display()
+            folder.show("")
         );
         return Err(PointOpenError::Kept { file, why });
     };
     check_named(&parents, name, point, &file)?;
     let (parent, reader) = parents.parent(point)?;
-    let (of_release, of_file) = (folder.path().to_owned(), file.clone());
+    let (of_release, of_file) = (name.folder.clone(), file.clone());
     let parent = PullParent {
         device: Arc::new(Deadline::new(parent, name.timeout.unwrap_or(TIMEOUT))) as Arc<dyn BlockDevice>,
         source: Arc::new(Source(reader)),
@@ -88,6 +88,14 @@ pub(crate) fn open(name: &PointName, file: &Path, read_only: bool) -> Result<Vhd
     Ok(VhdxDevice::open_pulled(&file, parent, read_only)?)
 }
 
+/// The folder in which disks say that they need its points.
+fn points_folder(path: &Path) -> Result<Arc<dyn Folder>, PointOpenError> {
+    match is_store_address(path) {
+        true => Ok(open_points_folder(path)?),
+        false => Ok(Arc::new(HostFolder::open(path).map_err(PointOpenError::Folder)?)),
+    }
+}
+
 /// The points of a destination, as what disks are made on.
 enum Parents {
     /// VHDX files.
@@ -97,13 +105,17 @@ enum Parents {
 }
 
 impl Parents {
-    fn open(name: &PointName, folder: &Arc<HostFolder>) -> Result<Self, PointOpenError> {
+    fn open(name: &PointName) -> Result<Self, PointOpenError> {
         Ok(match repository_point::series(name)? {
             Some(series) => {
                 let points = series.points()?;
                 Self::Series(Box::new(series), points)
             }
-            None => Self::Chain(Arc::clone(folder), Catalogue::load(&**folder)?),
+            None => {
+                let folder = HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?;
+                let catalogue = Catalogue::load(&folder)?;
+                Self::Chain(Arc::new(folder), catalogue)
+            }
         })
     }
 
@@ -222,9 +234,7 @@ fn check_named(
 
 /// Lets prunes change the folder again.
 fn release(folder: &Path, file: &Path, us: &Holder) {
-    let released = HostFolder::open(folder)
-        .map_err(PointOpenError::Folder)
-        .and_then(|folder| Ok(release_points(&folder, file, us)?));
+    let released = points_folder(folder).and_then(|folder| Ok(release_points(&*folder, file, us)?));
     if let Err(error) = released {
         tracing::info!(
             "{} is not told that {} stands alone, which is tried again when that is opened next: {error}",
@@ -238,7 +248,7 @@ fn release(folder: &Path, file: &Path, us: &Holder) {
 fn release_soon(folder: PathBuf, file: PathBuf, us: Holder) {
     let thread = thread::Builder::new().name("point-release".to_owned());
     drop(thread.spawn(move || {
-        if folder.is_dir() {
+        if is_store_address(&folder) || folder.is_dir() {
             release(&folder, &file, &us);
         }
     }));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use lunway_backup::{BackupError, Content, Folder, PointId, PointMount};
 use lunway_block::BlockDevice;
-use lunway_block::spec::{PointName, PointWrites};
-use lunway_repository::{Located, Points, RepositoryPoint, Series, locate, open_series};
+use lunway_block::spec::{PointName, PointWrites, is_store_address};
+use lunway_repository::{Located, Points, RepositoryPoint, Series, locate, open_series, series_path};
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::{CreateOptions, DiskKind, Locator};
 use lunway_vhdx_device::VhdxDevice;
@@ -29,8 +29,8 @@ pub(crate) fn series(name: &PointName) -> Result<Option<Series>, PointOpenError>
             Ok(Some(series))
         }
         Located::Repository(path) => {
-            let path = path.display();
-            Err(refused(format!("{path} is a repository: name one of its series, {path}/NAME")))
+            let (shown, series) = (path.display(), series_path(&path, "NAME"));
+            Err(refused(format!("{shown} is a repository: name one of its series, {}", series.display())))
         }
         Located::Elsewhere if key.is_some() => Err(refused(format!(
             "key-file= is for an encrypted repository, and {} is in none",
@@ -76,6 +76,12 @@ pub(crate) fn open(
 ) -> Result<(Arc<dyn BlockDevice>, Held), PointOpenError> {
     let (holder, guids) = reader()?;
     let takes_writes = name.writes == PointWrites::Discarded && !read_only;
+    if takes_writes && is_store_address(&name.folder) {
+        return Err(refused(
+            "an object store has no place for writes to a point: keep them in a file of this machine, into=FILE.vhdx"
+                .into(),
+        ));
+    }
     if takes_writes && series.repository.marker().encrypted {
         return Err(refused(
             "writes to a point of an encrypted repository would lie beside it in the clear: keep them in a file of this \

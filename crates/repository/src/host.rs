@@ -1,4 +1,4 @@
-//! Repositories on this host: what a path means, the user's key, and copies of indexes.
+//! Repositories as this host sees them: what a path or an address means, the user's key, and copies of indexes.
 
 use std::env;
 use std::fs;
@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use lunway_backup::{BackupError, Folder, HostFolder, Result};
 use lunway_block::small_file;
+use lunway_block::spec::is_store_address;
+use lunway_object::{Address, Settings};
 use zeroize::Zeroizing;
 
 use crate::keys::{Identity, Recipient};
 use crate::marker::{MARKER, MARKER_COPY, Marker};
+use crate::object_places::ObjectPlaces;
 use crate::pin::Pins;
 use crate::places::{HostPlaces, Places, is_series_name};
 use crate::repository::{Kept, Repository, is_repository};
@@ -29,7 +32,7 @@ const GROUP_READS: u32 = 0o040;
 /// Permissions of others than the owner, with which ssh refuses a key.
 const OTHERS: u32 = 0o077;
 
-/// What a path means to which points are backed up.
+/// What a path, or an address of an object store, means to which points are backed up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
     /// No repository, and nothing in one: a folder of its own.
@@ -45,13 +48,77 @@ pub enum Located {
     },
 }
 
-/// Says what a path means. A folder that cannot be opened is none of ours: those who need it say why.
+/// The address that a path is; `None`: it is one of this host.
+fn address_of(path: &Path) -> Result<Option<Address>> {
+    if !is_store_address(path) {
+        return Ok(None);
+    }
+    let address = Address::parse(&path.to_string_lossy());
+    address.map(Some).map_err(|error| BackupError::Refused(error.to_string()))
+}
+
+fn object_places(address: &Address) -> Result<ObjectPlaces> {
+    let opened = Settings::of_environment().map_err(io::Error::from);
+    let opened = opened.and_then(|settings| ObjectPlaces::open(address, &settings));
+    opened.map_err(BackupError::folder("opening", &address.to_string()))
+}
+
+/// Path or address of a series, for people and for what takes one.
+pub fn series_path(repository: &Path, name: &str) -> PathBuf {
+    match address_of(repository) {
+        Ok(Some(address)) => address.child(name).to_string().into(),
+        _ => repository.join(name),
+    }
+}
+
+/// Opens the folder of a series in an object store, or a folder of this host with points, without a look at what it
+/// holds.
+///
+/// # Errors
+///
+/// Where the folder is not there, or the store cannot be used.
+pub fn open_points_folder(path: &Path) -> Result<Arc<dyn Folder>> {
+    let opening = || BackupError::folder("opening", &path.display().to_string());
+    match address_of(path)?.as_ref().and_then(Address::parent) {
+        Some((repository, name)) => object_places(&repository)?.begin_series(name).map_err(opening()),
+        None => Ok(Arc::new(HostFolder::open(path).map_err(opening())?)),
+    }
+}
+
+/// Says what an address means.
+fn locate_address(address: &Address) -> Result<Located> {
+    let holds = |address: &Address| {
+        let places = object_places(address)?;
+        let reading = BackupError::folder("reading", &address.to_string());
+        let holds = is_repository(&*places.packs()).map_err(reading)?;
+        let pins = if holds { None } else { Pins::of(&places.whole_name()) };
+        pins.map_or(Ok(holds), |pins| pins.refuse_without().map(|()| holds))
+    };
+    if holds(address)? {
+        return Ok(Located::Repository(address.to_string().into()));
+    }
+    match address.parent() {
+        Some((repository, name)) if is_series_name(name) && holds(&repository)? => {
+            Ok(Located::Series { repository: repository.to_string().into(), name: name.to_owned() })
+        }
+        _ => Err(BackupError::Refused(format!(
+            "{address} is neither a repository nor a series of one: `lunway backup init` makes a repository; an object \
+             store holds no folders of VHDX files"
+        ))),
+    }
+}
+
+/// Says what a path or an address means. A folder of this host that cannot be opened is none of ours: those who need it
+/// say why.
 ///
 /// # Errors
 ///
 /// Where a marker can neither be read nor is known not to be there, a folder in a repository has a name that no series
-/// can have, or this user has seen a repository where there is none now.
+/// can have, this user has seen a repository where there is none now, or an address is no repository's.
 pub fn locate(path: &Path) -> Result<Located> {
+    if let Some(address) = address_of(path)? {
+        return locate_address(&address);
+    }
     if holds_repository(path)? {
         return Ok(Located::Repository(path.to_owned()));
     }
@@ -86,18 +153,22 @@ fn holds_repository(path: &Path) -> Result<bool> {
     is_repository(&folder).map_err(BackupError::folder("reading", &path.display().to_string()))
 }
 
-/// Makes a repository in an empty folder of this host, as [`Repository::create`] says.
+/// Makes a repository in an empty folder of this host or of an object store, as [`Repository::create`] says.
 ///
 /// # Errors
 ///
-/// Where the folder does not exist, or holds something.
+/// Where the folder does not exist, or holds something; where the store cannot be used.
 pub fn create_repository(path: &Path, recipients: &[Recipient]) -> Result<Marker> {
+    if let Some(address) = address_of(path)? {
+        let places = object_places(&address)?;
+        return Repository::create(&places, Pins::of(&places.whole_name()).as_ref(), recipients);
+    }
     let places = places_of(path)?;
     let pins = Pins::of(&places.path().display().to_string());
     Repository::create(&places, pins.as_ref(), recipients)
 }
 
-/// Opens a series of a repository of this host; `is_begun`: one that is not there is made.
+/// Opens a series of a repository; `is_begun`: one that is not there is made.
 ///
 /// # Errors
 ///
@@ -106,13 +177,18 @@ pub fn open_series(path: &Path, name: &str, key_file: Option<&Path>, is_begun: b
     Series::of(open_repository(path, key_file)?, name, is_begun)
 }
 
-/// Opens a repository of this host, with the user's key if it is encrypted.
+/// Opens a repository of this host or of an object store, with the user's key if it is encrypted.
 ///
 /// # Errors
 ///
 /// Where it is none, the key cannot be read, is none of its recipients', or is not needed; where it is another one than
 /// this user has seen there.
 pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repository> {
+    if let Some(address) = address_of(path)? {
+        let places = object_places(&address)?;
+        let name = places.whole_name();
+        return open_places(Arc::new(places), &name, key_file);
+    }
     let places = places_of(path)?;
     let address = places.path().display().to_string();
     open_places(Arc::new(places), &address, key_file)

@@ -27,7 +27,8 @@
 //! | part | is |
 //! |---|---|
 //! | [`Places`], [`Repository`], [`Marker`], [`Series`] | where it lies, what it is |
-//! | [`locate`], [`open_repository`], [`Pins`] | paths of this host, key files; what was seen there before |
+//! | [`HostPlaces`], [`ObjectPlaces`] | a folder of this host, of an object store |
+//! | [`locate`], [`open_repository`], [`Pins`] | paths and addresses, key files; what was seen there before |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
 //! | `index`, `merge` | where entries lie; few segments of many |
@@ -52,6 +53,9 @@ mod keys;
 mod marker;
 mod memory;
 mod merge;
+mod object_file;
+mod object_folder;
+mod object_places;
 mod pack;
 mod packer;
 mod pin;
@@ -72,10 +76,12 @@ mod walk;
 pub use codec::{Codec, ENTRY_MAX, Encoded, Id, MasterKey};
 pub use content::PointContent;
 pub use host::{
-    Located, create_repository, locate, open_places, open_repository, open_series, read_identity,
+    Located, create_repository, locate, open_places, open_points_folder, open_repository, open_series, read_identity,
+    series_path,
 };
 pub use keys::{Identity, Recipient, WrappedKey};
 pub use marker::{FORMAT, Marker};
+pub use object_places::ObjectPlaces;
 pub use pack::{FormatError, Location, PACK_TARGET, PackBuilder, read_directory};
 pub use pin::Pins;
 pub use places::{HostPlaces, Places, is_series_name};

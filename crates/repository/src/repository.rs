@@ -105,7 +105,9 @@ impl Repository {
     /// Where something is there already, or what the folder says.
     pub fn create(places: &dyn Places, pins: Option<&Pins>, recipients: &[Recipient]) -> Result<Marker> {
         let folder = places.packs();
-        let there = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+        let reading = || BackupError::folder("reading", &folder.show(""));
+        let mut there = folder.names().map_err(reading())?;
+        there.extend(places.series().map_err(reading())?);
         // What an interrupted attempt has left is no repository.
         if let Some(other) =
             there.iter().find(|name| !name.starts_with(MARKER_COPY) && !name.starts_with(MARKER))

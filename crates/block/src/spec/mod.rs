@@ -43,7 +43,7 @@ pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url_text::IscsiUrlText;
 pub use nbd::{NbdEndpoint, NbdUri};
 pub use options::split_options;
-pub use point::{PointName, PointWrites};
+pub use point::{PointName, PointWrites, is_store_address, place_in_folder};
 pub use rbd::RbdName;
 
 use crate::duration::{ExactDuration, parse_duration};

@@ -103,7 +103,7 @@ impl PointName {
     }
 
     pub(super) fn in_folder(&mut self, folder: &Path) {
-        self.folder = folder.join(&self.folder);
+        self.folder = place_in_folder(folder, &self.folder);
         if let PointWrites::Kept(file) = &mut self.writes {
             *file = folder.join(&*file);
         }
@@ -116,6 +116,17 @@ impl PointName {
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         self.kept_in().into_iter().chain(self.key_file.as_deref())
     }
+}
+
+/// Returns `true` if the place of points is an address, `s3://BUCKET/PATH`, and no path of this machine.
+pub fn is_store_address(place: &Path) -> bool {
+    place.as_os_str().as_encoded_bytes().starts_with(b"s3://")
+}
+
+/// A place of points that is meant from a folder: a relative path begins there, an address does not.
+#[must_use]
+pub fn place_in_folder(folder: &Path, place: &Path) -> PathBuf {
+    if is_store_address(place) { place.to_owned() } else { folder.join(place) }
 }
 
 fn is_key(text: &str) -> bool {

@@ -87,6 +87,7 @@ pub(crate) const PAGES: &[Page] = &[
     },
     Page {
         file: "repository.md",
+        left_out: &[("s3://", "needs an object store: object_store.rs")],
         before: "mkdir /mnt/share; truncate -s 64M disk.img; mkfs.ext4 -q disk.img; \
                  lunway disk create server1.vhdx --from disk.img; lunway disk create server2.vhdx --from disk.img",
         names: &[

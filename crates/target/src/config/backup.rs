@@ -73,11 +73,15 @@ pub struct BackupConfig {
     #[schemars(with = "String")]
     pub source: BackupSource,
     /// The folder of the points: it must exist, and each `[[backup]]` needs its own. Or `REPO/NAME`, the series `NAME`
-    /// of a repository.
+    /// of a repository, which may be an address, `s3://BUCKET/PATH/NAME`.
     pub destination: PathBuf,
     /// For an encrypted repository: the file with a secret key (`lunway backup key new`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+    /// For an object store: the file with the access key, as `~/.aws/credentials`; of its profiles the one that
+    /// `AWS_PROFILE` names, otherwise `default`. Without it: what the daemon's environment says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_file: Option<PathBuf>,
     /// Times of day, `HH:MM`, in the machine's time zone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<TimeOfDay>,

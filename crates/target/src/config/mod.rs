@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use lunway_block::small_file;
+use lunway_block::spec::place_in_folder;
 use lunway_iscsi::negotiation::DigestPolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -437,10 +438,11 @@ impl Config {
             luns.extend(&mut target.luns);
         }
         let secrets = users.into_iter().map(|user| &mut user.secret_file);
-        let destinations = backups
-            .iter_mut()
-            .flat_map(|backup| [Some(&mut backup.destination), backup.key_file.as_mut()])
-            .flatten();
+        let mut destinations = Vec::new();
+        for backup in backups {
+            backup.destination = place_in_folder(folder, &backup.destination);
+            destinations.extend(backup.key_file.iter_mut().chain(&mut backup.credentials_file));
+        }
         for path in state_dir.iter_mut().chain(api).chain(secrets).chain(destinations) {
             *path = folder.join(&*path);
         }

@@ -166,7 +166,7 @@ fn the_secrets_of_the_two_directions_must_differ() {
 fn a_backup_by_the_clock_says_when_and_what_cannot_be_is_refused() {
     let keys = "source = \"iqn.2026-11.com.example:a/0\"\ndestination = \"d\"\n";
     let with = |more: &str| format!("state_dir = \"s\"\n{TARGET}[[backup]]\nname = \"db\"\n{keys}{more}\n");
-    let good = "key_file = \"k\"\nat = [\"2:05\"]\ndays = [\"mon\", \"sun\"]\njitter = \"30m\"\nkeep_last = 7\nlimit = \"1MB/s\"\n\
+    let good = "key_file = \"k\"\ncredentials_file = \"c\"\nat = [\"2:05\"]\ndays = [\"mon\", \"sun\"]\njitter = \"30m\"\nkeep_last = 7\nlimit = \"1MB/s\"\n\
                 freeze = \"f\"\nthaw = \"t\"\ndeadline = \"20s\"";
     let config = parse(&with(good)).unwrap();
     config.check().unwrap();
@@ -176,6 +176,10 @@ fn a_backup_by_the_clock_says_when_and_what_cannot_be_is_refused() {
     let located = config.in_folder_of(Path::new("/etc/lunway/lunway.toml"));
     assert_eq!(located.backups[0].destination, Path::new("/etc/lunway/d"));
     assert_eq!(located.backups[0].key_file.as_deref(), Some(Path::new("/etc/lunway/k")));
+    assert_eq!(located.backups[0].credentials_file.as_deref(), Some(Path::new("/etc/lunway/c")));
+    let far = with("every = \"6h\"").replace("\"d\"", "\"s3://bucket/repo/db\"");
+    let far = parse(&far).unwrap().in_folder_of(Path::new("/etc/lunway/lunway.toml"));
+    assert_eq!(far.backups[0].destination, Path::new("s3://bucket/repo/db"));
     let every = "every = \"6h\"\n";
     let twice = format!("{every}[[backup]]\nname = \"dc\"\n{keys}{every}");
     for (more, part) in [

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lunway_block::spec::{DeviceSpec, IscsiUrlText};
+use lunway_block::spec::{DeviceSpec, IscsiUrlText, is_store_address};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, LunConfig};
@@ -50,6 +50,7 @@ impl DaemonIdentity {
             DeviceSpec::Iscsi { url } => far_disk(url),
             DeviceSpec::Point { name } => match name.kept_in() {
                 Some(file) => place(file),
+                None if is_store_address(&name.folder) => format!("{name}"),
                 None => format!("point {}@{}", place(&name.folder), name.point),
             },
             DeviceSpec::Rbd { name } => {

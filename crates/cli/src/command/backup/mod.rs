@@ -94,7 +94,8 @@ impl Backup {
 /// The folder of a destination.
 #[derive(Clone, Debug, Args)]
 struct Destination {
-    /// The folder with the points: a local one, or a mounted share; or REPO/NAME, the series NAME of a repository
+    /// The folder with the points: a local one, or a mounted share; or REPO/NAME, the series NAME of a repository.
+    /// In an object store: s3://BUCKET/PATH/NAME
     #[arg(value_name = "DEST")]
     folder: PathBuf,
     /// For an encrypted repository: the file with your secret key (lunway backup key new)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use lunway_block::spec::{DeviceSpec, PointName, PointWrites};
+use lunway_block::spec::{DeviceSpec, PointName, PointWrites, is_store_address};
 use lunway_nbd::NbdAddress;
 
 use super::{Destination, files};
@@ -69,7 +69,10 @@ impl Mount {
         if key_file.as_ref().is_some_and(|file| file.to_string_lossy().contains('&')) {
             return Err(Failure::Usage("the path of the key file has a `&`: rename it".into()));
         }
-        let folder = self.destination.open()?.path().to_owned();
+        let folder = match is_store_address(&self.destination.folder) {
+            true => self.destination.folder.clone(),
+            false => self.destination.open()?.path().to_owned(),
+        };
         let read_only = !self.writable && self.into.is_none();
         let writes = match self.into {
             Some(file) => PointWrites::Kept(std::path::absolute(&file).unwrap_or(file)),

@@ -14,7 +14,7 @@ use lunway_backup::{
 use lunway_bench::{Region, holds_data};
 use lunway_block::BlockDevice;
 use lunway_block::size::{HumanSize, parse_size};
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, is_store_address};
 use lunway_copy::{Before, of_paths};
 use lunway_device::OpenOptions;
 use serde_json::json;
@@ -72,8 +72,10 @@ pub(super) struct Restore {
 
 /// A point that is to be restored.
 struct Wanted {
-    /// The folder of the chain or the repository.
-    own: Arc<HostFolder>,
+    /// The folder of the chain or the repository, if it is one of this machine.
+    own: Option<Arc<HostFolder>>,
+    /// Display name of the points' folder.
+    shown: String,
     point: PointId,
     virtual_bytes: u64,
     sector_bytes: u32,
@@ -96,10 +98,10 @@ impl Restore {
     pub(super) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.out)?;
         let wanted = self.wanted()?;
-        if let Some(path) = file_of(&spec) {
-            refuse_inside(&wanted.own, path)?;
+        if let (Some(path), Some(own)) = (file_of(&spec), &wanted.own) {
+            refuse_inside(own, path)?;
         }
-        let mode = wanted.own.mode();
+        let mode = wanted.own.as_ref().map_or(0, |own| own.mode());
         let sector = wanted.sector_bytes;
         let range = self.range(&wanted)?;
         let size = range.end - range.start;
@@ -120,7 +122,7 @@ impl Restore {
         let behind = opened.device.geometry().size.saturating_sub(size);
         let writes = Cell::new(false);
         let written = Awaited::new(spec.to_string(), opened.device.clone());
-        interrupt::waits_for(waits_for(vec![written.unanswered()], wanted.own.show("")));
+        interrupt::waits_for(waits_for(vec![written.unanswered()], wanted.shown.clone()));
         if into.complete.is_some() {
             interrupt::leaves(remains(&spec, &into, false, None).trim_start_matches(": "));
         }
@@ -184,10 +186,9 @@ impl Restore {
             let mount = begin(&series.folder)?;
             let points = series.points().map_err(failed)?;
             let point = points.find(&self.point).map_err(failed)?;
-            let parent = self.destination.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let own = HostFolder::open(parent.unwrap_or(Path::new("."))).context("opening the repository")?;
             return Ok(Wanted {
-                own: Arc::new(own.with_mode(0)),
+                own: self.repository_folder()?,
+                shown: series.show(),
                 point: point.point,
                 virtual_bytes: point.virtual_bytes,
                 sector_bytes: point.sector_bytes,
@@ -205,9 +206,20 @@ impl Restore {
             virtual_bytes: manifest.virtual_bytes,
             sector_bytes: manifest.sector_bytes,
             content: catalogue.content(&*folder, manifest.point).map_err(failed)?,
-            own,
+            shown: own.show(""),
+            own: Some(own),
             _mount: mount,
         })
+    }
+
+    /// The folder of the repository that the destination is a series of; `None`: it is in an object store.
+    fn repository_folder(&self) -> Result<Option<Arc<HostFolder>>, Failure> {
+        if is_store_address(&self.destination.folder) {
+            return Ok(None);
+        }
+        let parent = self.destination.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let own = HostFolder::open(parent.unwrap_or(Path::new("."))).context("opening the repository")?;
+        Ok(Some(Arc::new(own.with_mode(0))))
     }
 
     /// The bytes of the disk that are restored.

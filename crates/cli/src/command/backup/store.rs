@@ -10,7 +10,7 @@ use lunway_backup::{
     BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Manifest, Notes, PointFacts, PointId, Progress,
     Request,
 };
-use lunway_repository::{Located, Repository, RepositoryPoint, Series, locate, open_repository};
+use lunway_repository::{Located, Repository, RepositoryPoint, Series, locate, open_repository, series_path};
 
 use super::{Destination, KEY_FILE, failed};
 use crate::failure::Failure;
@@ -205,8 +205,9 @@ impl Destination {
                 Series::of(self.repository(&repository)?, &name, is_begun).map(Some).map_err(failed)
             }
             Located::Repository(path) => {
-                let path = path.display();
-                Err(Failure::Usage(format!("{path} is a repository: name one of its series, {path}/NAME")))
+                let (path, series) = (path.display(), series_path(&path, "NAME"));
+                let series = series.display();
+                Err(Failure::Usage(format!("{path} is a repository: name one of its series, {series}")))
             }
         }
     }

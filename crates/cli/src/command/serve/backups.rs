@@ -48,10 +48,15 @@ fn run(backup: &BackupConfig, socket: &Path) -> Command {
     command
 }
 
-/// The key stays in its file.
+/// Secrets stay in their files.
 fn with_key(command: &mut Command, backup: &BackupConfig) {
     if let Some(file) = &backup.key_file {
         command.arg("--key-file").arg(file);
+    }
+    if let Some(file) = &backup.credentials_file {
+        command.env("AWS_SHARED_CREDENTIALS_FILE", file);
+        // They would come before the file.
+        command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
     }
 }
 
@@ -79,7 +84,7 @@ mod tests {
     #[test]
     fn each_key_is_an_option_of_the_commands() {
         let text = "name = \"db\"\nsource = \"iqn.2026-11.com.example:a/3\"\ndestination = \"/mnt/x\"\nat = [\"02:00\"]\n\
-                    key_file = \"/etc/k\"\nkeep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
+                    credentials_file = \"/etc/c\"\nkey_file = \"/etc/k\"\nkeep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
                     freeze = \"-f\"\nthaw = \"t\"\ndeadline = \"20s\"\napplication = true\n";
         let commands = commands()(&toml::from_str(text).unwrap(), Path::new("/run/api.sock"));
         assert_eq!(
@@ -87,8 +92,15 @@ mod tests {
             "backup run --json --begun-by PID --socket /run/api.sock --limit=100MB/s --area=8G --freeze=-f --thaw=t \
              --deadline=20s --skip-free --application --key-file /etc/k -- lun:iqn.2026-11.com.example:a/3 /mnt/x"
         );
+        let prune = commands.prune.unwrap();
+        for command in [&commands.run, &prune] {
+            let variable =
+                |name: &str| command.get_envs().find(|(key, _)| *key == name).map(|(_, value)| value);
+            assert_eq!(variable("AWS_SHARED_CREDENTIALS_FILE"), Some(Some("/etc/c".as_ref())));
+            assert_eq!(variable("AWS_SECRET_ACCESS_KEY"), Some(None));
+        }
         assert_eq!(
-            words(&commands.prune.unwrap()),
+            words(&prune),
             "backup prune --json --begun-by PID --key-file /etc/k --keep-last=7 --keep-weekly=8 -- /mnt/x"
         );
     }
