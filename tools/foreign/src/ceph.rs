@@ -58,7 +58,15 @@ impl Ceph {
         format!("rbd:rbd/{image}?conf={}", self.conf().display())
     }
 
-    /// Kills the OSD (`osd`) or the monitor (`mon`).
+    /// Starts a gateway that speaks S3, with a bucket `lunway`, or says that it is not installed: the file with its
+    /// access key, which names its endpoint too. Takes some 10 s.
+    pub fn gateway(&self) -> Option<PathBuf> {
+        super::program("radosgw")?;
+        self.script(&["start", "radosgw"], "");
+        Some(self.folder.join("credentials"))
+    }
+
+    /// Kills the OSD (`osd`), the monitor (`mon`) or the gateway (`radosgw`).
     pub fn kill(&self, daemon: &str) {
         self.script(&["stop", daemon], "");
     }
