@@ -87,8 +87,8 @@ pub struct Settings {
 impl Settings {
     /// As other programs read them: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, otherwise the
     /// profile `AWS_PROFILE` (`default`) of the file `AWS_SHARED_CREDENTIALS_FILE` (`~/.aws/credentials`);
-    /// `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_CA_BUNDLE`. A profile may
-    /// have `endpoint_url` and `region` as well.
+    /// `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_CA_BUNDLE`. A profile
+    /// may have `endpoint_url` and `region` as well.
     ///
     /// # Errors
     ///

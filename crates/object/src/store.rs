@@ -1,6 +1,7 @@
 //! The client of one bucket.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::address::{Address, Style, escaped, escaped_path};
@@ -54,6 +55,8 @@ pub struct Store {
     is_virtual: bool,
     /// Conditions were seen to be obeyed.
     is_proven: Mutex<bool>,
+    /// The store knows a version in a condition without its quotation marks alone, as Ceph's gateway 16 does.
+    is_bare: AtomicBool,
 }
 
 impl Store {
@@ -88,7 +91,13 @@ impl Store {
             ca_file,
             settings.timing,
         )?;
-        Ok(Self { exchange, bucket, is_virtual, is_proven: Mutex::new(false) })
+        Ok(Self {
+            exchange,
+            bucket,
+            is_virtual,
+            is_proven: Mutex::new(false),
+            is_bare: AtomicBool::new(false),
+        })
     }
 
     /// The endpoint, for people.
@@ -179,6 +188,9 @@ impl Store {
         match condition {
             Condition::Always => {}
             Condition::Absent => headers.push(("if-none-match", "*".to_owned())),
+            Condition::Is(Etag(etag)) if self.is_bare.load(Ordering::Relaxed) => {
+                headers.push(("if-match", etag.trim_matches('"').to_owned()));
+            }
             Condition::Is(Etag(etag)) => headers.push(("if-match", etag.clone())),
         }
         let request =
@@ -312,7 +324,13 @@ impl Store {
             }
         };
         refuses(b"2", Condition::Absent, "If-None-Match")?;
-        let second = self.put(key, Body::Bytes(b"3"), Condition::Is(first))?;
+        let second = match self.put(key, Body::Bytes(b"3"), Condition::Is(first)) {
+            Err(StoreError::Condition(_)) => {
+                self.is_bare.store(true, Ordering::Relaxed);
+                self.put(key, Body::Bytes(b"3"), Condition::Is(first))?
+            }
+            second => second?,
+        };
         refuses(b"4", Condition::Is(first), "If-Match")?;
         self.remove(key)?;
         refuses(b"5", Condition::Is(&second), "If-Match")

@@ -100,6 +100,16 @@ fn conditions_are_obeyed_or_the_store_is_refused() {
         assert!(told.contains(named) && told.contains("conditional writes"), "{told}");
         assert_eq!(server.keys(), Vec::<String>::new());
     }
+    let server = Server::start();
+    server.know_bare_versions();
+    let store = client(&server);
+    store.prove_conditions("p/trial-").unwrap();
+    let first = store.put("k", Body::Bytes(b"1"), Condition::Absent).unwrap();
+    store.put("k", Body::Bytes(b"2"), Condition::Is(&first)).unwrap();
+    assert!(matches!(
+        store.put("k", Body::Bytes(b"3"), Condition::Is(&first)),
+        Err(StoreError::Condition(_))
+    ));
     // One that does not know the header at all.
     server.rule(|asked| match asked.headers.contains_key("if-match") {
         true => Answer::Refused(501, "NotImplemented", ""),

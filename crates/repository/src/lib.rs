@@ -76,8 +76,8 @@ mod walk;
 pub use codec::{Codec, ENTRY_MAX, Encoded, Id, MasterKey};
 pub use content::PointContent;
 pub use host::{
-    Located, create_repository, locate, open_places, open_points_folder, open_repository, open_series, read_identity,
-    series_path,
+    Located, create_repository, locate, open_places, open_points_folder, open_repository, open_series,
+    read_identity, series_path,
 };
 pub use keys::{Identity, Recipient, WrappedKey};
 pub use marker::{FORMAT, Marker};

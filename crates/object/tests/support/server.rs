@@ -48,8 +48,11 @@ pub(crate) enum Answer {
     /// Everything is carried out, and of the answer only so many bytes are sent.
     Torn(usize),
     /// These bytes instead, until the other end has enough of them.
-    Raw(Box<dyn Fn(&mut dyn Write) -> io::Result<()> + Send>),
+    Raw(Box<Writes>),
 }
+
+/// Writes to a connection.
+type Writes = dyn Fn(&mut dyn Write) -> io::Result<()> + Send;
 
 type Rule = Box<dyn Fn(&Asked) -> Answer + Send + Sync>;
 
@@ -69,6 +72,7 @@ struct Inner {
     versions: AtomicUsize,
     ignores_absent: AtomicBool,
     ignores_is: AtomicBool,
+    knows_bare: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -152,6 +156,11 @@ impl Server {
     pub(crate) fn ignore_conditions(&self, absent: bool, is: bool) {
         self.inner.ignores_absent.store(absent, Ordering::SeqCst);
         self.inner.ignores_is.store(is, Ordering::SeqCst);
+    }
+
+    /// A version in a condition has no quotation marks.
+    pub(crate) fn know_bare_versions(&self) {
+        self.inner.knows_bare.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn keys(&self) -> Vec<String> {
@@ -280,8 +289,12 @@ impl Inner {
                 let is_refused = match (asked.headers.get("if-none-match"), asked.headers.get("if-match")) {
                     (Some(_), _) => found.is_some() && !self.ignores_absent.load(Ordering::SeqCst),
                     (_, Some(etag)) => {
-                        found.is_none_or(|found| found.etag != *etag)
-                            && !self.ignores_is.load(Ordering::SeqCst)
+                        let is_bare = self.knows_bare.load(Ordering::SeqCst);
+                        let known = |found: &Object| match is_bare {
+                            true => found.etag.trim_matches('"') == etag,
+                            false => found.etag == *etag,
+                        };
+                        !found.as_ref().is_some_and(known) && !self.ignores_is.load(Ordering::SeqCst)
                     }
                     _ => false,
                 };
