@@ -10,6 +10,7 @@
 //! A pass ends where a run ends. One that reads the same frozen state goes on in the same pass. Another one begins a
 //! new pass: everything is read again, and what the file is known to hold is not sent again.
 
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Instant;
@@ -406,7 +407,9 @@ fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Cha
 /// answering at the moment.
 fn is_of_the_files(error: &BackupError) -> bool {
     match error {
-        BackupError::Folder { source, .. } => is_of_the_file(source.kind()),
+        BackupError::Folder { source, .. } => {
+            is_of_the_file(source.kind()) || source.kind() == io::ErrorKind::ResourceBusy
+        }
         BackupError::Open {
             source: VhdxOpenError::Access { source, .. } | VhdxOpenError::Storage { source, .. },
             ..
@@ -422,6 +425,7 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     let file = names.disk();
     let disk_name = folder.show(&file);
     undo_names(folder, &names)?;
+    refuse_held(folder, &file, &names.moved_disk())?;
     let disk = open_draft_disk(folder, guids, &file)?;
     let point = read.plan.point;
     let leaves = names.leaves();
@@ -517,7 +521,18 @@ fn undo_names(folder: &dyn Folder, names: &Names) -> Result<()> {
             folder.rename(&whole, &incomplete).map_err(undoing())?;
         }
     }
+    if there.contains(&names.moved_disk()) {
+        let undoing = BackupError::folder("renaming", &folder.show(&names.moved_disk()));
+        folder.rename(&names.moved_disk(), &names.disk()).map_err(undoing)?;
+    }
     Ok(())
+}
+
+/// Refuses a file that the server has open for a client that is gone, which it has not noticed yet: it could be written,
+/// and would not get its name in the end.
+fn refuse_held(folder: &dyn Folder, file: &str, moved: &str) -> Result<()> {
+    folder.rename(file, moved).map_err(BackupError::folder("renaming", &folder.show(file)))?;
+    folder.rename(moved, file).map_err(BackupError::folder("renaming", &folder.show(moved)))
 }
 
 /// Removes the files of a draft, its journal last: a kill between leaves one that is removed again.

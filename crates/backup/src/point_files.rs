@@ -31,6 +31,11 @@ impl Names {
         Self { stem: stem(plan.generation, plan.point), pass: plan.pass }
     }
 
+    /// Name of the disk while it is seen whether it can be renamed.
+    pub(crate) fn moved_disk(&self) -> String {
+        format!("{}.vhdx.moved{INCOMPLETE}", self.stem)
+    }
+
     pub(crate) fn disk(&self) -> String {
         format!("{}{INCOMPLETE}", disk_name(&self.stem))
     }

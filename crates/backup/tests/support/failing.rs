@@ -30,7 +30,7 @@ impl Failures {
         self.last.store(last, Ordering::SeqCst);
     }
 
-    /// Files that the server has open for a client that is gone: they cannot be removed.
+    /// Files that the server has open for a client that is gone: they can neither be removed nor renamed.
     pub(crate) fn set_busy(&self, names: Vec<String>) {
         *self.busy.lock().unwrap() = names;
     }
@@ -38,6 +38,13 @@ impl Failures {
     /// Reads since then.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
+    }
+
+    fn refuse_busy(&self, name: &str) -> io::Result<()> {
+        match self.busy.lock().unwrap().iter().any(|busy| busy == name) {
+            true => Err(io::ErrorKind::ResourceBusy.into()),
+            false => Ok(()),
+        }
     }
 
     fn read<T>(&self, read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
@@ -97,13 +104,12 @@ impl Folder for Failing {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.failures.refuse_busy(from)?;
         self.inner.rename(from, to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        if self.failures.busy.lock().unwrap().iter().any(|busy| busy == name) {
-            return Err(io::ErrorKind::ResourceBusy.into());
-        }
+        self.failures.refuse_busy(name)?;
         self.inner.remove(name)
     }
 
