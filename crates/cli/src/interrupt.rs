@@ -20,11 +20,12 @@ const KILLED_BY_INTERRUPT: i32 = 130;
 const ECHO: Duration = Duration::from_millis(500);
 
 /// Messages of a command that was asked to end: a process has one, whichever part of it waits for signals.
-static WORDS: Mutex<Words> = Mutex::new(Words { waits_for: None, leaves: String::new() });
+static WORDS: Mutex<Words> = Mutex::new(Words { waits_for: None, leaves: String::new(), patience: None });
 
 struct Words {
     waits_for: Option<Box<dyn Fn() -> String + Send>>,
     leaves: String,
+    patience: Option<Duration>,
 }
 
 /// `true` if what is waited for was said.
@@ -42,6 +43,12 @@ pub(crate) fn waits_for(what: impl Fn() -> String + Send + 'static) {
 /// From now on, a request to end at once is answered with what that leaves; empty: nothing that needs a hand.
 pub(crate) fn leaves(what: impl Into<String>) {
     words().leaves = what.into();
+}
+
+/// From now on, a request to end that is not met within this time is met at once: for a command that leaves nothing that
+/// another one would not go on with, and may wait for a share that does not answer.
+pub(crate) fn waits_at_most(patience: Duration) {
+    words().patience = Some(patience);
 }
 
 /// Says what is waited for, once.
@@ -165,7 +172,11 @@ pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
             // One that comes this late is another request.
             if tokio::time::timeout(ECHO, &mut again).await.is_err() {
                 say_what_is_waited_for();
-                again.await;
+                let patience = words().patience;
+                match patience {
+                    Some(patience) => _ = tokio::time::timeout(patience, again).await,
+                    None => again.await,
+                }
             }
             screen::leave();
             let leaves = words().leaves.clone();

@@ -62,6 +62,18 @@ fn a_command_that_is_interrupted_while_a_target_is_silent_says_what_it_waits_for
     assert!(said.contains(&waits), "{said}");
     assert!(said.contains("the data that was sent is kept, and the next run continues"), "{said}");
 
+    // A service manager asks once.
+    let command = Running::start(lunway(&["backup", "run", &from, &path("points"), "--full"]));
+    thread::sleep(Duration::from_secs(3));
+    served.signal(Signal::STOP);
+    let asked = Instant::now();
+    command.signal(Signal::TERM);
+    let output = command.end(PATIENCE);
+    served.signal(Signal::CONT);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(asked.elapsed() < Duration::from_secs(25), "{:?}: {said}", asked.elapsed());
+    assert!(said.contains("ended at once: the data that was sent is kept"), "{said}");
+
     let slow = format!("rate:8M:{source}");
     let to = served.url(1);
     let begun = Instant::now();

@@ -1,8 +1,12 @@
 //! `lunway serve --check`: a configuration, and what it names, without serving.
 
 use std::io;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::anyhow;
+use lunway_block::small_file;
 use lunway_block::spec::DeviceSpec;
 use lunway_target::{BackupConfig, Config, TargetConfig, Warning};
 use serde_json::json;
@@ -12,6 +16,13 @@ use crate::command::backup;
 use crate::failure::Failure;
 use crate::terminal;
 
+/// Time within which a destination answers, which may be a share that hangs: as `lunway doctor`, and as long again for an
+/// object store.
+const ANSWER: Duration = Duration::from_secs(4);
+
+/// Most bytes of a file with access keys.
+const CREDENTIALS_MAX: u64 = 1 << 20;
+
 /// Says what `serve` would warn of. What it would refuse before it opens a device is an error here, too, and so is a
 /// file that is not there, and a backup that could not be made: devices themselves are not opened, since the daemon
 /// that runs may have them.
@@ -20,10 +31,10 @@ pub(super) fn check(config: &Config, file: Option<&str>, as_json: bool) -> Resul
     for target in &config.targets {
         files_exist(target)?;
     }
+    let mut warnings: Vec<_> = Warning::of(config).into_iter().map(|warning| warning.text).collect();
     for backup in &config.backups {
-        can_be_made(config, backup)?;
+        warnings.extend(can_be_made(config, backup)?);
     }
-    let warnings: Vec<_> = Warning::of(config).into_iter().map(|warning| warning.text).collect();
     let (targets, luns) =
         (config.targets.len(), config.targets.iter().map(|target| target.luns.len()).sum::<usize>());
     let backups = config.backups.len();
@@ -41,8 +52,9 @@ pub(super) fn check(config: &Config, file: Option<&str>, as_json: bool) -> Resul
     terminal::print(&format!("{}{name}: no errors; {}", warned.collect::<String>(), counts.join(", ")))
 }
 
-/// A backup by the clock needs its LUN, its destination, and the key of that.
-fn can_be_made(config: &Config, backup: &BackupConfig) -> Result<(), Failure> {
+/// A backup by the clock needs its LUN, its destination, and the key of that. Returns a warning if the destination does
+/// not answer now.
+fn can_be_made(config: &Config, backup: &BackupConfig) -> Result<Option<String>, Failure> {
     let wrong = |key: &str, why: &dyn std::fmt::Display| {
         Failure::failed(anyhow!("backup {}: {key}: {why}", backup.name))
     };
@@ -53,8 +65,25 @@ fn can_be_made(config: &Config, backup: &BackupConfig) -> Result<(), Failure> {
     if !target.luns.iter().any(|lun| lun.id == source.lun) {
         return Err(wrong("source", &format_args!("target {} has no lun {}", source.target, source.lun)));
     }
-    backup::check_destination(&backup.destination, backup.key_file.as_deref())
-        .map_err(|(key, why)| wrong(key, &why))
+    if let Some(file) = &backup.credentials_file {
+        // The daemon's runs have it in their environment, and this command has another one.
+        let read = small_file::read_text(file, CREDENTIALS_MAX);
+        return read
+            .map(|_| None)
+            .map_err(|error| wrong("credentials_file", &format_args!("{}: {error}", file.display())));
+    }
+    let (tell, told) = mpsc::channel();
+    let (destination, key_file) = (backup.destination.clone(), backup.key_file.clone());
+    thread::spawn(move || tell.send(backup::check_destination(&destination, key_file.as_deref())));
+    match told.recv_timeout(ANSWER) {
+        Ok(checked) => checked.map(|()| None).map_err(|(key, why)| wrong(key, &why)),
+        Err(_) => Ok(Some(format!(
+            "backup {}: {} did not answer within {} s: see whether its share is there",
+            backup.name,
+            backup.destination.display(),
+            ANSWER.as_secs()
+        ))),
+    }
 }
 
 fn files_exist(target: &TargetConfig) -> Result<(), Failure> {
