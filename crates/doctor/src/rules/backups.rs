@@ -32,7 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "The last run of each backup by the clock has made a point",
         severity: Severity::Warning,
         applies: SCHEDULED,
-        why: "a run that fails is made again 3 times after 10 minutes, and then not before the next is due: no newer point is made \
+        why: "a run that fails is made again (by default 3 times after 10 minutes), and then not before the next is due: no newer point is made \
               meanwhile",
         source: "the daemon's schedules: result of the last run",
         thumbs: &[],
