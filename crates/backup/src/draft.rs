@@ -528,8 +528,8 @@ fn undo_names(folder: &dyn Folder, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file that the server has open for a client that is gone, which it has not noticed yet: it could be written,
-/// and would not get its name in the end.
+/// Refuses a file that the server has open for a client that is gone, which it has not noticed yet: it could be
+/// written, and would not get its name in the end.
 fn refuse_held(folder: &dyn Folder, file: &str, moved: &str) -> Result<()> {
     folder.rename(file, moved).map_err(BackupError::folder("renaming", &folder.show(file)))?;
     folder.rename(moved, file).map_err(BackupError::folder("renaming", &folder.show(moved)))

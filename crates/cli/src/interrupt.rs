@@ -45,8 +45,8 @@ pub(crate) fn leaves(what: impl Into<String>) {
     words().leaves = what.into();
 }
 
-/// From now on, a request to end that is not met within this time is met at once: for a command that leaves nothing that
-/// another one would not go on with, and may wait for a share that does not answer.
+/// From now on, a request to end that is not met within this time is met at once: for a command that leaves nothing
+/// that another one would not go on with, and may wait for a share that does not answer.
 pub(crate) fn waits_at_most(patience: Duration) {
     words().patience = Some(patience);
 }

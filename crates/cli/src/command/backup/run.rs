@@ -120,8 +120,8 @@ fn in_context(failure: Failure, context: impl FnOnce() -> String) -> Failure {
     }
 }
 
-/// Time for which a run that is asked to end may wait for its source and its share: what is under way, 32 MiB at 5 MB/s,
-/// and a good deal less than the 90 s after which service managers kill.
+/// Time for which a run that is asked to end may wait for its source and its share: what is under way, 32 MiB at
+/// 5 MB/s, and a good deal less than the 90 s after which service managers kill.
 const ORDERLY_END: Duration = Duration::from_secs(10);
 
 impl Run {

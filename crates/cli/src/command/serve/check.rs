@@ -16,8 +16,8 @@ use crate::command::backup;
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Time within which a destination answers, which may be a share that hangs: as `lunway doctor`, and as long again for an
-/// object store.
+/// Time within which a destination answers, which may be a share that hangs: as `lunway doctor`, and as long again for
+/// an object store.
 const ANSWER: Duration = Duration::from_secs(4);
 
 /// Most bytes of a file with access keys.
