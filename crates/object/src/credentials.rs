@@ -47,7 +47,7 @@ pub struct Timing {
     pub patience: Duration,
     /// Bytes per second below which a store counts as stalled although it sends some.
     pub slowest: u64,
-    /// Before the second attempt; before each further one twice as long, up to [`PAUSE_MAX`].
+    /// Before the second attempt; before each further one twice as long, up to `PAUSE_MAX`.
     pub pause: Duration,
 }
 
