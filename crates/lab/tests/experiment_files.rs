@@ -293,7 +293,8 @@ fn a_backup_has_a_way_and_may_have_a_cut() {
     let cut = backup("full-hole").cut.unwrap();
     assert_eq!((cut.kind, cut.at, cut.time.as_secs()), (CutKind::BlackHole, 0.85, 5));
     assert_eq!((backup("dynamic-untuned").queue_depth, backup("increment").changed), (1, 0.01));
-    assert!(experiment.cost().as_secs() < 180, "{:?}", experiment.cost());
+    // As `lab list` and the book say.
+    assert!(experiment.cost().as_secs() < 240, "{:?}", experiment.cost());
     for (from, to, said) in [
         ("way = \"copy-dynamic\"", "way = \"copied\"", "unknown variant `copied`"),
         ("way = \"copy-dynamic\"\n", "", "key `way`: it is missing"),

@@ -22,7 +22,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "what was written since the newest point is lost with the disk; past 2 intervals a whole run is missing, with all its retries",
         source: "the daemon's schedules: end of the last run that made a point",
         thumbs: &[],
-        fix: "lunway backup schedule run {schedule}    # lunway backup schedule list shows its end, or why it fails",
+        fix: "lunway backup schedule run {schedule}    # how it ends is in the list of schedules",
         undo: "",
         check: overdue,
     },
