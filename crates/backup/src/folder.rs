@@ -181,7 +181,7 @@ fn mode_of_disks(folder: &Path) -> io::Result<u32> {
 }
 
 /// Returns `true` if a name cannot lead out of its folder.
-pub(crate) fn is_plain(name: &str) -> bool {
+pub fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 

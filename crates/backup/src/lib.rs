@@ -87,7 +87,7 @@ pub use coarse_map::CoarseMap;
 pub use content::Content;
 pub use epochs::Epochs;
 pub use error::{BackupError, Result, is_of_the_file};
-pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open, read_small, write_whole};
+pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open, is_plain, read_small, write_whole};
 pub use guids::{Guids, new_id};
 pub use history::{History, Layer};
 pub use hold::{hold_points, release_points};

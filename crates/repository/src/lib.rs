@@ -50,6 +50,7 @@ mod head;
 mod host;
 mod index;
 mod keys;
+mod lock;
 mod marker;
 mod memory;
 mod merge;

@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use lunway_backup::Open;
 use lunway_object::{Body, Condition, Etag, Part, Store};
 use lunway_vhdx::Storage;
 
+use crate::lock::lock;
 use crate::memory::MemoryFile;
 
 /// Bytes of a file without an object that are kept in memory; a longer one, an index of many terabytes, is a temporary
@@ -30,10 +31,6 @@ const WINDOWS: usize = 16;
 const NEAR: u64 = 2 << 20;
 /// Reads that are remembered of a file.
 const REMEMBERED: usize = 16;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Bytes on their way to the store.
 enum Held {

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use lunway_backup::{Folder, INCOMPLETE, Lock, Open};
+use lunway_backup::{Folder, INCOMPLETE, Lock, Open, is_plain};
 use lunway_object::Store;
 
+use crate::lock::lock;
 use crate::object_file::{ReadFile, Windows, WrittenFile};
 use crate::pack::parse_pack_name;
 use crate::segment::parse_segment_name;
@@ -38,10 +39,6 @@ pub(crate) struct ObjectFolder {
 
 /// A pack that is open, or is about to be: the lock is held meanwhile.
 type Slot = Arc<Mutex<Weak<ReadFile>>>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl ObjectFolder {
     /// Keys with a prefix. `trial`: prefix of the names by which the store is tried.
@@ -82,8 +79,7 @@ impl ObjectFolder {
     }
 
     fn key(&self, name: &str) -> io::Result<String> {
-        let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
-        match is_plain {
+        match is_plain(name) {
             true => Ok(format!("{}{name}", self.prefix)),
             false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name")),
         }

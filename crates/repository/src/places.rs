@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lunway_backup::{Folder, HostFolder, parse_stem};
+use lunway_backup::{Folder, HostFolder, is_plain, parse_stem};
 
 /// The folders of a repository.
 ///
@@ -89,8 +89,8 @@ pub fn is_series_name(name: &str) -> bool {
     let ours =
         ["pack-", "index-", "lease-", "writer-", "sweeper-", "mount-", "repository.", "damage.", "dying."];
     // Behind an @ a device has its point, and behind a ? its keys.
-    let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '@', '?']);
-    is_plain && !name.contains(char::is_control) && !ours.iter().any(|prefix| name.starts_with(prefix))
+    let is_device_name = !name.contains(['@', '?']) && !name.contains(char::is_control);
+    is_plain(name) && is_device_name && !ours.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl Places for HostPlaces {

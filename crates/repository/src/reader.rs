@@ -1,12 +1,13 @@
 //! Reading entries: by their ids, out of packs, compared with their hashes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lunway_backup::{BackupError, Folder, Open, Result, is_of_the_file};
 
 use crate::codec::{Codec, Id};
 use crate::index::Index;
+use crate::lock::lock;
 use crate::pack::{Location, pack_name};
 
 /// Packs that are kept open: those of 16 units that are read side by side, with a node and a leaf each.
@@ -52,10 +53,6 @@ pub(crate) struct Reader {
 struct Kept {
     entries: VecDeque<(Id, Arc<Vec<u8>>)>,
     bytes: usize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reader {

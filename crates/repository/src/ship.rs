@@ -16,6 +16,7 @@ use lunway_block::Buf;
 use crate::codec::{Codec, Encoded, Id, ZEROES};
 use crate::content::PointContent;
 use crate::index::{Index, of_file};
+use crate::lock::lock;
 use crate::pack::Location;
 use crate::segment::Segment;
 use crate::tree::node;
@@ -52,7 +53,7 @@ pub(crate) struct Shipped {
 
 impl Shipment {
     pub(crate) fn fresh(&self) -> MutexGuard<'_, HashMap<Id, Option<Location>>> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.fresh)
     }
 
     /// Tells whether the repository has an entry that may be referred to.
