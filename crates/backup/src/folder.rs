@@ -122,10 +122,18 @@ const LOCKED_BYTE: i64 = 1 << 62;
 pub struct HostFolder {
     path: PathBuf,
     mode: u32,
+    /// A group shares the folder.
+    is_shared: bool,
 }
 
 /// Permissions that the owner of a file of a backup always has.
 const OWNER: u32 = 0o600;
+/// Permissions of a folder that a group shares, as with git's `core.sharedRepository`: what is made in it is the
+/// group's, and all of its members make and remove files.
+const SHARED_FOLDER: u32 = 0o2070;
+/// What its group has of a file there, whatever umask its maker has.
+const SHARED_FILE: u32 = 0o060;
+const GROUP_READS: u32 = 0o040;
 
 impl HostFolder {
     /// A folder that exists. Who may not read all disks that it holds may not read a new file in it either, which is
@@ -136,10 +144,23 @@ impl HostFolder {
     /// Where it does not, or is no folder.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
-        match path.is_dir() {
-            true => Ok(Self { mode: mode_of_disks(&path)?, path }),
-            false => Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory")),
+        let found = path.metadata()?;
+        if !found.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
         }
+        let is_shared = found.permissions().mode() & SHARED_FOLDER == SHARED_FOLDER;
+        Ok(Self { mode: mode_of_disks(&path)?, is_shared, path })
+    }
+
+    /// Makes a folder in this one. It is shared by the group that shares this one.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    pub fn create_folder(&self, name: &str) -> io::Result<()> {
+        let path = self.at(name)?;
+        fs::create_dir(&path)?;
+        if self.is_shared { add_permissions(&path, SHARED_FOLDER) } else { Ok(()) }
     }
 
     /// The same, with files for those who may read a disk of this mode, as far as the umask allows.
@@ -151,6 +172,13 @@ impl HostFolder {
     /// The mode of a new file, before the umask.
     pub fn mode(&self) -> u32 {
         self.mode
+    }
+
+    /// Returns `true` if a group shares the folder: what is made there is the group's (the set-group-ID bit), and its
+    /// members may make files. New ones are for all of them then, whatever umask their maker has, if they are for the
+    /// group at all.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Path of the folder.
@@ -180,6 +208,23 @@ fn mode_of_disks(folder: &Path) -> io::Result<u32> {
     Ok(mode & 0o644 | OWNER)
 }
 
+/// Gives what this process has just made permissions that its umask took. Where the file system has none of its own, as
+/// a share that is mounted for one user, that changes nothing.
+fn add_permissions(path: &Path, added: u32) -> io::Result<()> {
+    let mode = path.symlink_metadata()?.permissions().mode();
+    if mode & added == added {
+        return Ok(());
+    }
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o7777 | added)) {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) =>
+        {
+            Ok(())
+        }
+        set => set,
+    }
+}
+
 /// Returns `true` if a name cannot lead out of its folder.
 pub fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
@@ -196,8 +241,11 @@ impl Folder for HostFolder {
     }
 
     fn create(&self, name: &str) -> io::Result<Open> {
-        let file =
-            File::options().read(true).write(true).create_new(true).mode(self.mode).open(self.at(name)?)?;
+        let path = self.at(name)?;
+        let file = File::options().read(true).write(true).create_new(true).mode(self.mode).open(&path)?;
+        if self.is_shared && self.mode & GROUP_READS != 0 {
+            add_permissions(&path, SHARED_FILE)?;
+        }
         Ok(Arc::new(file))
     }
 

@@ -144,7 +144,8 @@ impl Places for HostPlaces {
     }
 
     fn begin_series(&self, name: &str) -> io::Result<Arc<dyn Folder>> {
-        match std::fs::create_dir(self.at(name)?) {
+        self.at(name)?;
+        match self.packs.create_folder(name) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => self.packs.sync()?,
         }
