@@ -98,6 +98,12 @@ pub trait Folder: Send + Sync {
     /// [`Unsupported`](io::ErrorKind::Unsupported) where the file system has no locks.
     fn lock(&self, name: &str) -> io::Result<Option<Lock>>;
 
+    /// Returns `false` if a process of this machine may hold a lock that is not seen here: through another mount of the
+    /// same share.
+    fn sees_all_locks(&self) -> bool {
+        true
+    }
+
     /// The ranges of a file that are not holes, in order, as offset and length: everything where that is not known.
     ///
     /// # Errors
@@ -124,6 +130,7 @@ pub struct HostFolder {
     mode: u32,
     /// A group shares the folder.
     is_shared: bool,
+    sees_all_locks: bool,
 }
 
 /// Permissions that the owner of a file of a backup always has.
@@ -134,6 +141,9 @@ const SHARED_FOLDER: u32 = 0o2070;
 /// What its group has of a file there, whatever umask its maker has.
 const SHARED_FILE: u32 = 0o060;
 const GROUP_READS: u32 = 0o040;
+/// `f_type` of a file system in user space (`FUSE_SUPER_MAGIC`, linux/magic.h). Its locks may be those of one mount:
+/// sshfs and rclone hand none on.
+const FUSE: u64 = 0x6573_5546;
 
 impl HostFolder {
     /// A folder that exists. Who may not read all disks that it holds may not read a new file in it either, which is
@@ -149,7 +159,9 @@ impl HostFolder {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
         }
         let is_shared = found.permissions().mode() & SHARED_FOLDER == SHARED_FOLDER;
-        Ok(Self { mode: mode_of_disks(&path)?, is_shared, path })
+        // One that does not say what it is hands locks on, as all others do.
+        let sees_all_locks = rustix::fs::statfs(&path).map_or(true, |found| found.f_type as u64 != FUSE);
+        Ok(Self { mode: mode_of_disks(&path)?, is_shared, sees_all_locks, path })
     }
 
     /// Makes a folder in this one. It is shared by the group that shares this one.
@@ -284,6 +296,10 @@ impl Folder for HostFolder {
     fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
         let file = File::options().read(true).write(true).open(self.at(name)?)?;
         Ok(lunway_occupancy::try_lock_byte(&file, LOCKED_BYTE)?.then(|| Box::new(file) as Lock))
+    }
+
+    fn sees_all_locks(&self) -> bool {
+        self.sees_all_locks
     }
 
     fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {

@@ -3,7 +3,8 @@
 //! A lease is a file `lease-N`, made so that of two callers one succeeds; N counts takings. Its holder keeps a lock on
 //! it and counts a beat in it every [`BEAT`]. Who finds one:
 //!
-//! - of this machine, and the lock is free: the holder was killed. It is taken over at once, as N + 1.
+//! - of this machine, and the lock is free: the holder was killed. It is taken over at once, as N + 1. Not so in a
+//!   folder [that does not see all locks](Folder::sees_all_locks): there beats alone say whether it is alive.
 //! - else: it is stale when its beat has not changed for [`PATIENCE`] of the observer's monotonic clock.
 //!
 //! A holder that was suspended meanwhile notices before it seals anything: there is a higher N, or its file is gone.
@@ -289,7 +290,7 @@ pub(crate) fn wait_until_stale(
     // A file without a holder was left by a kill between two steps, or is being written.
     if last.holder.as_ref().is_none_or(|holder| holder.machine == us.machine) {
         match folder.lock(name) {
-            Ok(Some(_free)) if last.holder.is_some() => return Ok(true),
+            Ok(Some(_free)) if last.holder.is_some() && folder.sees_all_locks() => return Ok(true),
             Ok(None) => return Err(BackupError::InUse { holder: told(&last) }),
             _ => {}
         }
@@ -382,6 +383,58 @@ mod tests {
         drop(first);
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());
         Lease::take(&folder, holder("a", 3), &|| false).unwrap().check().unwrap();
+    }
+
+    /// A folder as another mount of a share shows it, whose locks it does not see.
+    struct OtherMount(HostFolder);
+
+    impl Folder for OtherMount {
+        fn names(&self) -> io::Result<Vec<String>> {
+            self.0.names()
+        }
+
+        fn create(&self, name: &str) -> io::Result<Open> {
+            self.0.create(name)
+        }
+
+        fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
+            self.0.open(name, writable)
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.0.remove(name)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.0.sync()
+        }
+
+        fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
+            self.0.set_read_only(name, read_only)
+        }
+
+        fn lock(&self, _name: &str) -> io::Result<Option<Lock>> {
+            Ok(Some(Box::new(())))
+        }
+
+        fn sees_all_locks(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_holder_whose_lock_is_not_seen_is_alive_as_long_as_it_beats() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let other = OtherMount(HostFolder::open(place.path()).unwrap());
+        let first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        let second = Lease::take(&other, holder("a", 2), &|| false);
+        assert!(matches!(second, Err(BackupError::InUse { .. })));
+        first.check().unwrap();
     }
 
     #[test]
