@@ -88,7 +88,7 @@ pub(crate) fn refuse_holds(folder: &dyn Folder, names: &[String], us: &Holder) -
             continue;
         }
         let (disk, host) = match hold {
-            Some(hold) => (hold.disk.display().to_string(), hold.host),
+            Some(hold) => (format!("the disk {}", hold.disk.display()), hold.host),
             None => ("a disk".to_owned(), "another machine".to_owned()),
         };
         return Err(BackupError::Held { disk, host, hold: folder.show(name) });
