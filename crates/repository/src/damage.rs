@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use lunway_backup::{BackupError, Folder, Result, read_small, seal, unseal, write_whole};
+use lunway_backup::{BackupError, Folder, Result, seal, unseal, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Id;
 use crate::pack::Location;
+use crate::small::{Small, in_place_of_list, problem_of_list, small};
 
 const DAMAGE: &str = "damage.json";
 /// Most bytes of it: 100,000 entries.
@@ -49,12 +50,8 @@ impl KnownDamage {
 
     /// Reads it. A list that is missing is empty, and so is one that is damaged: the next verification makes it again.
     pub(crate) fn load(folder: &dyn Folder) -> Result<Self> {
-        let bytes = match read_small(folder, DAMAGE, DAMAGE_BYTES_MAX) {
-            Ok(bytes) => bytes,
-            Err(BackupError::Folder { source, .. }) if lunway_backup::is_of_the_file(source.kind()) => {
-                return Ok(Self::default());
-            }
-            Err(error) => return Err(error),
+        let Small::Whole(bytes) = small(folder, DAMAGE, DAMAGE_BYTES_MAX)? else {
+            return Ok(Self::default());
         };
         let mut known = Self::default();
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -72,8 +69,17 @@ impl KnownDamage {
         Ok(known)
     }
 
+    /// What is wrong with the list.
+    pub(crate) fn problem(folder: &dyn Folder) -> Result<Option<String>> {
+        problem_of_list(folder, DAMAGE, DAMAGE_BYTES_MAX)
+    }
+
     /// Writes it, durably; where nothing is damaged there is no list.
     pub(crate) fn store(&self, folder: &dyn Folder) -> Result<()> {
+        self.replace(folder).map_err(|error| in_place_of_list(folder, DAMAGE, error))
+    }
+
+    fn replace(&self, folder: &dyn Folder) -> Result<()> {
         if self.is_empty() {
             let removing = || BackupError::folder("removing", &folder.show(DAMAGE));
             folder.remove(DAMAGE).map_err(removing())?;

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
-use lunway_backup::{BackupError, Folder, Result, read_small, seal, unseal, write_whole};
+use lunway_backup::{BackupError, Folder, Result, seal, unseal, write_whole};
 use serde::{Deserialize, Serialize};
+
+use crate::small::{Small, in_place_of_list, problem_of_list, small};
 
 const DYING: &str = "dying.json";
 /// Most bytes of it: a million packs, 32 TiB.
@@ -23,26 +25,30 @@ impl Dying {
 
     /// Reads it: empty where there is none, `None` where it is damaged.
     pub(crate) fn load(folder: &dyn Folder) -> Result<Option<HashSet<u64>>> {
-        let bytes = match read_small(folder, DYING, DYING_BYTES_MAX) {
-            Ok(bytes) => bytes,
-            Err(BackupError::Folder { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Some(HashSet::new()));
-            }
-            Err(error) => return Err(error),
+        let bytes = match small(folder, DYING, DYING_BYTES_MAX)? {
+            Small::Whole(bytes) => bytes,
+            Small::Missing => return Ok(Some(HashSet::new())),
+            Small::Wrong(_) => return Ok(None),
         };
         let packs =
             |dying: Self| dying.packs.iter().filter_map(|pack| u64::from_str_radix(pack, 16).ok()).collect();
         Ok(unseal(&bytes).ok().map(packs))
     }
 
+    /// What is wrong with the list.
+    pub(crate) fn problem(folder: &dyn Folder) -> Result<Option<String>> {
+        problem_of_list(folder, DYING, DYING_BYTES_MAX)
+    }
+
     pub(crate) fn store(&self, folder: &dyn Folder) -> Result<()> {
-        write_whole(folder, DYING, &seal(self))?;
+        write_whole(folder, DYING, &seal(self)).map_err(|error| in_place_of_list(folder, DYING, error))?;
         folder.sync().map_err(BackupError::folder("writing", &folder.show(DYING)))
     }
 
     pub(crate) fn remove(folder: &dyn Folder) -> Result<()> {
         let removing = || BackupError::folder("removing", &folder.show(DYING));
-        folder.remove(DYING).map_err(removing())?;
+        let removed = folder.remove(DYING).map_err(removing());
+        removed.map_err(|error| in_place_of_list(folder, DYING, error))?;
         folder.sync().map_err(removing())
     }
 }

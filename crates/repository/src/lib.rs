@@ -70,6 +70,7 @@ mod run;
 mod segment;
 mod series;
 mod ship;
+mod small;
 mod tree;
 mod verify;
 mod walk;
