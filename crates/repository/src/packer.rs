@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ const PIECE: usize = 1 << 20;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of a pack that is ended early, at least: each is a file, and less is soon sent again.
 const LEAST: usize = 1 << 20;
+/// Time after which a run whose packs wait for their pace asks again whether it is cancelled: as of a chain.
+const LOOK: Duration = Duration::from_millis(200);
 /// Time after which one with less is ended as well: what is sent in it is no more than that.
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
@@ -39,13 +41,16 @@ enum Message {
     Barrier(Sender<Result<()>>),
 }
 
-/// Fills packs and has them written: one while the next one is filled, so that memory is that of two.
-pub(crate) struct Packer {
+/// Fills packs and has them written: one while the next one is filled, so that memory is that of two. A run that is
+/// cancelled does not wait for its pace: a pack that is not written whole is not kept.
+pub(crate) struct Packer<'a> {
     filling: [Filling; 2],
     /// Bytes that the folder takes in [`INTERVAL`]: a pack with as many is ended.
     target: Arc<AtomicUsize>,
     packs: Option<SyncSender<Message>>,
     writer: Option<JoinHandle<()>>,
+    pace: Arc<Pace>,
+    is_cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Bytes of all packs that are full or were ended.
     pub(crate) written: u64,
 }
@@ -77,18 +82,23 @@ fn target(bytes: u64, took: Duration) -> usize {
     in_interval.clamp(LEAST, PACK_TARGET)
 }
 
-impl Packer {
-    pub(crate) fn begin(folder: Arc<dyn Folder>, bytes_per_second: Option<u64>) -> Result<Self> {
+impl<'a> Packer<'a> {
+    pub(crate) fn begin(
+        folder: Arc<dyn Folder>,
+        bytes_per_second: Option<u64>,
+        is_cancelled: &'a (dyn Fn() -> bool + Sync),
+    ) -> Result<Self> {
         let filling = [Filling::new()?, Filling::new()?];
         let limited = bytes_per_second.map(|bytes| target(bytes, Duration::from_secs(1)));
         let target = Arc::new(AtomicUsize::new(limited.unwrap_or(PACK_TARGET)));
         let measured = Arc::clone(&target);
         let (packs, received) = sync_channel(0);
-        let pace = Pace::new(bytes_per_second);
+        let pace = Arc::new(Pace::new(bytes_per_second));
+        let paced = Arc::clone(&pace);
         let writer = thread::Builder::new().name("repository-packs".into());
-        let writer = writer.spawn(move || write_packs(&*folder, &pace, &received, &measured));
+        let writer = writer.spawn(move || write_packs(&*folder, &paced, &received, &measured));
         let writer = writer.map_err(BackupError::folder("starting a thread for", "packs"))?;
-        Ok(Self { filling, target, packs: Some(packs), writer: Some(writer), written: 0 })
+        Ok(Self { filling, target, packs: Some(packs), writer: Some(writer), pace, is_cancelled, written: 0 })
     }
 
     /// Adds an entry: its place. Blocks while a pack is full and the one before is not written.
@@ -119,10 +129,36 @@ impl Packer {
         }
         let full = std::mem::replace(&mut self.filling[kind as usize], Filling::new()?).pack;
         self.written += full.len();
-        match self.packs.as_ref().map(|packs| packs.send(Message::Pack(full))) {
-            Some(Ok(())) => Ok(()),
-            _ => self.barrier(),
+        match self.send(Message::Pack(full))? {
+            true => Ok(()),
+            false => self.barrier(),
         }
+    }
+
+    /// Hands a message to the writer; `false`: it has ended.
+    fn send(&self, mut message: Message) -> Result<bool> {
+        let Some(packs) = &self.packs else { return Ok(false) };
+        if !self.pace.is_limited() {
+            return Ok(packs.send(message).is_ok());
+        }
+        loop {
+            match packs.try_send(message) {
+                Ok(()) => return Ok(true),
+                Err(TrySendError::Disconnected(_)) => return Ok(false),
+                Err(TrySendError::Full(back)) => message = back,
+            }
+            self.look()?;
+            thread::sleep(LOOK / 10);
+        }
+    }
+
+    /// Ends the pace of a run that is cancelled.
+    fn look(&self) -> Result<()> {
+        if !(self.is_cancelled)() {
+            return Ok(());
+        }
+        self.pace.end();
+        Err(BackupError::Cancelled)
     }
 
     /// Ends the packs that are being filled, and waits until all have their names; they are durable after a sync.
@@ -134,15 +170,21 @@ impl Packer {
 
     fn barrier(&self) -> Result<()> {
         let (reply, answer) = channel();
-        let sent = self.packs.as_ref().map(|packs| packs.send(Message::Barrier(reply)));
-        match (sent, answer.recv()) {
-            (Some(Ok(())), Ok(answer)) => answer,
-            _ => Err(BackupError::Lost),
+        if !self.send(Message::Barrier(reply))? {
+            return Err(BackupError::Lost);
+        }
+        loop {
+            match answer.recv_timeout(LOOK) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(BackupError::Lost),
+                Err(RecvTimeoutError::Timeout) if self.pace.is_limited() => self.look()?,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
     }
 }
 
-impl Drop for Packer {
+impl Drop for Packer<'_> {
     fn drop(&mut self) {
         drop(self.packs.take());
         if let Some(writer) = self.writer.take() {
@@ -182,18 +224,25 @@ fn write_pack(folder: &dyn Folder, pace: &Pace, pack: PackBuilder) -> Result<()>
         let bytes = pack.finish();
         let mut at = 0;
         for piece in bytes.chunks(PIECE) {
-            pace.wait(piece.len() as u64);
+            if !pace.wait(piece.len() as u64) {
+                return Ok(false);
+            }
             file.write_at(at, piece)?;
             at += piece.len() as u64;
         }
         file.flush()?;
-        folder.rename(&unfinished, &name)
+        folder.rename(&unfinished, &name)?;
+        Ok(true)
     };
-    write().map_err(|error: std::io::Error| {
-        // A full folder has its room back.
-        let _ = folder.remove(&unfinished);
-        writing()(error)
-    })
+    let written = write().map_err(|error: std::io::Error| writing()(error));
+    match written {
+        Ok(true) => Ok(()),
+        not => {
+            // A full folder has its room back.
+            let _ = folder.remove(&unfinished);
+            not.and(Err(BackupError::Cancelled))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -440,7 +440,7 @@ impl Sweep<'_> {
     ) -> Result<(Vec<Placed>, Vec<u64>)> {
         let repository = self.repository;
         let folder = &*repository.folder;
-        let mut packer = Packer::begin(Arc::clone(&repository.folder), None)?;
+        let mut packer = Packer::begin(Arc::clone(&repository.folder), None, &|| false)?;
         let (mut rewritten, mut done) = (Vec::new(), Vec::new());
         let total = victims.len() as u64;
         for (number, pack) in victims.into_iter().enumerate() {

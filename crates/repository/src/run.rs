@@ -261,7 +261,7 @@ struct Run<'a> {
 struct Load<'a> {
     repository: &'a Repository,
     shipment: Arc<Shipment>,
-    packer: Packer,
+    packer: Packer<'a>,
     tree: Tree,
     counted: Counted,
 }
@@ -327,7 +327,11 @@ impl<'a> Run<'a> {
             repository: self.repository(),
             tree: Tree::of(&shipment),
             shipment,
-            packer: Packer::begin(Arc::clone(&self.repository().folder), self.request.bytes_per_second)?,
+            packer: Packer::begin(
+                Arc::clone(&self.repository().folder),
+                self.request.bytes_per_second,
+                self.request.is_cancelled,
+            )?,
             counted: Counted::default(),
         };
         if let Err(error) = self.ship(&mut load, &forced, progress).await {
