@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::folder::{Folder, read_or_none, write_whole};
 use crate::manifest::seal;
 
-/// Name of the file.
-const EPOCHS: &str = "epochs.json";
+/// Name of the file of [`Epochs`].
+pub const EPOCHS: &str = "epochs.json";
 /// Most bytes of it: a tracked disk keeps 64 epochs, of 100 bytes each here.
 const EPOCHS_BYTES_MAX: u64 = 1 << 20;
 

@@ -50,10 +50,10 @@ pub enum BackupError {
         removed: usize,
     },
     /// A prune of a repository ended before its end.
-    #[error("{}{}", in_prune(error), removed(*points, *packs))]
+    #[error("{}{}", in_prune(error), removed(points, *packs))]
     PruneEnded {
         /// Points that were removed before.
-        points: usize,
+        points: Vec<PointId>,
         /// Packs that were.
         packs: usize,
         /// Why.
@@ -88,11 +88,11 @@ pub enum BackupError {
     },
     /// A disk elsewhere is still being completed from a point.
     #[error(
-        "the disk {disk} on {host} is still being completed from a point of the destination: wait until it stands alone \
+        "{disk} on {host} is still being completed from a point of the destination: wait until it stands alone \
          (`lunway lun list` there says how far it is); if that disk is no more, remove {hold}"
     )]
     Held {
-        /// The disk.
+        /// The disk, as "the disk /srv/vm.vhdx".
         disk: String,
         /// The machine that has it.
         host: String,
@@ -181,6 +181,9 @@ pub enum BackupError {
     Cancelled,
 }
 
+/// Points that a sentence names: one line of a terminal and a half.
+const NAMED_MAX: usize = 8;
+
 fn points(points: &[PointId]) -> String {
     points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -194,11 +197,16 @@ fn in_prune(error: &BackupError) -> String {
     }
 }
 
-fn removed(points: usize, packs: usize) -> String {
-    match (points, packs) {
-        (0, 0) => String::new(),
-        _ => format!(" (points removed before: {points}, packs: {packs})"),
+fn removed(gone: &[PointId], packs: usize) -> String {
+    if gone.is_empty() && packs == 0 {
+        return String::new();
     }
+    let named = match gone.len() {
+        0 => String::new(),
+        count if count <= NAMED_MAX => format!(", {}", points(gone)),
+        count => format!(", {} and {} more", points(&gone[..NAMED_MAX]), count - NAMED_MAX),
+    };
+    format!(" (points removed before: {}{named}; packs: {packs})", gone.len())
 }
 
 /// Result of an operation on a destination.

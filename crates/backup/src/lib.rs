@@ -85,7 +85,7 @@ pub use catalogue::{Catalogue, LINKS_MAX, Point};
 pub use changed::{Change, ChangeMap, Changed, ChangedRange, Since};
 pub use coarse_map::CoarseMap;
 pub use content::Content;
-pub use epochs::Epochs;
+pub use epochs::{EPOCHS, Epochs};
 pub use error::{BackupError, Result, is_of_the_file};
 pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open, is_plain, read_small, write_whole};
 pub use guids::{Guids, new_id};
@@ -100,7 +100,7 @@ pub use manifest::{
     FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, parse_stem, seal, stem, unseal,
 };
 pub use mount::{MountedPoint, PointMount, refuse_mounts};
-pub use notes::{Damage, Notes};
+pub use notes::{Damage, NOTES, Notes};
 pub use pace::Pace;
 pub use point_facts::PointFacts;
 pub use point_id::PointId;

@@ -7,8 +7,8 @@ use crate::folder::{Folder, read_or_none, write_whole};
 use crate::manifest::seal;
 use crate::point_id::PointId;
 
-/// Name of the file.
-pub(crate) const NOTES: &str = "checks.json";
+/// Name of the file of [`Notes`].
+pub const NOTES: &str = "checks.json";
 /// Most bytes of it: damage of 100,000 leaves, each 100 bytes.
 const NOTES_MAX: u64 = 16 << 20;
 /// Damaged leaves that are noted for one point; a point with more is not healed leaf by leaf.

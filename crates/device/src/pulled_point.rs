@@ -101,7 +101,7 @@ enum Parents {
     /// VHDX files.
     Chain(Arc<HostFolder>, Catalogue),
     /// A series of a repository, in which no point is a VHDX file: a disk names its point by a number of its own.
-    Series(Box<Series>, Points),
+    Series(Box<(Series, Points)>),
 }
 
 impl Parents {
@@ -109,7 +109,10 @@ impl Parents {
         Ok(match repository_point::series(name)? {
             Some(series) => {
                 let points = series.points()?;
-                Self::Series(Box::new(series), points)
+                for warning in points.warnings() {
+                    tracing::warn!("{warning}");
+                }
+                Self::Series(Box::new((series, points)))
             }
             None => {
                 let folder = HostFolder::open(&name.folder).map_err(PointOpenError::Folder)?;
@@ -122,7 +125,7 @@ impl Parents {
     fn find(&self, text: &str) -> Result<PointId, BackupError> {
         match self {
             Self::Chain(_, catalogue) => catalogue.find(text).map(|point| point.point),
-            Self::Series(_, points) => points.find(text).map(|point| point.point),
+            Self::Series(of) => of.1.find(text).map(|point| point.point),
         }
     }
 
@@ -130,9 +133,10 @@ impl Parents {
     fn made_from(&self, locator: &Locator) -> Option<PointId> {
         match self {
             Self::Chain(_, catalogue) => catalogue.parent_of(locator).map(|point| point.point),
-            Self::Series(series, points) => {
-                let ids = points.points().iter().map(|point| point.point);
-                ids.into_iter().find(|id| locator.matches(repository_point::linkage(series, *id)))
+            Self::Series(of) => {
+                let (series, points) = &**of;
+                let mut ids = points.all().map(|point| point.point);
+                ids.find(|id| locator.matches(repository_point::linkage(series, *id)))
             }
         }
     }
@@ -149,8 +153,9 @@ impl Parents {
                     .with_items_of(base)
                     .map_err(|error| kept(file, error))
             }
-            Self::Series(series, points) => {
-                let point = points.get(point).ok_or(BackupError::Lost)?;
+            Self::Series(of) => {
+                let (series, points) = &**of;
+                let point = points.get_any(point).ok_or(BackupError::Lost)?;
                 let mut guids =
                     random_guids().map_err(|error| PointOpenError::Random(io::Error::other(error)))?;
                 Ok(repository_point::child_of(series, point, guids.as_mut()))
@@ -166,8 +171,9 @@ impl Parents {
                 let device = VhdxDevice::open(&folder.path().join(manifest.disk_name()), true)?;
                 Ok((Arc::new(device), PointReader::open(&**folder, catalogue, point)?))
             }
-            Self::Series(series, points) => {
-                let point = points.get(point).ok_or(BackupError::Lost)?;
+            Self::Series(of) => {
+                let (series, points) = &**of;
+                let point = points.get_any(point).ok_or(BackupError::Lost)?;
                 let content: Arc<dyn Content> = Arc::new(series.repository.content(point)?);
                 Ok((repository_point::device(&content, point), PointReader::of(content)))
             }

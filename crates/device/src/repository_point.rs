@@ -102,6 +102,9 @@ pub(crate) fn open(
         );
     }
     let points: Points = series.points()?;
+    for warning in points.warnings() {
+        tracing::warn!("{warning}");
+    }
     let point = points.find(&name.point)?;
     let content: Arc<dyn Content> = Arc::new(series.repository.content(point)?);
     let device = device(&content, point);

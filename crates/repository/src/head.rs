@@ -1,20 +1,23 @@
-//! The head of a series: its name, and its newest point, so that folders that were exchanged and points that no prune
-//! has removed are noticed.
+//! The head of a series: its name, and the points that it has had, so that folders that were exchanged, points that no
+//! prune has removed, and points that were put there are noticed.
 //!
 //! A run writes it behind its manifest. Until then, and after a cut between, it is behind: manifests name the point
-//! before them, so that newer points are traced back to the one that it names.
+//! before them, so that newer points are traced back to the one that it names. A prune that takes the newest point
+//! writes it before it removes anything.
 
-use std::io;
-
-use lunway_backup::{BackupError, Folder, PointId, Result, read_small, seal, unseal, write_whole};
+use lunway_backup::{BackupError, Folder, PointId, Result, parse_stem, seal, stem, unseal, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{Codec, Document};
 use crate::marker::FORMAT;
+use crate::small::{Small, small};
 
-const HEAD: &str = "head.json";
-/// Most bytes of it: a series that was renamed a hundred times.
+pub(crate) const HEAD: &str = "head.json";
+/// Most bytes of it: a full trail, and a series that was renamed a hundred times.
 const HEAD_MAX: u64 = 64 << 10;
+/// Points of which a head remembers that they were made: a point each quarter of an hour for ten days, one each day for
+/// three years. With 31 bytes each they take half of [`HEAD_MAX`].
+const TRAIL_MAX: usize = 1024;
 
 /// The head of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,13 +31,59 @@ pub(crate) struct Head {
     pub(crate) newest: Option<PointId>,
     /// The highest generation that a point of it has had.
     pub(crate) generation: u64,
+    /// Its first point, by which series are told apart that have had one name; none where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) begun: Option<PointId>,
+    /// The generation from which on the trail has all points; none where there is no trail: a version wrote it that
+    /// knew none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<u64>,
+    /// Stems of the points that it has had, removed ones as well, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    trail: Vec<String>,
+    /// Points that a prune was told by name to remove, until it has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) removed: Vec<PointId>,
     /// Of an encrypted repository: BLAKE3, keyed, of this with an empty string here.
     authenticated: Option<String>,
 }
 
 impl Head {
-    pub(crate) fn new(series: &str, was: Vec<String>, newest: Option<PointId>, generation: u64) -> Self {
-        Self { format: FORMAT, series: series.to_owned(), was, newest, generation, authenticated: None }
+    /// Of a series without points; what is known of it is filled in by the caller.
+    pub(crate) fn new(series: &str, was: Vec<String>) -> Self {
+        Self {
+            format: FORMAT,
+            series: series.to_owned(),
+            was,
+            newest: None,
+            generation: 0,
+            begun: None,
+            since: None,
+            trail: Vec::new(),
+            removed: Vec::new(),
+            authenticated: None,
+        }
+    }
+
+    /// Generations and ids of the points that it has had, the oldest first.
+    pub(crate) fn trail(&self) -> impl Iterator<Item = (u64, PointId)> {
+        self.trail.iter().filter_map(|stem| parse_stem(stem))
+    }
+
+    /// The same with this trail, the oldest first, which has all points from the generation `since` on. Of a longer one
+    /// the last points are kept.
+    pub(crate) fn with_trail(self, trail: &[(u64, PointId)], since: u64) -> Self {
+        let excess = trail.len().saturating_sub(TRAIL_MAX);
+        let last = &trail[excess..];
+        let first = last.first().map_or(since, |(generation, _)| *generation);
+        let since = if excess > 0 { since.max(first) } else { since };
+        let stems = last.iter().map(|(generation, point)| stem(*generation, *point)).collect();
+        Self { trail: stems, since: Some(since), ..self }
+    }
+
+    /// The same when the prune that wrote it has ended.
+    pub(crate) fn ended(self) -> Self {
+        Self { removed: Vec::new(), ..self }
     }
 
     fn authentication(&self, codec: &Codec) -> Option<String> {
@@ -48,16 +97,10 @@ impl Head {
         codec: &Codec,
     ) -> Result<std::result::Result<Option<Self>, String>> {
         let shown = folder.show(HEAD);
-        let bytes = match read_small(folder, HEAD, HEAD_MAX) {
-            Ok(bytes) => bytes,
-            Err(BackupError::Folder { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(Ok(None));
-            }
-            Err(BackupError::Folder { source, .. }) if lunway_backup::is_of_the_file(source.kind()) => {
-                return Ok(Err(format!("{shown}: {source}")));
-            }
-            Err(error @ BackupError::Manifest { .. }) => return Ok(Err(error.to_string())),
-            Err(error) => return Err(error),
+        let bytes = match small(folder, HEAD, HEAD_MAX)? {
+            Small::Whole(bytes) => bytes,
+            Small::Missing => return Ok(Ok(None)),
+            Small::Wrong(what) => return Ok(Err(what)),
         };
         Ok(match unseal::<Self>(&bytes) {
             Err(what) => Err(format!("{shown}: {what}")),
@@ -76,5 +119,22 @@ impl Head {
         self.authenticated = self.authentication(codec);
         write_whole(folder, HEAD, &seal(&self))?;
         folder.sync().map_err(BackupError::folder("writing", &folder.show(HEAD)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_has_the_last_points_of_a_long_series_and_says_from_which_one_on_and_stays_small() {
+        let all: Vec<(u64, PointId)> = (1..=5000).map(|number| (number, PointId(number * 7))).collect();
+        let head = Head::new(&"s".repeat(255), vec!["w".repeat(255); 100]);
+        let short = head.clone().with_trail(&all[..TRAIL_MAX], 0);
+        assert_eq!((short.since, short.trail().count()), (Some(0), TRAIL_MAX));
+        let long = head.with_trail(&all, 0);
+        let first = all[all.len() - TRAIL_MAX];
+        assert_eq!((long.since, long.trail().next()), (Some(first.0), Some(first)));
+        assert!((seal(&long).len() as u64) < HEAD_MAX, "{}", seal(&long).len());
     }
 }

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use crate::keys::{Identity, Recipient};
 use crate::marker::{MARKER, MARKER_COPY, Marker};
 use crate::object_places::ObjectPlaces;
-use crate::pin::Pins;
+use crate::pin::{Pins, make_private};
 use crate::places::{HostPlaces, Places, is_series_name};
 use crate::repository::{Kept, Repository, is_repository};
 use crate::series::Series;
@@ -195,14 +195,14 @@ pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repositor
 }
 
 /// The folders of a repository of this host. New files may be read and written by those who may read its marker, as far
-/// as the umask allows.
+/// as the umask allows; in a folder that a group shares, by all of its members.
 fn places_of(path: &Path) -> Result<HostPlaces> {
     let opening = || BackupError::folder("opening", &path.display().to_string());
     let mode = |name: &str| Some(fs::metadata(path.join(name)).ok()?.permissions().mode());
     let marker = mode(MARKER).or_else(|| mode(MARKER_COPY)).unwrap_or(PRIVATE);
     // Members of a group write beside each other: leases of processes that were killed are locked by others.
-    let mode = if marker & GROUP_READS == 0 { PRIVATE } else { SHARED };
-    HostPlaces::open(path, mode).map_err(opening())
+    let is_shared = HostFolder::open(path).map_err(opening())?.is_shared() || marker & GROUP_READS != 0;
+    HostPlaces::open(path, if is_shared { SHARED } else { PRIVATE }).map_err(opening())
 }
 
 /// The same of one anywhere, which this machine knows by its address.
@@ -265,8 +265,11 @@ fn cache_of(address: &str) -> Option<Arc<dyn Folder>> {
     let place = own.or_else(home).filter(|place| place.is_absolute())?;
     // One name for an address, of any length and with any characters.
     let name = blake3::hash(address.as_bytes()).to_hex();
-    let place = place.join("lunway").join("repository").join(&name[..16]);
-    fs::create_dir_all(&place).ok()?;
+    let own = place.join("lunway");
+    let place = own.join("repository").join(&name[..16]);
+    for folder in [&place, &own.join("repository"), &own] {
+        make_private(folder).ok()?;
+    }
     Some(Arc::new(HostFolder::open(&place).ok()?.with_mode(PRIVATE)))
 }
 

@@ -31,6 +31,7 @@
 //! | [`locate`], [`open_repository`], [`Pins`] | paths and addresses, key files; what was seen there before |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
+//! | [`Points`], `lineage` | the points of a series, and what was put beside them |
 //! | `index`, `merge` | where entries lie; few segments of many |
 //! | `reader`, `content` | reading entries; a point's disk |
 //! | [`run()`], `ship`, `packer` | one run |
@@ -50,6 +51,7 @@ mod head;
 mod host;
 mod index;
 mod keys;
+mod lineage;
 mod lock;
 mod marker;
 mod memory;
@@ -62,6 +64,7 @@ mod packer;
 mod pin;
 mod places;
 mod point;
+mod points;
 mod prune;
 mod random;
 mod reader;
@@ -87,7 +90,8 @@ pub use object_places::ObjectPlaces;
 pub use pack::{FormatError, Location, PACK_TARGET, PackBuilder, read_directory};
 pub use pin::Pins;
 pub use places::{HostPlaces, Places, is_series_name};
-pub use point::{Points, RepositoryPoint};
+pub use point::RepositoryPoint;
+pub use points::Points;
 pub use prune::{Pruned, Unwanted, given_up, prune, remove_points};
 pub use repository::{Kept, NamedPoints, Repository, is_repository};
 pub use run::{RunOutcome, run};

@@ -12,7 +12,7 @@ pub const FORMAT: u32 = 1;
 pub(crate) const MARKER: &str = "repository.json";
 pub(crate) const MARKER_COPY: &str = "repository.copy.json";
 /// Most bytes of it: 2,000 people.
-const MARKER_MAX: u64 = 1 << 20;
+pub(crate) const MARKER_MAX: u64 = 1 << 20;
 
 /// The marker of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,10 @@ pub struct Marker {
     pub encrypted: bool,
     /// The key for each person.
     pub keys: Vec<WrappedKey>,
+    /// Counts changes of the keys: of two copies the higher one is newer. None: there were no changes, or they were
+    /// made before there was this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) revision: Option<u64>,
     /// Of an encrypted repository: BLAKE3, keyed, of this marker with an empty string here. One that was written before
     /// there was this field has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +41,15 @@ impl Marker {
     /// One of a new repository, which has yet to be [sealed](Self::sealed).
     pub(crate) fn new(repository: String, keys: Vec<WrappedKey>) -> Self {
         let encrypted = !keys.is_empty();
-        Self { format: FORMAT, repository, leaf_bytes: LEAF, encrypted, keys, authenticated: None }
+        Self {
+            format: FORMAT,
+            repository,
+            leaf_bytes: LEAF,
+            encrypted,
+            keys,
+            revision: None,
+            authenticated: None,
+        }
     }
 
     /// The same as only a reader of the repository can make it.
@@ -61,17 +73,24 @@ impl Marker {
         self.authenticated.is_some()
     }
 
-    /// Reads it: the copy where the file is not whole, or is not accepted.
+    /// Reads it: of the file and its copy the one that is whole and accepted, the newer one where both are. A change of
+    /// keys that was cut off between them stays.
     pub(crate) fn load<T>(folder: &dyn Folder, accept: &dyn Fn(&Self) -> Result<T>) -> Result<(Self, T)> {
         let attempt = |name: &str| {
             let marker = Self::read(folder, name)?;
             let accepted = accept(&marker)?;
             Ok((marker, accepted))
         };
-        attempt(MARKER).or_else(|error| attempt(MARKER_COPY).map_err(|_| error))
+        match (attempt(MARKER), attempt(MARKER_COPY)) {
+            (Ok(first), Ok(copy)) if copy.0.revision > first.0.revision => Ok(copy),
+            (Ok(first), _) => Ok(first),
+            (Err(_), Ok(copy)) => Ok(copy),
+            (Err(error), Err(_)) => Err(error),
+        }
     }
 
-    fn read(folder: &dyn Folder, name: &str) -> Result<Self> {
+    /// Reads one of the two.
+    pub(crate) fn read(folder: &dyn Folder, name: &str) -> Result<Self> {
         let wrong = |what: String| BackupError::Manifest { name: folder.show(name), what };
         let bytes = read_small(folder, name, MARKER_MAX)?;
         let marker: Self = unseal(&bytes).map_err(wrong)?;
@@ -90,9 +109,13 @@ impl Marker {
         Ok(())
     }
 
-    /// Names of copies that are not whole, or say something else.
-    pub(crate) fn problems(&self, folder: &dyn Folder) -> Vec<String> {
-        let wrong = |name: &&str| Self::read(folder, name).ok().as_ref() != Some(self);
-        [MARKER_COPY, MARKER].iter().filter(|name| wrong(name)).map(|name| folder.show(name)).collect()
+    /// Names of the file and its copy where they are not this, and what they are instead.
+    pub(crate) fn problems(&self, folder: &dyn Folder) -> Vec<(String, &'static str)> {
+        let problem = |name: &str| match Self::read(folder, name) {
+            Ok(found) if found == *self => None,
+            Ok(_) => Some((folder.show(name), "is of another state than its copy")),
+            Err(_) => Some((folder.show(name), "is not whole, and its copy is")),
+        };
+        [MARKER_COPY, MARKER].iter().filter_map(|name| problem(name)).collect()
     }
 }

@@ -4,28 +4,40 @@
 //! for other people, or in the clear. So what was seen first is kept in the user's state, and what is something else
 //! later is refused until the user removes that file. Several repositories are known at an address where this user has
 //! made several, as on disks that are changed by turns.
+//!
+//! ```text
+//!   repositories/ADDRESS.json             what was seen at an address, by a hash of it
+//!   repositories/ADDRESS-REPOSITORY.json  the marker of a repository as it was written with its key: the way back
+//!                                         where somebody has changed it
+//! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use lunway_backup::{BackupError, Folder, HostFolder, Result};
+use lunway_backup::{BackupError, Folder, HostFolder, PointId, Result, seal, unseal};
 use lunway_block::small_file;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::MasterKey;
-use crate::marker::Marker;
+use crate::marker::{MARKER_MAX, Marker};
 
 /// Most bytes of such a file: 64 repositories with 10,000 series each.
 const PINS_MAX: u64 = 32 << 20;
 /// Repositories that are known at one address: more disks than are changed by turns.
 const REPOSITORIES_MAX: usize = 64;
 
+/// Permissions of what is kept: others are not told what this user backs up, and where.
+const PRIVATE_FOLDER: u32 = 0o700;
+
 /// What one user has seen at an address.
 #[derive(Clone, Debug)]
 pub struct Pins {
+    /// The user's own folder of this program, if that is not a service's, whose manager says who may read it.
+    own: Option<PathBuf>,
     file: PathBuf,
     address: String,
 }
@@ -50,6 +62,23 @@ struct Pin {
     /// The newest generation of each series.
     #[serde(default)]
     series: BTreeMap<String, u64>,
+    /// The point of each that had it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    newest: BTreeMap<String, PointId>,
+    /// The first point of each, where it is known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    begun: BTreeMap<String, PointId>,
+}
+
+/// What a user has seen of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenSeries {
+    /// The newest generation.
+    pub(crate) generation: u64,
+    /// The point that had it.
+    pub(crate) newest: Option<PointId>,
+    /// Its first point.
+    pub(crate) begun: Option<PointId>,
 }
 
 impl Pin {
@@ -60,7 +89,14 @@ impl Pin {
             key: master.map(|master| blake3::Hash::from_bytes(hash(master)).to_hex().to_string()),
             sealed: marker.is_sealed(),
             series: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            begun: BTreeMap::new(),
         }
+    }
+
+    fn forget(&mut self, series: &str) -> bool {
+        let was = (self.series.remove(series), self.newest.remove(series), self.begun.remove(series));
+        was != (None, None, None)
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -69,19 +105,22 @@ impl Pin {
 }
 
 /// The folder for what a user's programs keep: that of a systemd service (`STATE_DIRECTORY`, systemd.exec(5)), else as
-/// the XDG Base Directory Specification says.
-fn state_folder() -> Option<PathBuf> {
+/// the XDG Base Directory Specification says; and whether it is the user's own.
+fn state_folder() -> Option<(PathBuf, bool)> {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
     // Several are separated by colons; the units that are shipped ask for one.
     let given = env::var_os("STATE_DIRECTORY").and_then(|folders| env::split_paths(&folders).next());
     let own = || folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
-    given.filter(|folder| folder.is_absolute()).or_else(|| Some(own()?.join("lunway")))
+    let given = given.filter(|folder| folder.is_absolute()).map(|folder| (folder, false));
+    given.or_else(|| Some((own()?.join("lunway"), true)))
 }
 
 impl Pins {
     /// What this user has seen at an address; `None`: there is no place where it could be kept.
     pub fn of(address: &str) -> Option<Self> {
-        Some(Self::within(&state_folder()?, address))
+        let (state, is_own) = state_folder()?;
+        let pins = Self::within(&state, address);
+        Some(Self { own: is_own.then_some(state), ..pins })
     }
 
     /// The same in a folder for state.
@@ -89,7 +128,7 @@ impl Pins {
         // One name for an address, of any length and with any characters.
         let name = blake3::hash(address.as_bytes()).to_hex();
         let file = state.join("repositories").join(format!("{}.json", &name[..16]));
-        Self { file, address: address.to_owned() }
+        Self { own: None, file, address: address.to_owned() }
     }
 
     fn load(&self) -> Result<Seen> {
@@ -118,8 +157,9 @@ impl Pins {
         }
         let (address, file) = (&self.address, self.file.display());
         Err(BackupError::Refused(format!(
-            "{address} was a repository when this user last used it, and has no repository.json now: see that its share is \
-             mounted; if it is to be something else, remove {file}"
+            "{address} was a repository when this user last used it, and has no repository.json now{}: see that its share \
+             is mounted; if it is to be something else, remove {file}",
+            self.way_back()
         )))
     }
 
@@ -130,7 +170,8 @@ impl Pins {
         let (address, file) = (&self.address, self.file.display());
         let refused = |what: String| {
             let advice = format!(
-                "if it was made anew, remove {file}; otherwise somebody has replaced its repository.json"
+                "if it was made anew, remove {file}; otherwise somebody has replaced its repository.json{}",
+                self.way_back()
             );
             Err(BackupError::Refused(format!("{address} {what}: {advice}")))
         };
@@ -147,7 +188,7 @@ impl Pins {
         }
     }
 
-    /// Remembers a repository.
+    /// Remembers a repository, and keeps its marker, which only its key can have made.
     ///
     /// # Errors
     ///
@@ -155,71 +196,164 @@ impl Pins {
     pub(crate) fn remember(&self, marker: &Marker, master: Option<&MasterKey>) -> Result<()> {
         let mut found = Pin::of(marker, master);
         let mut seen = self.load()?;
-        if let Some(known) = seen.repositories.iter().find(|pin| pin.is_same(&found)) {
-            if known.sealed || !found.sealed {
-                return Ok(());
+        let known = seen.repositories.iter().find(|pin| pin.is_same(&found));
+        if known.is_none_or(|known| !known.sealed && found.sealed) {
+            if let Some(known) = known {
+                found.series.clone_from(&known.series);
+                found.newest.clone_from(&known.newest);
+                found.begun.clone_from(&known.begun);
             }
-            found.series.clone_from(&known.series);
+            seen.repositories.retain(|pin| !pin.is_same(&found));
+            seen.repositories.push(found);
+            let excess = seen.repositories.len().saturating_sub(REPOSITORIES_MAX);
+            seen.repositories.drain(..excess);
+            self.store(&seen)?;
         }
-        seen.repositories.retain(|pin| !pin.is_same(&found));
-        seen.repositories.push(found);
-        let excess = seen.repositories.len().saturating_sub(REPOSITORIES_MAX);
-        seen.repositories.drain(..excess);
-        self.store(&seen)
+        match self.kept_file(&marker.repository).filter(|_| marker.is_sealed() || !marker.encrypted) {
+            Some(file) if read_marker(&file).as_ref() != Some(marker) => self.replace(&file, &seal(marker)),
+            _ => Ok(()),
+        }
     }
 
-    /// The newest generation of a series of a repository that was seen.
-    pub(crate) fn generation(&self, of: (&Marker, Option<&MasterKey>), series: &str) -> Result<Option<u64>> {
+    /// The file with the marker of a repository.
+    fn kept_file(&self, repository: &str) -> Option<PathBuf> {
+        let is_id = repository.len() == 16 && repository.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let stem = self.file.file_stem()?.to_str()?;
+        is_id.then(|| self.file.with_file_name(format!("{stem}-{repository}.json")))
+    }
+
+    /// Markers that are kept, of the repository that was found last first, with their files.
+    pub(crate) fn markers(&self) -> Result<Vec<(PathBuf, Marker)>> {
+        let pins = self.load()?.repositories;
+        let files = pins.iter().rev().filter_map(|pin| self.kept_file(&pin.repository));
+        Ok(files.filter_map(|file| read_marker(&file).map(|marker| (file, marker))).collect())
+    }
+
+    /// The end of a sentence about a marker that is gone or was replaced.
+    pub(crate) fn way_back(&self) -> String {
+        let files = self.markers().unwrap_or_default();
+        let files: Vec<String> = files.iter().map(|(file, _)| file.display().to_string()).collect();
+        match files.is_empty() {
+            true => String::new(),
+            false => format!(" (as this user knows it, it is in {})", files.join(", ")),
+        }
+    }
+
+    /// What was seen of a series of a repository.
+    pub(crate) fn series(
+        &self,
+        of: (&Marker, Option<&MasterKey>),
+        series: &str,
+    ) -> Result<Option<SeenSeries>> {
         let found = Pin::of(of.0, of.1);
         let seen = self.load()?;
         let known = seen.repositories.iter().find(|pin| pin.is_same(&found));
-        Ok(known.and_then(|pin| pin.series.get(series).copied()))
+        Ok(known.and_then(|pin| {
+            Some(SeenSeries {
+                generation: *pin.series.get(series)?,
+                newest: pin.newest.get(series).copied(),
+                begun: pin.begun.get(series).copied(),
+            })
+        }))
     }
 
-    /// Remembers the newest generation of a series.
+    /// Remembers the newest point of a series. Of names that it had before, what was seen is forgotten where `is_own`
+    /// says that it was this series.
     ///
     /// # Errors
     ///
     /// Where it cannot be kept.
-    pub(crate) fn remember_generation(
+    pub(crate) fn remember_series(
         &self,
         of: (&Marker, Option<&MasterKey>),
         series: &str,
-        generation: u64,
+        now: SeenSeries,
+        before: (&BTreeSet<String>, &dyn Fn(PointId) -> bool),
     ) -> Result<()> {
+        let (names, is_own) = before;
+        self.change(of, &|pin| {
+            let was = pin.clone();
+            for name in names {
+                if pin.newest.get(name).is_none_or(|newest| is_own(*newest)) {
+                    pin.forget(name);
+                }
+            }
+            pin.forget(series);
+            pin.series.insert(series.to_owned(), now.generation);
+            pin.newest.extend(now.newest.map(|newest| (series.to_owned(), newest)));
+            pin.begun.extend(now.begun.map(|begun| (series.to_owned(), begun)));
+            *pin != was
+        })
+    }
+
+    /// Forgets a series that this user has removed.
+    ///
+    /// # Errors
+    ///
+    /// Where that cannot be kept.
+    pub(crate) fn forget_series(&self, of: (&Marker, Option<&MasterKey>), series: &str) -> Result<()> {
+        self.change(of, &|pin| pin.forget(series))
+    }
+
+    /// Changes what is known of a repository; `change` returns `true` if it did.
+    fn change(&self, of: (&Marker, Option<&MasterKey>), change: &dyn Fn(&mut Pin) -> bool) -> Result<()> {
         let found = Pin::of(of.0, of.1);
         let mut seen = self.load()?;
-        let Some(known) = seen.repositories.iter_mut().find(|pin| pin.is_same(&found)) else {
-            return Ok(());
-        };
-        match known.series.insert(series.to_owned(), generation) == Some(generation) {
-            true => Ok(()),
-            false => self.store(&seen),
+        let known = seen.repositories.iter_mut().find(|pin| pin.is_same(&found));
+        match known.is_some_and(change) {
+            true => self.store(&seen),
+            false => Ok(()),
         }
     }
 
-    /// Replaces the file whole.
     fn store(&self, seen: &Seen) -> Result<()> {
+        let seen = Seen { address: self.address.clone(), ..seen.clone() };
         let shown = self.file.display().to_string();
+        let text = serde_json::to_vec_pretty(&seen).map_err(io::Error::other);
+        self.replace(&self.file, &text.map_err(BackupError::folder("writing", &shown))?)
+    }
+
+    /// Replaces a file whole. What is kept is the user's alone.
+    fn replace(&self, file: &Path, bytes: &[u8]) -> Result<()> {
+        let shown = file.display().to_string();
         let writing = || BackupError::folder("writing", &shown);
-        let (Some(place), Some(name)) =
-            (self.file.parent(), self.file.file_name().and_then(|name| name.to_str()))
+        let (Some(place), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str()))
         else {
             return Err(BackupError::Lost);
         };
-        fs::create_dir_all(place).map_err(writing())?;
+        make_private(place).map_err(writing())?;
+        if let Some(own) = &self.own {
+            make_private(own).map_err(writing())?;
+        }
         let folder = HostFolder::open(place).map_err(writing())?.with_mode(0);
         // Other processes of the user may do the same.
         let unfinished = format!("{name}.{}", std::process::id());
-        let seen = Seen { address: self.address.clone(), ..seen.clone() };
-        let text = serde_json::to_vec_pretty(&seen).map_err(io::Error::other).map_err(writing())?;
         folder.remove(&unfinished).map_err(writing())?;
         let file = folder.create(&unfinished).map_err(writing())?;
-        file.write_at(0, &text).map_err(writing())?;
+        file.write_at(0, bytes).map_err(writing())?;
         file.flush().map_err(writing())?;
         folder.rename(&unfinished, name).map_err(writing())?;
         folder.sync().map_err(writing())
     }
+}
+
+/// Makes a folder for its owner alone, also one that is there already and is the user's.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
+    let mode = fs::metadata(folder)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    match fs::set_permissions(folder, fs::Permissions::from_mode(mode & !0o077)) {
+        // It is somebody else's, or its file system has no modes.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        set => set,
+    }
+}
+
+fn read_marker(file: &Path) -> Option<Marker> {
+    let text = small_file::read_text(file, MARKER_MAX).ok()?;
+    unseal(text.as_bytes()).ok()
 }
 
 #[cfg(test)]
@@ -282,14 +416,30 @@ mod tests {
         let of = |marker| (marker, Some(&master));
         pins.remember(&old, Some(&master)).unwrap();
         pins.check(&old, Some(&master)).unwrap();
-        assert_eq!(pins.generation(of(&old), "one").unwrap(), None);
-        pins.remember_generation(of(&old), "one", 7).unwrap();
+        let none = BTreeSet::new();
+        let seen = |generation, point| SeenSeries {
+            generation,
+            newest: Some(PointId(point)),
+            begun: Some(PointId(1)),
+        };
+        let note = |marker, name: &str, seen, before: &BTreeSet<String>| {
+            pins.remember_series(of(marker), name, seen, (before, &|point| point == PointId(60))).unwrap();
+        };
+        assert_eq!(pins.series(of(&old), "one").unwrap(), None);
+        note(&old, "one", seen(7, 70), &none);
         pins.check(&sealed, Some(&master)).unwrap();
         pins.remember(&sealed, Some(&master)).unwrap();
         pins.check(&old, Some(&master)).unwrap_err();
-        assert_eq!(pins.generation(of(&sealed), "one").unwrap(), Some(7));
-        pins.remember_generation(of(&sealed), "one", 6).unwrap();
-        assert_eq!(pins.generation(of(&sealed), "one").unwrap(), Some(6));
+        assert_eq!(pins.series(of(&sealed), "one").unwrap(), Some(seen(7, 70)));
+        note(&sealed, "one", seen(6, 60), &none);
+        assert_eq!(pins.series(of(&sealed), "one").unwrap(), Some(seen(6, 60)));
+        // Renamed: what was seen under the old name was this series.
+        note(&sealed, "other", seen(3, 30), &none);
+        note(&sealed, "new", seen(8, 80), &BTreeSet::from(["one".to_owned(), "other".to_owned()]));
+        assert_eq!(pins.series(of(&sealed), "one").unwrap(), None);
+        assert_eq!(pins.series(of(&sealed), "other").unwrap(), Some(seen(3, 30)), "another one");
+        pins.forget_series(of(&sealed), "new").unwrap();
+        assert_eq!(pins.series(of(&sealed), "new").unwrap(), None);
     }
 
     #[test]

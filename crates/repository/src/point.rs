@@ -2,27 +2,22 @@
 //!
 //! ```text
 //!   STEM.copy.json, STEM.json    the same bytes twice; the rename of the second one is the commit
-//!   head.json                    which one is the newest
+//!   head.json                    which ones the series has had, and which one is the newest
 //! ```
 //!
 //! Form and stem are those of a [chain's](lunway_backup::Manifest), the fields are a repository's.
 
-use std::collections::{BTreeSet, HashSet};
-
 use lunway_backup::{
-    BackupError, DISK_MAX, Folder, Level, PointFacts, PointId, PointKind, Result, SkippedBytes, find_point,
-    is_of_the_file, manifest_names, parse_stem, read_small, seal, stem, unseal, write_whole,
+    BackupError, DISK_MAX, Folder, Level, PointFacts, PointId, PointKind, Result, SkippedBytes,
+    is_of_the_file, manifest_names, read_small, seal, stem, unseal, write_whole,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{Codec, Document, Id};
-use crate::head::Head;
 use crate::marker::FORMAT;
 
 /// Most bytes of a manifest: a thousand times what one has.
 const MANIFEST_MAX: u64 = 1 << 20;
-/// Points of a series: one each quarter of an hour for three years.
-const POINTS_MAX: usize = 100_000;
 
 /// Manifest of a point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,236 +162,8 @@ impl RepositoryPoint {
     }
 }
 
-/// All points of a series, the oldest first.
-#[derive(Debug, Default)]
-pub struct Points {
-    /// Name of the series.
-    name: String,
-    points: Vec<RepositoryPoint>,
-    /// Points whose manifest cannot be read in either copy, and why.
-    pub unreadable: Vec<(PointId, String)>,
-    /// Points of which one copy of the manifest is damaged or missing, and how.
-    pub copy_problems: Vec<(PointId, String)>,
-    /// Points of which only the copy of the manifest is there: a run was stopped before its commit, or the other one
-    /// was lost.
-    pub(crate) uncommitted: Vec<RepositoryPoint>,
-    /// The highest generation in the name of any file, or that the head knows of.
-    last_generation: u64,
-    head: Option<Head>,
-    /// What is wrong with the head.
-    pub(crate) head_problem: Option<String>,
-    /// Points that are gone, though no prune has removed them: a sentence each.
-    pub(crate) losses: Vec<String>,
-    /// Other series that points here were made for.
-    foreign: BTreeSet<String>,
-}
-
-impl Points {
-    /// Reads the folder of the series `name`, of which the user has seen the generation `seen`. Nothing is written.
-    ///
-    /// # Errors
-    ///
-    /// Where the folder cannot be read. A manifest that cannot be is one of [`unreadable`](Self::unreadable).
-    pub(crate) fn load(folder: &dyn Folder, name: &str, codec: &Codec, seen: Option<u64>) -> Result<Self> {
-        // Before the manifests: a run that ends meanwhile adds a point that it does not know, which is no loss.
-        let head = Head::load(folder, codec)?;
-        let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
-        let known: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let mut points = Self { name: name.to_owned(), ..Self::default() };
-        for file in &names {
-            if let Some((generation, _)) = parse_stem(file.split('.').next().unwrap_or_default()) {
-                points.last_generation = points.last_generation.max(generation);
-            }
-            // Without it there is no point: a run was stopped before its commit.
-            let Some(stem) = file.strip_suffix(".json") else {
-                continue;
-            };
-            let Some((generation, id)) = parse_stem(stem) else {
-                continue;
-            };
-            if points.points.len() >= POINTS_MAX {
-                let there = folder.show("");
-                return Err(BackupError::Refused(format!("{there} has more than {POINTS_MAX} points")));
-            }
-            let [copy, first] = manifest_names(stem);
-            let read = |name: &str| read_manifest(folder, name, (generation, id), codec);
-            let (one, other) =
-                (read(&first)?, if known.contains(copy.as_str()) { read(&copy)? } else { None });
-            match (one, other) {
-                (Some(Ok(one)), Some(Ok(other))) if one == other => points.points.push(one),
-                (Some(Ok(one)), _) => {
-                    points.copy_problems.push((id, format!("{} is not whole", folder.show(&copy))));
-                    points.points.push(one);
-                }
-                (Some(Err(what)), Some(Ok(other))) => {
-                    points.copy_problems.push((id, what));
-                    points.points.push(other);
-                }
-                (Some(Err(what)), _) => points.unreadable.push((id, what)),
-                // A prune has just removed it.
-                (None, _) => {}
-            }
-        }
-        for file in &names {
-            let Some(stem) = file.strip_suffix(".copy.json") else { continue };
-            let Some(point) = parse_stem(stem) else { continue };
-            let [copy, first] = manifest_names(stem);
-            if !known.contains(first.as_str())
-                && let Some(Ok(point)) = read_manifest(folder, &copy, point, codec)?
-            {
-                points.uncommitted.push(point);
-            }
-        }
-        points.points.sort_by_key(|point| (point.generation, point.point));
-        points.compare(head.clone(), seen, &folder.show(""));
-        if !points.losses.is_empty() && Head::load(folder, codec)? != head {
-            // A run and a prune have ended meanwhile.
-            return Self::load(folder, name, codec, seen);
-        }
-        Ok(points)
-    }
-
-    /// Compares what is there with the head, and with what was seen.
-    fn compare(&mut self, head: std::result::Result<Option<Head>, String>, seen: Option<u64>, shown: &str) {
-        // The first one that names its series may have been cut off from its head.
-        let named = self.points.iter().filter(|point| point.series.is_some()).count();
-        match head {
-            Err(what) => self.head_problem = Some(what),
-            Ok(None) if named > 1 => self.head_problem = Some(format!("{shown} has no head.json")),
-            Ok(head) => self.head = head,
-        }
-        let was =
-            self.head.as_ref().filter(|head| head.series == self.name).map_or(&[][..], |head| &head.was[..]);
-        let is_own = |series: &&String| **series == self.name || was.contains(*series);
-        let series = self.points.iter().filter_map(|point| point.series.as_ref());
-        let series = series.chain(self.head.as_ref().map(|head| &head.series));
-        self.foreign = series.filter(|series| !is_own(series)).cloned().collect();
-        if let Some(head) = self.head.as_ref() {
-            self.last_generation = self.last_generation.max(head.generation);
-            if let Some(point) = self.gap(head) {
-                self.losses.push(format!(
-                    "point {point}, the newest of {shown} when it was made, is gone, and no prune has removed it"
-                ));
-            }
-        }
-        let there = self.last_generation;
-        if self.losses.is_empty()
-            && let Some(seen) = seen.filter(|seen| *seen > there)
-        {
-            self.losses.push(format!(
-                "{shown} has had {seen} points when this user last used it, and {there} now: newer ones were removed, or an \
-                 older state of it is shown"
-            ));
-        }
-    }
-
-    /// The point that has to be there by the head, or by a newer point that was made on it, and is not.
-    fn gap(&self, head: &Head) -> Option<PointId> {
-        let is_there = |id: &PointId| {
-            let others = self.unreadable.iter().map(|(point, _)| *point);
-            let others = others.chain(self.uncommitted.iter().map(|point| point.point));
-            self.get(*id).is_some() || others.collect::<Vec<_>>().contains(id)
-        };
-        if let Some(newest) = head.newest.filter(|newest| !is_there(newest)) {
-            return Some(newest);
-        }
-        // Runs that were cut off before they wrote the head.
-        let mut at = self.newest();
-        while let Some(point) = at.filter(|point| point.generation > head.generation) {
-            let before = point.before.filter(|before| Some(*before) != head.newest)?;
-            if !is_there(&before) {
-                return Some(before);
-            }
-            at = self.get(before).filter(|before| before.generation < point.generation);
-        }
-        None
-    }
-
-    /// The head of the series with this point as its newest.
-    pub(crate) fn head_with(&self, newest: Option<&RepositoryPoint>) -> Head {
-        let generation = newest.map_or(0, |newest| newest.generation).max(self.last_generation);
-        Head::new(&self.name, self.names_before(), newest.map(|newest| newest.point), generation)
-    }
-
-    /// Returns `true` if a run was cut off between its point and the head: the points that lead to the newest one must
-    /// not be removed before the head names it.
-    pub(crate) fn is_head_behind(&self) -> bool {
-        let newest = self.newest().map(|newest| newest.point);
-        let is_another = self.head.as_ref().is_some_and(|head| head.newest != newest);
-        is_another && self.losses.is_empty() && self.foreign.is_empty()
-    }
-
-    /// Names that the series had before: those of its head, and of points that become its own.
-    fn names_before(&self) -> Vec<String> {
-        let mut names = self.foreign.clone();
-        names.extend(self.head.iter().flat_map(|head| head.was.clone()));
-        names.remove(&self.name);
-        names.into_iter().collect()
-    }
-
-    /// Refuses points that were made for another series.
-    pub(crate) fn refuse_foreign(&self) -> Result<()> {
-        match self.foreign_sentence() {
-            None => Ok(()),
-            Some(what) => Err(BackupError::Refused(what)),
-        }
-    }
-
-    fn foreign_sentence(&self) -> Option<String> {
-        let (name, other) = (&self.name, self.foreign.first()?);
-        Some(format!(
-            "the folder of the series {name} holds points of the series {other}: it was renamed, or exchanged for another; \
-             give it the name {other} again, or run a backup into it with --rename-source if its disk is to be called {name}"
-        ))
-    }
-
-    /// What is to be told of the series as a whole: points of another one, points that are gone.
-    pub fn warnings(&self) -> Vec<String> {
-        self.foreign_sentence().into_iter().chain(self.losses.iter().cloned()).collect()
-    }
-
-    /// The points, the oldest first.
-    pub fn points(&self) -> &[RepositoryPoint] {
-        &self.points
-    }
-
-    /// Returns `true` if there is no point, readable or not.
-    pub fn is_empty(&self) -> bool {
-        self.points.is_empty() && self.unreadable.is_empty()
-    }
-
-    /// The newest point.
-    pub fn newest(&self) -> Option<&RepositoryPoint> {
-        self.points.last()
-    }
-
-    /// A point.
-    pub fn get(&self, id: PointId) -> Option<&RepositoryPoint> {
-        self.points.iter().find(|point| point.point == id)
-    }
-
-    /// The point that a text means: `latest`, the beginning of an id, or a time.
-    ///
-    /// # Errors
-    ///
-    /// [`BackupError::NoPoint`] where none does, or several do. Where the folder holds points of another series.
-    pub fn find(&self, text: &str) -> Result<&RepositoryPoint> {
-        self.refuse_foreign()?;
-        let all: Vec<_> = self.points.iter().map(|point| (point.point, point.time)).collect();
-        let id = find_point(&all, text)?;
-        self.get(id).ok_or(BackupError::Lost)
-    }
-
-    /// The generation of the next point: behind those of all files, readable or not.
-    pub(crate) fn next_generation(&self) -> Result<u64> {
-        self.last_generation.checked_add(1).ok_or_else(|| {
-            BackupError::Refused("a file of the series has a number that no point can have: remove it".into())
-        })
-    }
-}
-
 /// Reads one copy of a manifest: what is wrong with it where it is damaged; `None` where it is missing.
-fn read_manifest(
+pub(crate) fn read_manifest(
     folder: &dyn Folder,
     name: &str,
     (generation, point): (u64, PointId),

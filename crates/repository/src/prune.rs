@@ -1,7 +1,8 @@
 //! Retention: points that are not kept are removed, and the room is freed that none needs any more.
 //!
 //! ```text
-//!   1  points    manifests of the series; from here on every step may be repeated
+//!   1  points    the head of the series, where its newest point goes or points were named; then manifests. From here
+//!                on every step may be repeated
 //!   2  mark      every entry that a point of any series needs
 //!   3  rewrite   what is needed of packs that are mostly not, into new ones
 //!   4  dying     the list of packs to be removed: no run that begins from now on refers to them
@@ -20,18 +21,20 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Holder, INCOMPLETE, Lease, Notes, PointId, Presence, Result, Retention, refuse,
-    refuse_mounts,
+    BackupError, Holder, INCOMPLETE, Lease, Notes, PointId, Presence, Result, Retention, manifest_names,
+    refuse, refuse_mounts,
 };
 
 use crate::codec::Id;
 use crate::damage::KnownDamage;
 use crate::dying::Dying;
 use crate::frames;
+use crate::head::Head;
 use crate::index::{Index, of_file, write_segment};
 use crate::pack::{Location, pack_name, read_directory};
 use crate::packer::{Kind, Packer};
-use crate::point::{Points, RepositoryPoint};
+use crate::point::RepositoryPoint;
+use crate::points::Points;
 use crate::reader::Reader;
 use crate::repository::{NamedPoints, Repository, SWEEPER, WRITER};
 use crate::segment::{Segment, merged, segment_name};
@@ -73,6 +76,9 @@ pub struct Unwanted<'a> {
     pub lease: &'a Lease<'a>,
     /// Ids of the points.
     pub points: Vec<PointId>,
+    /// They were named, as the latest one may be: until the prune has ended the head says so, by which the same words
+    /// remove no other point when they are given again.
+    pub is_named: bool,
 }
 
 /// Removes what is not kept of a series, whose lease the caller holds, and frees room, as [`remove_points`] does.
@@ -87,7 +93,7 @@ pub fn prune(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Pruned> {
     let points = given_up(&series.points()?, &Notes::load(&*series.folder)?, retention);
-    let unwanted = Unwanted { series, lease, points };
+    let unwanted = Unwanted { series, lease, points, is_named: false };
     remove_points(&series.repository, &[unwanted], retention.despite_damage, progress)
 }
 
@@ -107,6 +113,11 @@ pub fn remove_points(
     let Some(Unwanted { lease: first, .. }) = all.first() else { return Ok(Pruned::default()) };
     let holder = first.holder();
     repository.refuse_strangers()?;
+    match repository.heal_marker(holder) {
+        // What is removed makes room, for the next one.
+        Ok(_) | Err(BackupError::Full { .. }) => {}
+        Err(error) => return Err(error),
+    }
     let known = KnownDamage::load(&*repository.folder)?;
     let mut is_open = !known.frames.is_empty() || !known.segments.is_empty();
     let mut there = Vec::new();
@@ -127,46 +138,96 @@ pub fn remove_points(
         true => None,
         false => Some(mark(repository, despite_damage, &pruned.removed)?),
     };
+    let (mut gone, mut heads) = (Vec::new(), Vec::new());
     for (of, points) in all.iter().zip(&there) {
-        of.remove(points)?;
+        match of.remove(points, &mut gone) {
+            Ok(head) => heads.push(head),
+            Err(error) => {
+                return Err(BackupError::PruneEnded { points: gone, packs: 0, error: Box::new(error) });
+            }
+        }
     }
     // A folder without room must not be kept from having some.
     let swept = Lease::take_without_room(&*repository.folder, holder.clone(), &|| false).and_then(|lease| {
         Sweep { repository, lease: &lease, holder, despite_damage }.run(marked, &mut pruned, progress)
     });
-    match swept {
-        Ok(()) => Ok(pruned),
-        Err(BackupError::InUse { holder }) => Ok(Pruned { deferred: Some(holder), ..pruned }),
+    let deferred = match swept {
+        Ok(()) => None,
+        Err(BackupError::InUse { holder }) => Some(holder),
         // From a point of another series: packs are all series'.
         Err(BackupError::Held { disk, host, .. }) => {
-            let holder = format!("{disk} on {host}, which is still being completed from a point");
-            Ok(Pruned { deferred: Some(holder), ..pruned })
+            Some(format!("{disk} on {host}, which is still being completed from a point"))
         }
-        Err(BackupError::Cancelled) => Err(BackupError::Cancelled),
+        Err(BackupError::Cancelled) => return Err(BackupError::Cancelled),
         Err(error) => {
-            let (points, packs) = (pruned.removed.len(), pruned.packs);
-            Err(BackupError::PruneEnded { points, packs, error: Box::new(error) })
+            return Err(BackupError::PruneEnded {
+                points: gone,
+                packs: pruned.packs,
+                error: Box::new(error),
+            });
+        }
+    };
+    for (of, head) in all.iter().zip(heads) {
+        let Some(head) = head else { continue };
+        match head.ended().store(&*of.series.folder, &repository.codec) {
+            // The next one does it.
+            Ok(()) | Err(BackupError::Full { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(Pruned { deferred, ..pruned })
 }
 
 impl Unwanted<'_> {
-    /// Removes the manifests, of the points that there are in the series.
-    fn remove(&self, points: &Points) -> Result<()> {
-        let Series { repository, folder, .. } = self.series;
-        let newest = points.points().iter().rfind(|point| !self.points.contains(&point.point));
-        if points.is_head_behind() || newest != points.newest() {
-            match points.head_with(newest).store(&**folder, &repository.codec) {
-                // What is removed makes room.
-                Ok(()) | Err(BackupError::Full { .. }) => {}
-                Err(error) => return Err(error),
+    /// Removes the manifests, of the points that there are in the series, and those that another prune has left: the
+    /// head that says so until this one has ended.
+    fn remove(&self, points: &Points, gone: &mut Vec<PointId>) -> Result<Option<Head>> {
+        let folder = &*self.series.folder;
+        let is_unwanted = |point: &&RepositoryPoint| self.points.contains(&point.point);
+        let newest = points.points().iter().rfind(|point| !is_unwanted(point));
+        let named: Vec<PointId> = match self.is_named {
+            true => points.points().iter().filter(is_unwanted).map(|point| point.point).collect(),
+            false => Vec::new(),
+        };
+        let mut head = points.unended_head();
+        if points.is_head_behind() || newest != points.newest() || !named.is_empty() {
+            let new = points.head_with(newest, &named);
+            match self.store(&new, points) {
+                Err(BackupError::Full { .. }) if !points.points().iter().any(|point| is_unwanted(&point)) => {
+                }
+                stored => {
+                    stored?;
+                    head = Some(new);
+                }
             }
         }
-        for point in points.points().iter().filter(|point| self.points.contains(&point.point)) {
+        let is_removed = |point: &&RepositoryPoint| {
+            is_unwanted(point) || points.removed().iter().any(|removed| removed.point == point.point)
+        };
+        for point in points.all().filter(is_removed) {
             self.lease.check()?;
-            point.remove(&**folder)?;
+            point.remove(folder)?;
+            gone.push(point.point);
         }
-        Ok(())
+        Ok(head.filter(|head| !head.removed.is_empty()))
+    }
+
+    /// Writes the head, before anything is removed. Where there is no room for it, copies of manifests that are removed
+    /// anyway make some.
+    fn store(&self, head: &Head, points: &Points) -> Result<()> {
+        let (folder, codec) = (&*self.series.folder, &self.series.repository.codec);
+        let written = head.clone().store(folder, codec);
+        let Err(BackupError::Full { .. }) = written else { return written };
+        let has_both =
+            |point: &&RepositoryPoint| !points.copy_problems.iter().any(|(of, _)| *of == point.point);
+        let unwanted = points.points().iter().filter(|point| self.points.contains(&point.point));
+        for point in unwanted.filter(has_both) {
+            let [copy, _] = manifest_names(&point.stem());
+            self.lease.check()?;
+            folder.remove(&copy).map_err(BackupError::folder("removing", &folder.show(&copy)))?;
+        }
+        folder.sync().map_err(BackupError::folder("removing", &folder.show("")))?;
+        head.clone().store(folder, codec)
     }
 }
 
@@ -195,8 +256,10 @@ fn mark(repository: &Repository, despite_damage: bool, removed: &[PointId]) -> R
     for point in points().filter(kept) {
         is_whole &= walk.point(point)?.is_empty();
     }
-    // What those need that may be points whose manifest was lost; the next run of their series makes them such.
-    for point in all.iter().flat_map(|(_, points)| &points.uncommitted) {
+    // What those need that may be points whose manifest was lost, which the next run of their series makes such; and
+    // what lies in the folders and is no point of a series. What those lack is no damage.
+    let others = all.iter().flat_map(|(_, points)| points.uncommitted.iter().chain(points.others()));
+    for point in others.filter(kept) {
         walk.point(point)?;
     }
     let marks = walk.marks.clone();
@@ -211,9 +274,9 @@ fn mark(repository: &Repository, despite_damage: bool, removed: &[PointId]) -> R
     Ok(Marked { points: ids, reader, marks, is_whole })
 }
 
-/// The points that there are, and those that a run is about to make.
+/// Everything that there is, and the points that a run is about to make.
 fn ids(all: &[NamedPoints]) -> impl Iterator<Item = PointId> {
-    all.iter().flat_map(|(_, of)| of.points().iter().chain(&of.uncommitted)).map(|point| point.point)
+    all.iter().flat_map(|(_, of)| of.all().chain(&of.uncommitted)).map(|point| point.point)
 }
 
 struct Sweep<'a> {

@@ -1,6 +1,7 @@
 //! A repository, open.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lunway_backup::{
@@ -12,9 +13,10 @@ use crate::content::PointContent;
 use crate::index::Index;
 use crate::keys::{Identity, Recipient, WrappedKey};
 use crate::marker::{MARKER, MARKER_COPY, Marker};
-use crate::pin::Pins;
+use crate::pin::{Pins, SeenSeries};
 use crate::places::Places;
-use crate::point::{Points, RepositoryPoint};
+use crate::point::RepositoryPoint;
+use crate::points::Points;
 use crate::random::{new_number, random};
 use crate::reader::Reader;
 
@@ -44,6 +46,8 @@ pub struct Repository {
     pub(crate) codec: Arc<Codec>,
     marker: Marker,
     master: Option<MasterKey>,
+    /// The marker is what this user has kept of it: what lies in the folder was changed without the key.
+    is_kept_marker: bool,
     /// What its user is to be told.
     pub(crate) warnings: Vec<String>,
 }
@@ -90,10 +94,66 @@ fn unlock(folder: &dyn Folder, marker: &Marker, identities: &[Identity]) -> Resu
 }
 
 fn unauthentic(folder: &dyn Folder) -> BackupError {
-    BackupError::Refused(format!(
+    BackupError::Refused(unauthentic_sentence(folder))
+}
+
+fn unauthentic_sentence(folder: &dyn Folder) -> String {
+    format!(
         "{} was changed by somebody who does not have the repository's key: put an older copy of it back",
         folder.show(MARKER)
-    ))
+    )
+}
+
+/// A marker that this user has kept.
+struct Restored {
+    file: PathBuf,
+    marker: Marker,
+    master: Option<MasterKey>,
+}
+
+/// The marker that was kept, if it is a later state of this one: what lies in the folder was put back.
+fn newer(pins: &Pins, marker: &Marker, master: &Option<MasterKey>) -> Result<Option<Restored>> {
+    let Some(key) = master else { return Ok(None) };
+    let codec = Codec::encrypted(key);
+    let is_newer = |kept: &Marker| {
+        let is_same = kept.repository == marker.repository && kept.is_sealed() && kept.is_authentic(&codec);
+        is_same && kept.revision > marker.revision
+    };
+    let found = pins.markers()?.into_iter().find(|(_, kept)| is_newer(kept));
+    Ok(found.map(|(file, marker)| Restored { file, marker, master: master.clone() }))
+}
+
+/// The marker that was kept, if what lies in the folder is not of another repository, and nothing of it was written
+/// with the key of this one.
+fn unchanged(folder: &dyn Folder, pins: &Pins, identities: &[Identity]) -> Result<Option<Restored>> {
+    let mut there = Vec::new();
+    for name in [MARKER, MARKER_COPY] {
+        match Marker::read(folder, name) {
+            Ok(marker) => there.push(marker),
+            Err(BackupError::Folder { source, .. }) if !is_of_the_file(source.kind()) => return Ok(None),
+            Err(_) => {}
+        }
+    }
+    let kept = pins.markers()?;
+    // Of several disks that are changed by turns nothing says which one this is.
+    if there.is_empty() && kept.len() > 1 {
+        return Ok(None);
+    }
+    for (file, marker) in kept {
+        if there.iter().any(|there| there.repository != marker.repository) {
+            continue;
+        }
+        let Ok(master) = unlock(folder, &marker, identities) else { continue };
+        let is_ours = |there: &Marker| match &master {
+            Some(key) => there.is_sealed() && there.is_authentic(&Codec::encrypted(key)),
+            None => true,
+        };
+        if there.iter().any(is_ours) || pins.check(&marker, master.as_ref()).is_err() {
+            continue;
+        }
+        return Ok(Some(Restored { file, marker, master }));
+    }
+    Ok(None)
 }
 
 impl Repository {
@@ -146,12 +206,39 @@ impl Repository {
     /// Where it is none, is encrypted for others, or is another one than the user has seen there.
     pub fn open(places: Arc<dyn Places>, kept: Kept, identities: &[Identity]) -> Result<Self> {
         let folder = places.packs();
-        let (marker, master) = Marker::load(&*folder, &|marker| {
+        let mut warnings = Vec::new();
+        let found = Marker::load(&*folder, &|marker| {
             let master = unlock(&*folder, marker, identities)?;
             kept.pins.as_ref().map_or(Ok(()), |pins| pins.check(marker, master.as_ref()))?;
             Ok(master)
-        })?;
-        let mut warnings = Vec::new();
+        });
+        let restored = match &found {
+            Ok((marker, master)) => kept.pins.as_ref().map_or(Ok(None), |pins| newer(pins, marker, master)),
+            Err(_) => kept.pins.as_ref().map_or(Ok(None), |pins| unchanged(&*folder, pins, identities)),
+        }?;
+        let is_kept_marker = restored.is_some();
+        let (marker, master) = match (restored, found) {
+            (Some(restored), found) => {
+                let (shown, file) = (folder.show(MARKER), restored.file.display());
+                let what = match found {
+                    Ok(_) => "is older than this user has seen it",
+                    Err(_) => {
+                        "and its copy are damaged, or were changed by somebody without the repository's key"
+                    }
+                };
+                warnings.push(format!(
+                    "{shown} {what}: what this user has kept of it is used, {file}, and the next run, prune or change of \
+                     keys writes it again"
+                ));
+                (restored.marker, restored.master)
+            }
+            (None, Ok(found)) => found,
+            (None, Err(BackupError::Refused(what))) if what == unauthentic_sentence(&*folder) => {
+                let way = kept.pins.as_ref().map(Pins::way_back).unwrap_or_default();
+                return Err(BackupError::Refused(what + &way));
+            }
+            (None, Err(error)) => return Err(error),
+        };
         if let Some(pins) = &kept.pins
             && let Err(error) = pins.remember(&marker, master.as_ref())
         {
@@ -161,7 +248,7 @@ impl Repository {
             ));
         }
         let codec = master.as_ref().map_or_else(Codec::open, Codec::encrypted);
-        Ok(Self { places, folder, kept, codec: Arc::new(codec), marker, master, warnings })
+        Ok(Self { places, folder, kept, codec: Arc::new(codec), marker, master, is_kept_marker, warnings })
     }
 
     /// The same without copies of indexes.
@@ -239,6 +326,7 @@ impl Repository {
         let lease = Lease::take(&*folder, us.clone(), &|| false)?;
         let mut marker = self.stored_marker()?;
         change(&mut marker)?;
+        marker.revision = Some(marker.revision.unwrap_or(0) + 1);
         let marker = marker.sealed(&self.codec);
         lease.check()?;
         marker.store(&*folder)?;
@@ -250,7 +338,7 @@ impl Repository {
         Ok(())
     }
 
-    /// The marker of this repository as it is stored now.
+    /// The marker of this repository as it is stored now, unless that was changed without the key, or put back.
     fn stored_marker(&self) -> Result<Marker> {
         let is_ours = |marker: &Marker| {
             let is_same =
@@ -261,7 +349,12 @@ impl Repository {
                 false => Err(unauthentic(&*self.folder)),
             }
         };
-        Ok(Marker::load(&*self.folder, &is_ours)?.0)
+        match Marker::load(&*self.folder, &is_ours) {
+            Ok((stored, ())) if stored.revision < self.marker.revision => Ok(self.marker.clone()),
+            Ok((stored, ())) => Ok(stored),
+            Err(_) if self.is_kept_marker => Ok(self.marker.clone()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes copies of the marker again that are not whole, or not of this repository: their names. Where another
@@ -278,19 +371,28 @@ impl Repository {
         let problems = marker.problems(&*self.folder);
         lease.check()?;
         marker.store(&*self.folder)?;
-        Ok(problems)
+        Ok(problems.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Remembers the newest generation of a series, of which a run or a removal has just written the head.
-    pub(crate) fn remember_generation(&self, series: &str, generation: u64) -> Result<()> {
+    /// Remembers the newest point of a series, of which a run has just written the head; `before`: the series as it
+    /// was.
+    pub(crate) fn remember_series(&self, series: &str, now: SeenSeries, before: &Points) -> Result<()> {
         let of = (&self.marker, self.master.as_ref());
-        self.kept.pins.as_ref().map_or(Ok(()), |pins| pins.remember_generation(of, series, generation))
+        let has_had = |point: PointId| before.has_had(point);
+        let Some(pins) = &self.kept.pins else { return Ok(()) };
+        pins.remember_series(of, series, now, (before.foreign(), &has_had))
     }
 
-    /// The newest generation of a series that this user has seen.
-    pub(crate) fn generation_seen(&self, series: &str) -> Result<Option<u64>> {
+    /// Forgets a series that was removed.
+    pub(crate) fn forget_series(&self, series: &str) -> Result<()> {
         let of = (&self.marker, self.master.as_ref());
-        self.kept.pins.as_ref().map_or(Ok(None), |pins| pins.generation(of, series))
+        self.kept.pins.as_ref().map_or(Ok(()), |pins| pins.forget_series(of, series))
+    }
+
+    /// What this user has seen of a series.
+    fn seen(&self, series: &str) -> Result<Option<SeenSeries>> {
+        let of = (&self.marker, self.master.as_ref());
+        self.kept.pins.as_ref().map_or(Ok(None), |pins| pins.series(of, series))
     }
 
     /// The points of a series.
@@ -299,7 +401,7 @@ impl Repository {
     ///
     /// Where the folder of the series cannot be read.
     pub fn points(&self, name: &str, series: &dyn Folder) -> Result<Points> {
-        Points::load(series, name, &self.codec, self.generation_seen(name)?)
+        Points::load(series, name, &self.codec, self.seen(name)?.as_ref())
     }
 
     /// The points of all series, by their names.

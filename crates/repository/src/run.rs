@@ -18,9 +18,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lunway_backup::{
-    BackupError, Changed, Counted, DISK_MAX, Folder, Guids, INCOMPLETE, LEAF, Lease, Masks, NewestPoint,
-    Notes, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway, manifest_names, new_id, on,
-    parse_stem, refuse, unit_range, units,
+    BackupError, Changed, Counted, DISK_MAX, Folder, Guids, INCOMPLETE, LEAF, Lease, Masks, NOTES,
+    NewestPoint, Notes, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway, manifest_names,
+    new_id, on, parse_stem, refuse, unit_range, units,
 };
 use lunway_file::Workers;
 
@@ -29,12 +29,15 @@ use crate::content::PointContent;
 use crate::damage::KnownDamage;
 use crate::dying::Dying;
 use crate::frames;
+use crate::head::HEAD;
 use crate::index::{Index, of_file, write_segment};
 use crate::marker::FORMAT;
 use crate::merge::merge;
 use crate::pack::{Location, pack_name};
 use crate::packer::{Kind, Packer};
-use crate::point::{Points, RepositoryPoint};
+use crate::pin::SeenSeries;
+use crate::point::RepositoryPoint;
+use crate::points::Points;
 use crate::repository::{Repository, SWEEPER};
 use crate::segment::{Segment, segment_name};
 use crate::series::Series;
@@ -83,6 +86,8 @@ pub async fn run(
     clean(folder)?;
     let mut index = repository.index()?;
     let mut notes = Vec::new();
+    notes.extend(KnownDamage::problem(&*repository.folder)?);
+    notes.extend(Dying::problem(&*repository.folder)?);
     if frames::mend(repository, &index, &mut notes)? {
         index = repository.index()?;
     }
@@ -94,8 +99,9 @@ pub async fn run(
     let lacks_packs = note_missing(repository, &index, &dying, &mut notes)?;
     let index = Arc::new(index);
     let mut points = series.points()?;
-    if !request.rename_source {
-        points.refuse_foreign()?;
+    match request.rename_source {
+        true => refuse_others(series, &points)?,
+        false => points.refuse_foreign()?,
     }
     check_source(&points, &request)?;
     if promote(series, lease, &points, &index, request.is_cancelled, &mut notes)? {
@@ -105,7 +111,7 @@ pub async fn run(
         notes.push(format!("{name} was written again"));
     }
     heal_copies(folder, &points, &mut notes)?;
-    notes.extend(points.losses.iter().cloned());
+    notes.extend(points.losses.iter().chain(points.stray_sentences()).cloned());
     if let Some(what) = &points.head_problem {
         notes.push(format!("{what}: whether the newest points are there is not known; it is written again"));
     }
@@ -118,9 +124,7 @@ fn clean(series: &dyn Folder) -> Result<()> {
     let removing = || BackupError::folder("removing", &series.show(""));
     for name in series.names().map_err(removing())?.iter().filter(|name| name.ends_with(INCOMPLETE)) {
         let stem = name.split('.').next().unwrap_or_default();
-        if parse_stem(stem).is_some()
-            || ["checks.json", "head.json"].iter().any(|ours| name.starts_with(ours))
-        {
+        if parse_stem(stem).is_some() || [NOTES, HEAD].iter().any(|ours| name.starts_with(ours)) {
             series.remove(name).map_err(removing())?;
         }
     }
@@ -221,6 +225,22 @@ fn adopt(
     }
     folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
     Ok(true)
+}
+
+/// Refuses to make points the own ones of a series that are those of another one, which is there as well.
+fn refuse_others(series: &Series, points: &Points) -> Result<()> {
+    let there = match points.foreign().is_empty() {
+        true => return Ok(()),
+        false => series.repository.all_points()?,
+    };
+    match there.iter().find(|(other, there)| points.foreign().contains(other) && there.has_any()) {
+        None => Ok(()),
+        Some((other, _)) => Err(BackupError::Refused(format!(
+            "{} holds points of the series {other}, which is there as well: folders were exchanged, or one was copied; move \
+             this one away, or if both were renamed on purpose, give {other} another name first",
+            series.show()
+        ))),
+    }
 }
 
 fn check_source(points: &Points, request: &Request<'_>) -> Result<()> {
@@ -344,10 +364,10 @@ impl<'a> Run<'a> {
         let point = self.point(guids, points, newest.as_ref(), why, &load)?;
         let point = point.sealed(&root, &self.repository().codec);
         self.commit(&point)?;
-        let head = points.head_with(Some(&point));
+        let head = points.head_with(Some(&point), &[]);
+        let seen = SeenSeries { generation: point.generation, newest: Some(point.point), begun: head.begun };
         let noted = head.store(&*self.series.folder, &self.repository().codec);
-        let noted =
-            noted.and_then(|()| self.repository().remember_generation(&self.series.name, point.generation));
+        let noted = noted.and_then(|()| self.repository().remember_series(&self.series.name, seen, points));
         if let Err(error) = noted {
             self.notes.push(format!(
                 "the point is made, and if it is removed without a prune that will not be noticed: {error}"

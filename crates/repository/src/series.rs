@@ -3,13 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use lunway_backup::{BackupError, Folder, Result};
+use lunway_backup::{BackupError, EPOCHS, Folder, NOTES, Result};
 
-use crate::point::Points;
+use crate::head::HEAD;
+use crate::points::Points;
 use crate::repository::Repository;
 
 /// Files of a series that are of no use without points.
-const LEFT: [&str; 3] = ["head.json", "checks.json", "epochs.json"];
+const LEFT: [&str; 3] = [HEAD, NOTES, EPOCHS];
 
 /// A series of a repository, open.
 #[derive(Clone)]
@@ -62,7 +63,7 @@ impl Series {
     ///
     /// Where a point is there, or what the folder says.
     pub fn end(self) -> Result<()> {
-        if !self.points()?.is_empty() {
+        if self.points()?.has_any() {
             return Err(BackupError::Refused(format!("{} has points: the series stays", self.show())));
         }
         for name in LEFT {
@@ -70,7 +71,7 @@ impl Series {
         }
         let ended = self.repository.places().end_series(&self.name);
         ended.map_err(BackupError::folder("removing", &self.show()))?;
-        self.repository.remember_generation(&self.name, 0)
+        self.repository.forget_series(&self.name)
     }
 
     /// Display name.

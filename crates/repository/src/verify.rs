@@ -14,7 +14,8 @@ use crate::dying::Dying;
 use crate::index::{Index, of_file};
 use crate::memory::MemoryFile;
 use crate::pack::{FormatError, Location, pack_name, read_directory, read_whole};
-use crate::point::{Points, RepositoryPoint};
+use crate::point::RepositoryPoint;
+use crate::points::Points;
 use crate::repository::{NamedPoints, Repository};
 use crate::segment::segment_name;
 use crate::walk::Walk;
@@ -55,8 +56,11 @@ pub fn verify(
     result.is_complete = is_all && verification.sample_permille.is_none();
     let points: Vec<&RepositoryPoint> = series
         .iter()
-        .flat_map(|(_, points)| points.points())
-        .filter(|point| verification.point.is_none_or(|wanted| wanted == point.point))
+        // What is none of a series' own may lack anything, which is no damage of the series.
+        .flat_map(|(_, points)| match verification.point {
+            None => points.points().iter().collect::<Vec<_>>(),
+            Some(wanted) => points.all().filter(|point| point.point == wanted).collect(),
+        })
         .collect();
     manifests(&repository, series, &mut result.report)?;
     let mut index = repository.index()?;
@@ -111,9 +115,11 @@ pub fn verify(
 
 /// What is wrong with the marker and with manifests.
 fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Report) -> Result<()> {
-    for name in repository.marker().problems(&*repository.folder) {
-        report.remarks.push(format!("{name} is not whole; the other copy is, the next run writes it again"));
+    for (name, what) in repository.marker().problems(&*repository.folder) {
+        report.remarks.push(format!("{name} {what}; the next run writes it again"));
     }
+    report.remarks.extend(KnownDamage::problem(&*repository.folder)?);
+    report.remarks.extend(Dying::problem(&*repository.folder)?);
     for (name, points) in series {
         for (point, problem) in &points.copy_problems {
             report.remarks.push(format!(
@@ -128,12 +134,8 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
                 point.point
             ));
         }
-        if let Some(what) = &points.head_problem {
-            report.remarks.push(format!(
-                "{what}: whether the newest points of {name} are there is not known; the next run writes it again"
-            ));
-        }
-        for what in points.warnings() {
+        report.remarks.extend(points.remarks());
+        for what in points.findings() {
             let point = points.newest().map_or(PointId(0), |newest| newest.point);
             let damage = Damage::Point { point, what: what.clone() };
             report.findings.push(FoundDamage { damage, what, concerned: Vec::new() });

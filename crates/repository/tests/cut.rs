@@ -10,9 +10,9 @@ use kit::support::holder;
 use kit::{
     MIB, Model, Random, Source, amount, check, compare, crashing, new_directory, pruned, sound, verified,
 };
-use lunway_backup::Lease;
+use lunway_backup::{Lease, PointId};
 use lunway_crash::Directory;
-use lunway_repository::{Identity, Series, Unwanted, remove_points};
+use lunway_repository::{Identity, Pruned, Series, Unwanted, remove_points};
 
 const SIZE: u64 = 3 * MIB + 512;
 
@@ -255,7 +255,8 @@ fn the_newest_points_are_removed_on_purpose_through_a_cut_at_every_step_and_are_
     let series = Series::of(crashing(&recorded), "one", false).unwrap();
     let ids: Vec<_> = series.points().unwrap().points().iter().map(|point| point.point).collect();
     let lease = Lease::take(&*series.folder, holder(9), &|| false).unwrap();
-    let unwanted = Unwanted { series: &series, lease: &lease, points: ids[1..].to_vec() };
+    let points = ids[1..].to_vec();
+    let unwanted = Unwanted { series: &series, lease: &lease, points, is_named: true };
     remove_points(&series.repository, &[unwanted], false, &mut |_, _| true).unwrap();
     drop(lease);
     for steps in cuts(&recorded, seed) {
@@ -271,5 +272,82 @@ fn the_newest_points_are_removed_on_purpose_through_a_cut_at_every_step_and_are_
             pruned(&crashing(&directory), "one", 1, 31).unwrap();
             sound(&crashing(&directory), &context);
         }
+    }
+}
+
+/// Removes the points that a text means, as the command does: what it found.
+fn remove_named(
+    directory: &Directory,
+    text: &str,
+    seed: u64,
+) -> (Option<PointId>, lunway_backup::Result<Pruned>) {
+    let series = Series::of(crashing(directory), "one", false).unwrap();
+    let lease = Lease::take_without_room(&*series.folder, holder(seed), &|| false).unwrap();
+    let found = series.points().unwrap().find_unwanted(text).unwrap();
+    let points = found.into_iter().collect();
+    let unwanted = Unwanted { series: &series, lease: &lease, points, is_named: true };
+    (found, remove_points(&series.repository, &[unwanted], false, &mut |_, _| true))
+}
+
+fn packs(directory: &Directory) -> Vec<String> {
+    directory.names().into_iter().filter(|name| name.starts_with("pack-")).collect()
+}
+
+#[test]
+fn the_latest_point_is_removed_once_also_if_a_cut_prune_is_given_again() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let (recorded, model) = nearly_dead();
+    let repository = crashing(&recorded);
+    let ids: Vec<_> =
+        repository.all_points().unwrap()[0].1.points().iter().map(|point| point.point).collect();
+    let (found, done) = remove_named(&recorded, "latest", 9);
+    assert!(found == Some(ids[2]) && done.unwrap().packs > 0);
+    let ended = packs(&recorded);
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context = format!("seed {seed}, cut behind step {steps} ({})", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            let is_ended = packs(&directory) == ended;
+            let (found, again) = remove_named(&directory, "latest", 30);
+            again.unwrap();
+            assert!(found != Some(ids[1]) || is_ended, "{context}: one more");
+            let left = check(&crashing(&directory), &model, &context);
+            assert!(left.contains(&ids[0]) && !left.contains(&ids[2]), "{context}");
+            assert!(left.contains(&ids[1]) || found == Some(ids[1]), "{context}");
+            sound(&crashing(&directory), &context);
+        }
+    }
+}
+
+#[test]
+fn the_latest_point_is_removed_once_from_a_folder_without_room_however_often_that_is_said() {
+    let (full, model) = nearly_dead();
+    let ids: Vec<_> =
+        crashing(&full).all_points().unwrap()[0].1.points().iter().map(|point| point.point).collect();
+    let room = used(&full);
+    // From none at all, which not even what is removed changes, to enough.
+    for space in (0..8).map(|pages| room + pages * 4096).chain([0]) {
+        let directory = full.at_rest();
+        directory.set_space(Some(space));
+        let mut is_ended = false;
+        for seed in 40..43 {
+            let (found, done) = remove_named(&directory, "latest", seed);
+            let left = crashing(&directory).all_points().unwrap()[0].1.points().len();
+            is_ended = done.is_ok();
+            let Err(error) = done else {
+                assert_eq!(left, 2, "room for {space}: {found:?}");
+                break;
+            };
+            let said = error.to_string();
+            assert!(left >= 2, "{said}");
+            assert_eq!(said.contains(&ids[2].to_string()), left == 2 && found.is_some(), "{said}");
+        }
+        directory.set_space(None);
+        if !is_ended {
+            remove_named(&directory, "latest", 50).1.unwrap();
+        }
+        assert_eq!(check(&crashing(&directory), &model, "with room"), ids[..2].iter().copied().collect());
+        sound(&crashing(&directory), &format!("room for {space}"));
     }
 }

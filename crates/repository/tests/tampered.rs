@@ -265,3 +265,110 @@ fn a_series_whose_manifests_do_not_name_it_yet_goes_on_without_a_word() {
     pruned(&crashing(&directory), "one", 2, 10).unwrap();
     sound(&crashing(&directory), "pruned");
 }
+
+/// What a user keeps of a repository.
+fn keeping(state: &tempfile::TempDir) -> Kept {
+    Kept { cache: None, pins: Some(Pins::within(state.path(), "the share")) }
+}
+
+#[test]
+fn a_marker_that_was_changed_with_its_copy_is_used_as_it_was_kept_and_the_next_command_mends_it() {
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change); 3] = [
+        ("another order", |marker| marker["keys"].as_array_mut().unwrap().push(marker_key())),
+        ("nobody's", |marker| marker["keys"] = serde_json::json!([marker_key()])),
+        ("without its tag", |marker| drop(marker.as_object_mut().unwrap().remove("authenticated"))),
+    ];
+    for (what, change) in changes {
+        for mender in ["run", "prune", "key"] {
+            let state = tempfile::tempdir().unwrap();
+            let directory = new_directory(true);
+            compare(&opened(&directory, keeping(&state), &identity(true)).unwrap(), "one", &mut source(1), 1);
+            let right = directory.bytes(MARKERS[0]).unwrap();
+            for name in MARKERS {
+                edit(&directory, name, change);
+            }
+            let mut repository = opened(&directory, keeping(&state), &identity(true)).unwrap();
+            let said = repository.warnings().join("\n");
+            assert!(
+                said.contains("this user has kept") && said.contains(state.path().to_str().unwrap()),
+                "{said}"
+            );
+            assert!(repository.all_points().unwrap()[0].1.find("latest").is_ok(), "{what}");
+            match mender {
+                "run" => drop(compare(&repository, "one", &mut source(2), 2)),
+                "prune" => drop(pruned(&repository, "one", 1, 3).unwrap()),
+                _ => {
+                    let other = Identity::generate().unwrap().recipient();
+                    repository.add_recipient(&other, &holder(4)).unwrap();
+                    assert_eq!(repository.marker().keys.len(), 2);
+                }
+            }
+            if mender != "key" {
+                assert_eq!(directory.bytes(MARKERS[0]), Some(right), "{what}, {mender}");
+            }
+            assert_eq!(directory.bytes(MARKERS[0]), directory.bytes(MARKERS[1]), "{what}, {mender}");
+            let repository = opened(&directory, Kept::default(), &identity(true)).unwrap();
+            sound(&repository, what);
+        }
+    }
+}
+
+#[test]
+fn a_marker_of_another_repository_is_never_written_over_and_the_way_back_is_named() {
+    let state = tempfile::tempdir().unwrap();
+    let directory = new_directory(true);
+    opened(&directory, keeping(&state), &identity(true)).unwrap();
+    let right = directory.bytes(MARKERS[0]).unwrap();
+    for name in MARKERS {
+        edit(&directory, name, |marker| marker["repository"] = "00000000000000aa".into());
+    }
+    let said = opened(&directory, keeping(&state), &identity(true)).map(drop).unwrap_err().to_string();
+    let kept = said.split_once("it is in ").unwrap().1.trim_end_matches(')');
+    assert_eq!(std::fs::read(kept).unwrap(), right, "{said}");
+    for name in MARKERS {
+        replace(&directory, name, &std::fs::read(kept).unwrap());
+    }
+    opened(&directory, keeping(&state), &identity(true)).unwrap();
+}
+
+#[test]
+fn a_person_whose_key_was_removed_does_not_bring_it_back_and_an_older_marker_is_not_used() {
+    let directory = new_directory(true);
+    let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let other = Identity::generate().unwrap();
+    let mut repository = opened(&directory, keeping(&state), &identity(true)).unwrap();
+    repository.add_recipient(&other.recipient(), &holder(1)).unwrap();
+    let before = MARKERS.map(|name| directory.bytes(name).unwrap());
+    let others = [Identity::parse(&other.to_text()).unwrap()];
+    opened(&directory, keeping(&other_state), &others).unwrap();
+    repository.remove_recipient(&other.recipient(), &holder(2)).unwrap();
+    let said = opened(&directory, keeping(&other_state), &others).map(drop).unwrap_err().to_string();
+    assert!(said.contains("none of theirs"), "{said}");
+    // Put back, it is told to who has seen the newer one, who writes that again.
+    for (name, bytes) in MARKERS.iter().zip(&before) {
+        replace(&directory, name, bytes);
+    }
+    let repository = opened(&directory, keeping(&state), &identity(true)).unwrap();
+    assert!(repository.warnings().join("\n").contains("is older than"), "{:?}", repository.warnings());
+    assert_eq!(repository.marker().keys.len(), 1);
+    compare(&repository, "one", &mut source(1), 5);
+    assert!(opened(&directory, Kept::default(), &others).is_err());
+}
+
+#[test]
+fn a_change_of_keys_that_was_cut_off_between_its_files_is_not_undone_by_the_next_run() {
+    let directory = new_directory(true);
+    let old = directory.bytes(MARKERS[0]).unwrap();
+    let other = Identity::generate().unwrap();
+    crashing(&directory).add_recipient(&other.recipient(), &holder(1)).unwrap();
+    // The copy is written first.
+    replace(&directory, MARKERS[0], &old);
+    let others = [Identity::parse(&other.to_text()).unwrap()];
+    let report = verified(&crashing(&directory));
+    assert!(report.remarks[0].contains("is of another state"), "{report:?}");
+    compare(&crashing(&directory), "one", &mut source(1), 2);
+    assert_eq!(directory.bytes(MARKERS[0]), directory.bytes(MARKERS[1]));
+    let repository = opened(&directory, Kept::default(), &others).unwrap();
+    assert_eq!(repository.marker().keys.len(), 2);
+}

@@ -1,8 +1,9 @@
 //! A repository as the destination: the same verbs, beside a daemon; several disks in one; several people; kills.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -437,4 +438,156 @@ fn one_point_or_a_whole_series_is_removed_when_its_word_is_given_and_a_prune_tak
         let output = finish(command(folder, &[&["backup", "prune", "repo/one"], words].concat()), PATIENCE);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
     }
+}
+
+/// The same with this umask.
+fn with_umask(umask: &str, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("umask {umask} && exec \"$0\" \"$@\"")]);
+    shell.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        shell.current_dir(folder);
+    }
+    shell
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn in_a_folder_that_a_group_shares_all_files_are_the_groups_whatever_the_umask_and_state_is_the_users_alone()
+{
+    let folder = folder();
+    let folder = folder.path();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    let state = folder.join("own");
+    let own = |umask: &str, words: &[&str]| {
+        let mut command = command(folder, words);
+        command.env("XDG_STATE_HOME", &state).env("XDG_CACHE_HOME", folder.join("cache"));
+        succeed(with_umask(umask, &command));
+    };
+    for (name, is_shared) in [("repo", true), ("private", false), ("chain", true)] {
+        fs::create_dir(folder.join(name)).unwrap();
+        let permissions = fs::Permissions::from_mode(if is_shared { 0o2770 } else { 0o2755 });
+        fs::set_permissions(folder.join(name), permissions).unwrap();
+    }
+    for (repository, is_shared) in [("repo", true), ("private", false)] {
+        own("077", &["backup", "init", repository]);
+        own("077", &["backup", "run", "disk", &format!("{repository}/one")]);
+        own("027", &["backup", "run", "disk", &format!("{repository}/two")]);
+        let mut seen = 0;
+        for place in [
+            folder.join(repository),
+            folder.join(repository).join("one"),
+            folder.join(repository).join("two"),
+        ] {
+            for entry in fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()) {
+                let expected = match (entry.is_dir(), is_shared) {
+                    (true, true) => 0o2070,
+                    (false, true) => 0o060,
+                    _ => 0,
+                };
+                let found = mode(&entry) & 0o2077;
+                let is_right = if is_shared { found == expected } else { found & 0o027 == 0 };
+                assert!(is_right, "{} {found:o}", entry.display());
+                seen += 1;
+            }
+        }
+        assert!(seen > 10, "{seen}");
+    }
+    own("077", &["backup", "run", "disk", "chain"]);
+    for entry in fs::read_dir(folder.join("chain")).unwrap().map(|entry| entry.unwrap().path()) {
+        // A point is read-only.
+        assert_eq!(mode(&entry) & 0o040, 0o040, "{}", entry.display());
+        assert_eq!(mode(&entry) & 0o007, 0, "{}", entry.display());
+    }
+    let mut kept = vec![state.join("lunway"), folder.join("cache/lunway")];
+    while let Some(path) = kept.pop() {
+        assert_eq!(mode(&path) & 0o077, 0, "{}", path.display());
+        if path.is_dir() {
+            kept.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+}
+
+#[test]
+fn a_manifest_that_was_put_there_is_told_by_every_command_and_given_out_by_its_id_alone() {
+    let folder = with_repository();
+    let folder = folder.path();
+    for (disk, series) in [("disk", "repo/one"), ("other", "repo/two"), ("other", "repo/two")] {
+        image(&folder.join(disk), 1 << 20, if disk == "disk" { 1 << 20 } else { 512 << 10 });
+        succeed(command(folder, &["backup", "run", disk, series]));
+    }
+    let stray = json(folder, &["backup", "list", "repo/two"])[1]["point"].as_str().unwrap().to_owned();
+    for entry in fs::read_dir(folder.join("repo/two")).unwrap().map(|entry| entry.unwrap()) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.contains(&stray) {
+            fs::copy(entry.path(), folder.join("repo/one").join(name)).unwrap();
+        }
+    }
+    let restore = ["backup", "restore", "repo/one", "out", "--overwrite"];
+    for words in [
+        &["backup", "list", "repo"][..],
+        &["backup", "list", "repo/one"],
+        &["backup", "status", "repo"],
+        &["backup", "run", "disk", "repo/one"],
+        &restore,
+        &["backup", "verify", "repo/one"],
+    ] {
+        let output = finish(command(folder, words), PATIENCE);
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(said.contains(&stray) && said.contains("never the latest"), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(i32::from(words[1] == "verify")), "{words:?}: {said}");
+    }
+    assert_same_bytes(&folder.join("out"), &folder.join("disk"));
+    let output = finish(command(folder, &[&restore[..], &["--point", &stray]].concat()), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("made for the series two"), "{said}");
+    assert_same_bytes(&folder.join("out"), &folder.join("other"));
+    succeed(command(folder, &["backup", "prune", "repo/one", "--keep-last", "1"]));
+    succeed(command(folder, &["backup", "prune", "repo/one", "--remove", &stray]));
+    assert_eq!(json(folder, &["backup", "verify", "repo"])["findings"].as_array().unwrap().len(), 0);
+    assert!(restored(folder, "repo/two", &stray) == fs::read(folder.join("other")).unwrap());
+}
+
+#[test]
+fn what_lies_in_the_place_of_a_list_is_told_and_blocks_neither_a_restore_nor_a_run() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    succeed(command(folder, &["backup", "run", "disk", "repo/one"]));
+    for name in ["damage.json", "dying.json"] {
+        let list = folder.join("repo").join(name);
+        for kind in ["large", "folder", "link", "pipe"] {
+            match kind {
+                "large" => fs::File::create(&list).unwrap().set_len(20 << 30).unwrap(),
+                "folder" => fs::create_dir(&list).unwrap(),
+                "link" => std::os::unix::fs::symlink("/dev/zero", &list).unwrap(),
+                _ => succeed_plain(Command::new("mkfifo").arg(&list)),
+            }
+            assert!(restored(folder, "repo/one", "latest") == fs::read(folder.join("disk")).unwrap());
+            let made = json(folder, &["backup", "run", "disk", "repo/one"]);
+            let notes = made["notes"].to_string();
+            assert!(notes.contains(name) && notes.contains("remove it"), "{kind}: {made}");
+            let verified = json(folder, &["backup", "verify", "repo/one"]);
+            assert_eq!(verified["findings"].as_array().unwrap().len(), 0, "{kind}: {verified}");
+            match fs::symlink_metadata(&list) {
+                Ok(found) if found.is_dir() => fs::remove_dir(&list).unwrap(),
+                Ok(_) => fs::remove_file(&list).unwrap(),
+                // A verification has made it again.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn succeed_plain(command: &mut Command) {
+    assert!(command.status().unwrap().success(), "{command:?}");
 }

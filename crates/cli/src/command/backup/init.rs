@@ -18,8 +18,6 @@ use crate::terminal;
 /// The folder must exist and be empty; of s3://BUCKET/PATH, an object store, the bucket must exist. Afterwards
 /// REPO/NAME is a destination for all other commands: the series NAME of one disk. With --for, everything in the
 /// repository is encrypted for these people; whether it is cannot be changed later, for whom can (lunway backup key).
-///
-/// Repositories are a preview, with known limits: see the book.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

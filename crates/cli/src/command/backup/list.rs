@@ -130,6 +130,9 @@ impl List {
     /// The series of a repository.
     fn series_of(&self, repository: &Repository) -> Result<(), Failure> {
         let all = repository.all_points().map_err(failed)?;
+        for warning in all.iter().flat_map(|(_, points)| points.warnings()) {
+            eprintln!("{}", terminal::clean(&warning));
+        }
         if self.json {
             let series = all.iter().map(|(name, points)| {
                 json!({
@@ -139,6 +142,7 @@ impl List {
                     "time": points.newest().and_then(|newest| newest.time),
                     "virtual_bytes": points.newest().map(|newest| newest.virtual_bytes),
                     "source": points.newest().map(|newest| newest.source.clone()),
+                    "warnings": points.warnings(),
                 })
             });
             return terminal::print_json(&series.collect());
@@ -243,6 +247,7 @@ impl Status {
                 "stored_bytes": stored,
                 "incomplete": listing.incomplete,
                 "damage": listing.damage,
+                "warnings": listing.warnings,
             }));
         }
         let Some(newest) = newest else {

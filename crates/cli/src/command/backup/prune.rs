@@ -160,14 +160,24 @@ impl Prune {
     fn unwanted(&self, series: &Series, retention: &Retention) -> Result<Vec<PointId>, Failure> {
         let points = series.points().map_err(failed)?;
         if self.remove_series {
-            return Ok(points.points().iter().map(|point| point.point).collect());
+            return Ok(points.all().map(|point| point.point).collect());
         }
         if self.remove.is_empty() {
             let notes = Notes::load(&*series.folder).map_err(failed)?;
             return Ok(given_up(&points, &notes, retention));
         }
-        let named = self.remove.iter().map(|text| points.find(text).map(|point| point.point));
-        let named = named.collect::<Result<BTreeSet<_>, _>>().map_err(failed)?;
+        let mut named = BTreeSet::new();
+        for text in &self.remove {
+            match points.find_unwanted(text).map_err(failed)? {
+                Some(point) => drop(named.insert(point)),
+                None => eprintln!(
+                    "{}",
+                    terminal::clean(&format!(
+                        "{text}: a prune has removed it that had not ended; this one ends it, and removes no other point"
+                    ))
+                ),
+            }
+        }
         Ok(named.into_iter().collect())
     }
 
@@ -211,7 +221,8 @@ impl Prune {
         let mut told = Vec::new();
         for series in &chosen {
             let gone = self.unwanted(series, retention)?;
-            let kept = series.points().map_err(failed)?.points().len() - gone.len();
+            let points = series.points().map_err(failed)?;
+            let kept = points.points().iter().filter(|point| !gone.contains(&point.point)).count();
             told.push(Told { series: series.name.clone(), gone, kept });
         }
         let mut pruned = Pruned::default();
@@ -219,7 +230,12 @@ impl Prune {
             let unwanted: Vec<_> = leases
                 .iter()
                 .zip(&told)
-                .map(|((series, lease), told)| Unwanted { series, lease, points: told.gone.clone() })
+                .map(|((series, lease), told)| Unwanted {
+                    series,
+                    lease,
+                    points: told.gone.clone(),
+                    is_named: !self.remove.is_empty(),
+                })
                 .collect();
             let bar = progress::bytes("rewriting", 1);
             let done = remove_points(repository, &unwanted, retention.despite_damage, &mut |done, total| {

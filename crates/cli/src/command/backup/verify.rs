@@ -79,15 +79,21 @@ fn warn_of_notes(error: BackupError) {
     eprintln!("{}", terminal::clean(&format!("the result was not noted at the destination: {why}")));
 }
 
-/// Damage is a failure.
+/// Damage is a failure, and so is what was taken away or put there.
 fn judge(report: &Report, place: &str) -> Result<(), Failure> {
-    match report.findings.len() {
-        0 => Ok(()),
+    match damaged(report) {
+        0 if report.findings.is_empty() => Ok(()),
+        0 => Err(Failure::failed(anyhow!("{place} is not what runs and prunes have left there"))),
         count => Err(Failure::failed(anyhow!(
             "{place} holds {}: run the backup again, which repairs what the source still has",
             terminal::counted(count, "damaged part")
         ))),
     }
+}
+
+/// Damaged parts that points need.
+fn damaged(report: &Report) -> usize {
+    report.findings.iter().filter(|finding| !finding.concerned.is_empty()).count()
 }
 
 impl Verify {
@@ -199,7 +205,11 @@ impl Verify {
         }
         lines.extend(report.remarks.iter().map(|remark| terminal::clean(remark)));
         let sampled = if self.sample.is_some() { " (a sample)" } else { "" };
-        let whole = if report.findings.is_empty() { "no damage" } else { "damaged" };
+        let whole = match damaged(report) {
+            0 if report.findings.is_empty() => "no damage",
+            0 => "no damage in them",
+            _ => "damaged",
+        };
         lines.push(format!(
             "{}, {} compared{sampled}: {whole}",
             terminal::counted(report.points, "point"),

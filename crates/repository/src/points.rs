@@ -1,0 +1,460 @@
+//! The points of a series as its folder shows them: its own, and what else lies there.
+
+use std::collections::{BTreeSet, HashSet};
+
+use lunway_backup::{BackupError, Folder, Moment, PointId, Result, find_point, manifest_names, parse_stem};
+
+use crate::codec::Codec;
+use crate::head::Head;
+use crate::lineage::{ById, Lineage, Standing};
+use crate::pin::SeenSeries;
+use crate::point::{RepositoryPoint, read_manifest};
+
+/// Points of a series: one each quarter of an hour for three years.
+const POINTS_MAX: usize = 100_000;
+
+/// All points of a series, the oldest first.
+#[derive(Debug, Default)]
+pub struct Points {
+    /// Name of the series.
+    name: String,
+    points: Vec<RepositoryPoint>,
+    /// Points whose manifest cannot be read in either copy, and why.
+    pub unreadable: Vec<(PointId, String)>,
+    /// Points of which one copy of the manifest is damaged or missing, and how.
+    pub copy_problems: Vec<(PointId, String)>,
+    /// Points of which only the copy of the manifest is there: a run was stopped before its commit, or the other one
+    /// was lost.
+    pub(crate) uncommitted: Vec<RepositoryPoint>,
+    /// Points that lie in the folder and are none of the series' own.
+    strays: Vec<RepositoryPoint>,
+    /// A sentence about each of those, and about manifests that cannot be read and are none of the series' own.
+    stray_sentences: Vec<String>,
+    /// Points that a prune has taken out of the head and has not removed yet.
+    removed: Vec<RepositoryPoint>,
+    /// The highest generation in the name of a file of its own, or that the head or the user knows of.
+    last_generation: u64,
+    head: Option<Head>,
+    /// What is wrong with the head.
+    pub(crate) head_problem: Option<String>,
+    /// Points that are gone, though no prune has removed them: a sentence each.
+    pub(crate) losses: Vec<String>,
+    /// Other series that points here were made for: the folder was renamed or exchanged.
+    foreign: BTreeSet<String>,
+}
+
+impl Points {
+    /// Reads the folder of the series `name`, of which the user has seen `seen`. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// Where the folder cannot be read. A manifest that cannot be is one of [`unreadable`](Self::unreadable).
+    pub(crate) fn load(
+        folder: &dyn Folder,
+        name: &str,
+        codec: &Codec,
+        seen: Option<&SeenSeries>,
+    ) -> Result<Self> {
+        // Before the manifests: a run that ends meanwhile adds a point that it does not know, which is no loss.
+        let head = Head::load(folder, codec)?;
+        let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+        let known: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let mut points = Self { name: name.to_owned(), ..Self::default() };
+        let mut unreadable: Vec<(u64, PointId, String)> = Vec::new();
+        for file in &names {
+            // Without it there is no point: a run was stopped before its commit.
+            let Some(stem) = file.strip_suffix(".json") else {
+                continue;
+            };
+            let Some((generation, id)) = parse_stem(stem) else {
+                continue;
+            };
+            if points.points.len() >= POINTS_MAX {
+                let there = folder.show("");
+                return Err(BackupError::Refused(format!("{there} has more than {POINTS_MAX} points")));
+            }
+            let [copy, first] = manifest_names(stem);
+            let read = |name: &str| read_manifest(folder, name, (generation, id), codec);
+            let (one, other) =
+                (read(&first)?, if known.contains(copy.as_str()) { read(&copy)? } else { None });
+            match (one, other) {
+                (Some(Ok(one)), Some(Ok(other))) if one == other => points.points.push(one),
+                (Some(Ok(one)), Some(Ok(_))) => {
+                    points.copy_problems.push((id, format!("{} is not the same", folder.show(&copy))));
+                    points.points.push(one);
+                }
+                (Some(Ok(one)), _) => {
+                    points.copy_problems.push((id, format!("{} is not whole", folder.show(&copy))));
+                    points.points.push(one);
+                }
+                (Some(Err(what)), Some(Ok(other))) => {
+                    points.copy_problems.push((id, what));
+                    points.points.push(other);
+                }
+                (Some(Err(what)), _) => unreadable.push((generation, id, what)),
+                // A prune has just removed it.
+                (None, _) => {}
+            }
+        }
+        for file in &names {
+            let Some(stem) = file.strip_suffix(".copy.json") else { continue };
+            let Some(point) = parse_stem(stem) else { continue };
+            let [copy, first] = manifest_names(stem);
+            if !known.contains(first.as_str())
+                && let Some(Ok(point)) = read_manifest(folder, &copy, point, codec)?
+            {
+                points.uncommitted.push(point);
+            }
+        }
+        let lineage = points.part(head.clone(), seen, unreadable, folder);
+        let stems = names.iter().filter_map(|name| parse_stem(name.split('.').next()?));
+        let is_own = |(generation, id): &(u64, PointId)| {
+            !points.strays.iter().any(|stray| stray.point == *id) && !lineage.excludes(*generation, *id)
+        };
+        let last = stems.filter(is_own).map(|(generation, _)| generation).max().unwrap_or(0);
+        points.last_generation = points.last_generation.max(last);
+        points.compare(&lineage, seen, &folder.show(""));
+        if !(points.losses.is_empty() && points.strays.is_empty()) && Head::load(folder, codec)? != head {
+            // A run and a prune have ended meanwhile.
+            return Self::load(folder, name, codec, seen);
+        }
+        Ok(points)
+    }
+
+    /// Parts the points of the series from what else lies in its folder.
+    fn part(
+        &mut self,
+        head: std::result::Result<Option<Head>, String>,
+        seen: Option<&SeenSeries>,
+        unreadable: Vec<(u64, PointId, String)>,
+        folder: &dyn Folder,
+    ) -> Lineage {
+        // The first one that names its series may have been cut off from its head.
+        let named = self.points.iter().filter(|point| point.series.is_some()).count();
+        match head {
+            Err(what) => self.head_problem = Some(what),
+            Ok(None) if named > 1 => {
+                self.head_problem = Some(format!("{} has no head.json", folder.show("")));
+            }
+            Ok(head) => self.head = head,
+        }
+        let committed = std::mem::take(&mut self.points);
+        let uncommitted = std::mem::take(&mut self.uncommitted);
+        let all: ById<'_> = committed.iter().chain(&uncommitted).map(|point| (point.point, point)).collect();
+        let lineage = Lineage::of(&self.name, self.head.as_ref(), seen, &all);
+        self.foreign = match &self.head {
+            Some(head) => BTreeSet::from([head.series.clone()]),
+            None => {
+                let own = all.values().filter(|point| lineage.standing(point, &all) == Standing::Own);
+                own.filter_map(|point| point.series.clone()).collect()
+            }
+        };
+        if self.foreign.contains(&self.name) {
+            self.foreign.clear();
+        }
+        for (point, is_committed) in
+            committed.iter().map(|point| (point, true)).chain(uncommitted.iter().map(|point| (point, false)))
+        {
+            match lineage.standing(point, &all) {
+                Standing::Own if is_committed => self.points.push(point.clone()),
+                Standing::Own => self.uncommitted.push(point.clone()),
+                Standing::Removed => self.removed.push(point.clone()),
+                Standing::Stray => {
+                    let [copy, first] = manifest_names(&point.stem());
+                    let file = folder.show(if is_committed { &first } else { &copy });
+                    let whose = lineage.other_series(point);
+                    self.stray_sentences.push(self.stray_sentence(&file, whose, Some(point.point)));
+                    self.strays.push(point.clone());
+                }
+            }
+        }
+        for (generation, point, what) in unreadable {
+            match lineage.excludes(generation, point) {
+                true => self.stray_sentences.push(self.stray_sentence(&what, None, None)),
+                false => self.unreadable.push((point, what)),
+            }
+        }
+        for points in [&mut self.points, &mut self.strays, &mut self.removed] {
+            points.sort_by_key(|point| (point.generation, point.point));
+        }
+        let own: HashSet<PointId> = self.points.iter().map(|point| point.point).collect();
+        self.copy_problems.retain(|(point, _)| own.contains(point));
+        lineage
+    }
+
+    fn stray_sentence(&self, file: &str, whose: Option<&str>, point: Option<PointId>) -> String {
+        let name = &self.name;
+        let what = match whose {
+            Some(other) => format!("it was made for the series {other}"),
+            None => "it is of an older state, was removed, or was put there".to_owned(),
+        };
+        let then = match point {
+            Some(point) => format!("restore or prune it by its id, {point}"),
+            None => "remove it".to_owned(),
+        };
+        format!(
+            "{file} is none of the points of the series {name}: {what}; it is never the latest one, and no rule removes it: \
+             {then}"
+        )
+    }
+
+    /// Compares what is there with the head, and with what was seen.
+    fn compare(&mut self, lineage: &Lineage, seen: Option<&SeenSeries>, shown: &str) {
+        let known = self.head.as_ref().map_or(0, |head| head.generation);
+        let there = self.points.last().map_or(0, |newest| newest.generation).max(known);
+        // Of a manifest that cannot be read nothing tells whose it is: it counts where there is no head to ask.
+        let there = if self.head.is_some() { there } else { there.max(self.last_generation) };
+        self.last_generation = self.last_generation.max(known);
+        if let Some(newest) = self.head.as_ref().and_then(|head| head.newest).filter(|id| !self.is_there(*id))
+        {
+            self.losses.push(format!(
+                "point {newest}, the newest of {shown} when it was made, is gone, and no prune has removed it"
+            ));
+        }
+        let Some(seen) = seen else { return };
+        // No number is used twice, also behind a state that was put back.
+        self.last_generation = self.last_generation.max(seen.generation);
+        if seen.newest.is_some_and(|newest| self.is_there(newest) || lineage.has_had(newest)) {
+            return;
+        }
+        let number = seen.generation;
+        if number > there {
+            if self.losses.is_empty() {
+                let points = if number == 1 { "point" } else { "points" };
+                self.losses.push(format!(
+                    "{shown} has had {number} {points} when this user last used it, and {there} now: newer ones were removed, or an \
+                     older state of it is shown"
+                ));
+            }
+            return;
+        }
+        let Some(newest) = seen.newest else { return };
+        let is_another = lineage.excludes(number, newest)
+            || self.points.iter().any(|point| point.generation == number)
+            || self.head.is_none()
+            || self.begun().zip(seen.begun).is_some_and(|(there, seen)| there != seen);
+        if is_another {
+            self.losses.push(format!(
+                "{shown} is not what this user has seen there: its point number {number} was {newest}, which it has not had; \
+                 an older state has gone on, the series was begun anew, or an earlier one of its name was put there"
+            ));
+        }
+    }
+
+    /// Returns `true` if a point of the series is there, readable or not.
+    fn is_there(&self, id: PointId) -> bool {
+        let committed = self.points.iter().chain(&self.uncommitted);
+        committed
+            .map(|point| point.point)
+            .chain(self.unreadable.iter().map(|(point, _)| *point))
+            .any(|point| point == id)
+    }
+
+    /// Returns `true` if the series has had this point.
+    pub(crate) fn has_had(&self, id: PointId) -> bool {
+        let mut trail = self.head.iter().flat_map(Head::trail);
+        self.is_there(id) || trail.any(|(_, point)| point == id)
+    }
+
+    /// The head of the series with this point as its newest; `removed`: points that a prune was told by name to remove.
+    pub(crate) fn head_with(&self, newest: Option<&RepositoryPoint>, removed: &[PointId]) -> Head {
+        let number = |point: &RepositoryPoint| (point.generation, point.point);
+        let mut trail: BTreeSet<_> = self.head.iter().flat_map(Head::trail).collect();
+        trail.extend(self.points.iter().chain(&self.uncommitted).chain(newest).map(number));
+        let is_new = self.head.is_none() && self.head_problem.is_none() && !self.has_any();
+        let since = match self.head.as_ref().and_then(|head| head.since) {
+            Some(since) => since,
+            None if is_new => 0,
+            // What was there before is known as far as it is there.
+            None => self.points.last().map_or(self.last_generation, |newest| newest.generation),
+        };
+        let begun = if is_new { newest.map(|newest| newest.point) } else { self.begun() };
+        let mut head = Head::new(&self.name, self.names_before());
+        head.newest = newest.map(|newest| newest.point);
+        head.generation = newest.map_or(0, |newest| newest.generation).max(self.last_generation);
+        head.begun = begun;
+        head.removed = removed.iter().chain(self.removed.iter().map(|point| &point.point)).copied().collect();
+        head.with_trail(&trail.into_iter().collect::<Vec<_>>(), since)
+    }
+
+    /// The first point of the series, by which it is told from others that have had its name.
+    fn begun(&self) -> Option<PointId> {
+        self.head.as_ref().and_then(|head| head.begun)
+    }
+
+    /// The head, if a prune that has not ended has left points there.
+    pub(crate) fn unended_head(&self) -> Option<Head> {
+        let head = self.head.as_ref()?;
+        (!head.removed.is_empty()).then(|| head.clone())
+    }
+
+    /// Returns `true` if a run was cut off between its point and the head: the points that lead to the newest one must
+    /// not be removed before the head names it.
+    pub(crate) fn is_head_behind(&self) -> bool {
+        let newest = self.newest().map(|newest| newest.point);
+        let is_another = match &self.head {
+            Some(head) => head.newest != newest,
+            None => self.head_problem.is_none() && self.points.iter().any(|point| point.series.is_some()),
+        };
+        is_another && self.losses.is_empty() && self.foreign.is_empty()
+    }
+
+    /// Names that the series had before: those of its head, and of points that become its own.
+    fn names_before(&self) -> Vec<String> {
+        let mut names = self.foreign.clone();
+        names.extend(self.head.iter().flat_map(|head| head.was.clone()));
+        names.remove(&self.name);
+        names.into_iter().collect()
+    }
+
+    /// Refuses points that were made for another series.
+    pub(crate) fn refuse_foreign(&self) -> Result<()> {
+        match self.foreign_sentence() {
+            None => Ok(()),
+            Some(what) => Err(BackupError::Refused(what)),
+        }
+    }
+
+    /// Other series whose points these are: the folder was renamed or exchanged.
+    pub(crate) fn foreign(&self) -> &BTreeSet<String> {
+        &self.foreign
+    }
+
+    fn foreign_sentence(&self) -> Option<String> {
+        let (name, other) = (&self.name, self.foreign.first()?);
+        Some(format!(
+            "the folder of the series {name} holds points of the series {other}: it was renamed, or exchanged for another; \
+             give it the name {other} again, or run a backup into it with --rename-source if its disk is to be called {name}"
+        ))
+    }
+
+    /// What a verification finds wrong with the series as a whole: points of another one, points that are gone, points
+    /// that were put there.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
+        self.foreign_sentence().into_iter().chain(self.losses.iter().chain(&self.stray_sentences).cloned())
+    }
+
+    /// Sentences about points that were put there.
+    pub(crate) fn stray_sentences(&self) -> &[String] {
+        &self.stray_sentences
+    }
+
+    /// What the next run or prune sees to, a sentence each.
+    pub(crate) fn remarks(&self) -> impl Iterator<Item = String> {
+        let name = &self.name;
+        let head = self.head_problem.iter().map(move |what| {
+            format!("{what}: whether the newest points of {name} are there is not known; the next run writes it again")
+        });
+        head.chain(self.removed.iter().map(move |point| {
+            let point = point.point;
+            format!(
+                "a prune of {name} that has not ended has given up point {point}: the next one removes it"
+            )
+        }))
+    }
+
+    /// What a user of the points is to be told, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        self.findings().chain(self.remarks()).collect()
+    }
+
+    /// The points, the oldest first.
+    pub fn points(&self) -> &[RepositoryPoint] {
+        &self.points
+    }
+
+    /// Everything that lies in the folder and can be read: the points, those that a prune has not removed yet, and
+    /// those that are none of the series' own.
+    pub fn all(&self) -> impl Iterator<Item = &RepositoryPoint> {
+        self.points.iter().chain(self.others())
+    }
+
+    /// What of that is no point of the series.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &RepositoryPoint> {
+        self.removed.iter().chain(&self.strays)
+    }
+
+    /// Points that a prune has given up, and has not removed yet.
+    pub(crate) fn removed(&self) -> &[RepositoryPoint] {
+        &self.removed
+    }
+
+    /// Returns `true` if there is no point, readable or not.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// Returns `true` if there is a manifest of any kind.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.is_empty() || self.all().next().is_some() || !self.uncommitted.is_empty()
+    }
+
+    /// The newest point.
+    pub fn newest(&self) -> Option<&RepositoryPoint> {
+        self.points.last()
+    }
+
+    /// A point.
+    pub fn get(&self, id: PointId) -> Option<&RepositoryPoint> {
+        self.points.iter().find(|point| point.point == id)
+    }
+
+    /// A point, or what else lies in the folder, by its id.
+    pub fn get_any(&self, id: PointId) -> Option<&RepositoryPoint> {
+        self.all().find(|point| point.point == id)
+    }
+
+    /// The point that a text means: `latest`, the beginning of an id, or a time. The whole id means anything in the
+    /// folder, also what is none of the series' own.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::NoPoint`] where none does, or several do; where newest points are gone, or are not known, and the
+    /// text is no id. Where the folder holds points of another series.
+    pub fn find(&self, text: &str) -> Result<&RepositoryPoint> {
+        if let Some(named) = self.all().find(|point| point.point.to_string() == text) {
+            return Ok(named);
+        }
+        self.refuse_foreign()?;
+        let own: Vec<_> = self.points.iter().map(|point| (point.point, point.time)).collect();
+        let id = find_point(&own, text)?;
+        let unknown = self.head_problem.as_ref().filter(|_| !self.strays.is_empty());
+        let doubt = self.losses.first().or(unknown);
+        match doubt {
+            Some(what) if !id.to_string().starts_with(text) => Err(BackupError::NoPoint(format!(
+                "{what}: {text} may be another point than is meant; give the id of one of `lunway backup list`"
+            ))),
+            _ => self.get(id).ok_or(BackupError::Lost),
+        }
+    }
+
+    /// The point that is to be removed by a text as of [`find`](Self::find); `None`: a prune has given it up that has
+    /// not ended, and the text says the same again.
+    ///
+    /// # Errors
+    ///
+    /// As of [`find`](Self::find).
+    pub fn find_unwanted(&self, text: &str) -> Result<Option<PointId>> {
+        let newest = self.newest().map_or(0, |newest| newest.generation);
+        let is_again = |(generation, id): &(u64, PointId)| match text {
+            "latest" => *generation > newest,
+            _ if Moment::last_of(text).is_some() => true,
+            _ => !text.is_empty() && id.to_string().starts_with(text),
+        };
+        let mut given_up = self
+            .head
+            .iter()
+            .flat_map(|head| head.trail().filter(move |(_, point)| head.removed.contains(point)));
+        match given_up.any(|point| is_again(&point)) {
+            true => Ok(None),
+            false => self.find(text).map(|point| Some(point.point)),
+        }
+    }
+
+    /// The generation of the next point: behind those of all files of its own, readable or not.
+    pub(crate) fn next_generation(&self) -> Result<u64> {
+        self.last_generation.checked_add(1).ok_or_else(|| {
+            BackupError::Refused("a file of the series has a number that no point can have: remove it".into())
+        })
+    }
+}

@@ -1,0 +1,372 @@
+//! Manifests that were written with the key and lie where no run has put them: of an older state, of another series, of
+//! an earlier series of the name. They are told, block nothing, and are never given out unasked.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kit;
+
+use kit::support::{How, holder};
+use kit::{
+    CrashingPlaces, MIB, Model, Source, back_up_as, check, compare, crashing, identity, new_directory,
+    pruned, restored, sound, verified,
+};
+use lunway_backup::{BackupError, Lease, PointId, parse_stem, seal, unseal};
+use lunway_crash::Directory;
+use lunway_repository::{Kept, Pins, Points, Repository, Series, Unwanted, remove_points};
+
+fn source(number: u8) -> Source {
+    let mut source = Source::new(2 * MIB + 512);
+    source.write(u64::from(number) * 65536, &[number; 5120]);
+    source
+}
+
+fn run(repository: &Repository, series: &str, number: u8) -> PointId {
+    compare(repository, series, &mut source(number), number.into()).point.point
+}
+
+/// Copies files of a series' folder into that of another one, or another state of it.
+fn put(from: &Directory, series: &str, into: &Directory, as_series: &str, is_chosen: impl Fn(&str) -> bool) {
+    for name in from.names() {
+        if let Some(rest) = name.strip_prefix(&format!("{series}~")).filter(|rest| is_chosen(rest)) {
+            let copy = format!("{as_series}~{rest}");
+            into.remove(&copy);
+            into.create(&copy).unwrap().write(0, &from.bytes(&name).unwrap()).unwrap();
+        }
+    }
+}
+
+fn take_away(directory: &Directory, series: &str) {
+    for name in directory.names().iter().filter(|name| name.starts_with(&format!("{series}~"))) {
+        directory.remove(name);
+    }
+}
+
+fn rename(directory: &Directory, from: &str, to: &str) {
+    put(&directory.at_rest(), from, directory, to, |_| true);
+    take_away(directory, from);
+}
+
+/// Manifests of points that have at least this number.
+fn from_number(least: u64) -> impl Fn(&str) -> bool {
+    move |name| {
+        let stem = name.split('.').next().and_then(parse_stem);
+        stem.is_some_and(|(generation, _)| generation >= least)
+    }
+}
+
+fn points(repository: &Repository, series: &str) -> Points {
+    repository.all_points().unwrap().into_iter().find(|(name, _)| name == series).unwrap().1
+}
+
+fn latest(repository: &Repository, series: &str) -> Result<PointId, String> {
+    points(repository, series).find("latest").map(|point| point.point).map_err(|error| error.to_string())
+}
+
+fn remove(repository: &Repository, series: &str, unwanted: &[PointId], seed: u64) -> Result<(), BackupError> {
+    let series = Series::of(repository.clone(), series, false).unwrap();
+    let lease = Lease::take(&*series.folder, holder(seed), &|| false).unwrap();
+    let unwanted = Unwanted { series: &series, lease: &lease, points: unwanted.to_vec(), is_named: true };
+    remove_points(repository, &[unwanted], false, &mut |_, _| true).map(drop)
+}
+
+/// One user, who has a folder for state.
+struct User(tempfile::TempDir);
+
+impl User {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn open(&self, directory: &Directory) -> Repository {
+        let kept = Kept { cache: None, pins: Some(Pins::within(self.0.path(), "the share")) };
+        let places = std::sync::Arc::new(CrashingPlaces(directory.clone()));
+        Repository::open(places, kept, &identity(true)).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+#[test]
+fn points_of_a_state_that_was_given_up_are_told_and_never_the_latest_and_go_by_their_ids() {
+    for is_encrypted in [false, true] {
+        let (directory, mut model) = (new_directory(is_encrypted), Model::new());
+        let mut add = |directory: &Directory, number: u8| {
+            let point = run(&crashing(directory), "one", number);
+            model.insert(point, source(number).model);
+            point
+        };
+        add(&directory, 1);
+        let (fork, directory) = (directory.at_rest(), directory.at_rest());
+        let [old, older] = [3, 2].map(|number| add(&fork, number));
+        let current = add(&directory, 4);
+        put(&fork, "one", &directory, "one", from_number(2));
+        // Packs are whole: what is to be noticed is that the points are none of these.
+        for name in fork.names().iter().filter(|name| name.starts_with("pack-")) {
+            put_file(&fork, &directory, name);
+        }
+        let there = points(&crashing(&directory), "one");
+        assert_eq!(there.find("latest").unwrap().point, current);
+        assert_eq!(there.newest().unwrap().point, current);
+        let told = there.warnings();
+        assert!(told.len() == 2 && told.iter().all(|what| what.contains("never the latest")), "{told:?}");
+        assert_eq!(verified(&crashing(&directory)).findings.len(), 2);
+        // Who names one gets it.
+        for (point, number) in [(old, 3), (older, 2)] {
+            let named = there.find(&point.to_string()).unwrap();
+            assert_eq!(restored(&crashing(&directory), named).unwrap(), source(number).model);
+        }
+        let next = compare(&crashing(&directory), "one", &mut source(5), 5);
+        assert_eq!(next.notes.len(), 2, "{:?}", next.notes);
+        let next = next.point.point;
+        model.insert(next, source(5).model);
+        let removed = pruned(&crashing(&directory), "one", 1, 60).unwrap().removed;
+        assert!(![old, older].iter().any(|point| removed.contains(point)), "{removed:?}");
+        assert_eq!(latest(&crashing(&directory), "one"), Ok(next));
+        let there = points(&crashing(&directory), "one");
+        assert_eq!(
+            restored(&crashing(&directory), there.find(&old.to_string()).unwrap()).unwrap(),
+            source(3).model
+        );
+        remove(&crashing(&directory), "one", &[old, older], 61).unwrap();
+        sound(&crashing(&directory), "removed");
+        check(&crashing(&directory), &model, "removed");
+    }
+}
+
+fn put_file(from: &Directory, into: &Directory, name: &str) {
+    if into.bytes(name).is_none() {
+        into.create(name).unwrap().write(0, &from.bytes(name).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn an_earlier_series_of_the_name_is_noticed_by_the_user_who_has_begun_the_later_one() {
+    for count in [3u8, 1] {
+        let (user, other, directory) = (User::new(), User::new(), new_directory(true));
+        for number in 1..4 {
+            run(&user.open(&directory), "one", number);
+        }
+        let old = directory.at_rest();
+        take_away(&directory, "one");
+        Series::of(user.open(&directory), "one", true).unwrap().end().unwrap();
+        let mut fresh = PointId(0);
+        for number in 0..count {
+            let outcome =
+                compare(&user.open(&directory), "one", &mut source(9 + number), 9 + u64::from(number));
+            assert!(outcome.notes.is_empty(), "{:?}", outcome.notes);
+            fresh = outcome.point.point;
+        }
+        assert_eq!(latest(&user.open(&directory), "one"), Ok(fresh));
+        // Beside the new ones.
+        let beside = directory.at_rest();
+        put(&old, "one", &beside, "one", from_number(2));
+        for user in [&user, &other] {
+            assert_eq!(latest(&user.open(&beside), "one"), Ok(fresh));
+            assert_eq!(points(&user.open(&beside), "one").warnings().len(), 2);
+        }
+        // Without the head nothing is given out unasked, and the next run goes on with the right one.
+        beside.remove("one~head.json");
+        let said = latest(&user.open(&beside), "one").unwrap_err();
+        assert!(said.contains("head.json") && said.contains("give the id"), "{said}");
+        let outcome = compare(&user.open(&beside), "one", &mut source(20), 20);
+        assert_eq!(outcome.point.base, Some(fresh));
+        assert_eq!(latest(&other.open(&beside), "one"), Ok(outcome.point.point));
+        // In the place of them.
+        let instead = directory.at_rest();
+        take_away(&instead, "one");
+        put(&old, "one", &instead, "one", |_| true);
+        let there = points(&user.open(&instead), "one");
+        // The run in `beside` was the user's last one.
+        let said = there.find("latest").map(drop).unwrap_err().to_string();
+        assert!(
+            said.contains("when this user last used it") || said.contains("not what this user"),
+            "{said}"
+        );
+        let newest = there.newest().unwrap().point;
+        assert_eq!(there.find(&newest.to_string()).unwrap().point, newest, "who names it gets it");
+        assert_eq!(verified(&user.open(&instead)).findings.len(), 1);
+    }
+}
+
+#[test]
+fn a_long_series_does_not_pass_for_a_later_one_of_its_name() {
+    let (user, directory) = (User::new(), new_directory(false));
+    for number in 1..4 {
+        run(&user.open(&directory), "one", number);
+    }
+    let old = directory.at_rest();
+    // As if it had had more points than a head has.
+    edit_head(&old, |head| {
+        head["since"] = 3.into();
+        head["trail"].as_array_mut().unwrap().drain(..2);
+    });
+    take_away(&directory, "one");
+    Series::of(user.open(&directory), "one", true).unwrap().end().unwrap();
+    run(&user.open(&directory), "one", 7);
+    take_away(&directory, "one");
+    put(&old, "one", &directory, "one", |name| !from_number(1)(name) || from_number(3)(name));
+    let said = latest(&user.open(&directory), "one").unwrap_err();
+    assert!(said.contains("not what this user has seen"), "{said}");
+}
+
+fn edit_head(directory: &Directory, change: impl FnOnce(&mut serde_json::Value)) {
+    let mut head = unseal(&directory.bytes("one~head.json").unwrap()).unwrap();
+    change(&mut head);
+    directory.remove("one~head.json");
+    directory.create("one~head.json").unwrap().write(0, &seal(&head)).unwrap();
+}
+
+#[test]
+fn an_older_state_is_never_given_out_unasked_to_the_user_who_has_made_newer_points() {
+    let (user, directory) = (User::new(), new_directory(true));
+    run(&user.open(&directory), "one", 1);
+    let older = directory.at_rest();
+    let current = run(&user.open(&directory), "one", 2);
+    let said = latest(&user.open(&older), "one").unwrap_err();
+    assert!(said.contains("has had 2 points") && said.contains("give the id"), "{said}");
+    let there = points(&user.open(&older), "one");
+    let only = there.newest().unwrap().point;
+    assert_eq!(there.find(&only.to_string()).unwrap().point, only);
+    // It goes on, and numbers of the other state are not used again.
+    let outcome = compare(&user.open(&older), "one", &mut source(3), 3);
+    assert_eq!(outcome.point.generation, 3);
+    assert_eq!(latest(&user.open(&older), "one"), Ok(outcome.point.point));
+    let said = latest(&user.open(&directory), "one").unwrap_err();
+    assert!(said.contains("has had 3 points"), "{said}");
+    assert_eq!(
+        latest(&User::new().open(&directory), "one"),
+        Ok(current),
+        "a first use believes what it finds"
+    );
+}
+
+#[test]
+fn manifests_of_another_series_do_not_block_a_series_and_do_not_become_its_own() {
+    let (directory, mut model) = (new_directory(true), Model::new());
+    for (number, series) in [(1, "one"), (2, "two"), (3, "two")] {
+        model.insert(run(&crashing(&directory), series, number), source(number).model);
+    }
+    put(&directory.at_rest(), "two", &directory, "one", from_number(2));
+    let foreign = points(&crashing(&directory), "two").newest().unwrap().point;
+    let there = points(&crashing(&directory), "one");
+    let told = there.warnings();
+    assert!(told.len() == 1 && told[0].contains("000002-") && told[0].contains("the series two"), "{told:?}");
+    assert!(there.find("latest").unwrap().point != foreign);
+    assert_eq!(there.find(&foreign.to_string()).unwrap().point, foreign);
+    for (number, is_renamed) in [(4, false), (5, true)] {
+        let mut source = source(number);
+        let how = How::new(source.unknown(), number.into());
+        let outcome = back_up_as(&crashing(&directory), "one", &source, how, is_renamed).unwrap();
+        assert!(
+            outcome.notes.len() == 1 && outcome.notes[0].contains("the series two"),
+            "{:?}",
+            outcome.notes
+        );
+        let there = points(&crashing(&directory), "one");
+        assert_eq!(there.newest().unwrap().point, outcome.point.point);
+        assert_eq!(there.warnings().len(), 1);
+    }
+    pruned(&crashing(&directory), "one", 1, 60).unwrap();
+    assert_eq!(points(&crashing(&directory), "one").points().len(), 1);
+    remove(&crashing(&directory), "one", &[foreign], 61).unwrap();
+    sound(&crashing(&directory), "removed");
+    assert_eq!(latest(&crashing(&directory), "two"), Ok(foreign));
+}
+
+#[test]
+fn a_series_that_is_there_as_well_is_not_taken_over_and_one_that_was_renamed_is() {
+    let (user, other, directory) = (User::new(), User::new(), new_directory(true));
+    for (user, number) in [(&other, 1), (&other, 2), (&user, 3), (&user, 4)] {
+        run(&user.open(&directory), "one", number);
+    }
+    // A copy.
+    let copy = directory.at_rest();
+    put(&directory, "one", &copy, "new", |_| true);
+    let mut disk = source(7);
+    let mut take_over = |directory: &Directory, seed: u64| {
+        let changed = disk.unknown();
+        back_up_as(&user.open(directory), "new", &disk, How::new(changed, seed), true)
+    };
+    let said = take_over(&copy, 10).map(drop).unwrap_err().to_string();
+    assert!(said.contains("which is there as well"), "{said}");
+    let there = points(&user.open(&copy), "new");
+    let newest = there.newest().unwrap().point;
+    assert_eq!(there.find(&newest.to_string()).unwrap().point, newest, "its points are not locked up");
+    // Renamed, and the name is used again: by this user without a word, to the other one as something new.
+    rename(&directory, "one", "new");
+    let outcome = take_over(&directory, 11).unwrap();
+    assert!(outcome.notes.is_empty(), "{:?}", outcome.notes);
+    let outcome = compare(&user.open(&directory), "one", &mut source(8), 12);
+    assert!(outcome.notes.is_empty(), "{:?}", outcome.notes);
+    assert_eq!(latest(&user.open(&directory), "one"), Ok(outcome.point.point));
+    let said = latest(&other.open(&directory), "one").unwrap_err();
+    assert!(said.contains("give the id"), "{said}");
+    let outcome = compare(&other.open(&directory), "one", &mut source(9), 13);
+    assert_eq!(outcome.notes.len(), 1, "{:?}", outcome.notes);
+    for user in [&user, &other] {
+        assert_eq!(latest(&user.open(&directory), "one"), Ok(outcome.point.point));
+        assert!(latest(&user.open(&directory), "new").is_ok());
+    }
+}
+
+#[test]
+fn a_point_that_was_removed_on_purpose_and_is_put_back_is_not_the_latest() {
+    let (user, directory) = (User::new(), new_directory(true));
+    let [first, second] = [1, 2].map(|number| run(&user.open(&directory), "one", number));
+    let before = directory.at_rest();
+    remove(&user.open(&directory), "one", &[second], 20).unwrap();
+    assert_eq!(latest(&user.open(&directory), "one"), Ok(first));
+    sound(&user.open(&directory), "removed");
+    put(&before, "one", &directory, "one", from_number(2));
+    assert_eq!(latest(&user.open(&directory), "one"), Ok(first));
+    pruned(&user.open(&directory), "one", 1, 21).unwrap();
+    sound(&user.open(&directory), "removed again");
+}
+
+#[test]
+fn a_head_of_a_version_that_knew_no_trail_is_gone_on_with() {
+    let directory = new_directory(false);
+    let all: Vec<PointId> = (1..4).map(|number| run(&crashing(&directory), "one", number)).collect();
+    edit_head(&directory, |head| {
+        for field in ["trail", "since", "begun"] {
+            assert!(head.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+        }
+    });
+    sound(&crashing(&directory), "older");
+    assert_eq!(latest(&crashing(&directory), "one"), Ok(all[2]));
+    let outcome = compare(&crashing(&directory), "one", &mut source(4), 4);
+    assert!(outcome.notes.is_empty(), "{:?}", outcome.notes);
+    assert_eq!(points(&crashing(&directory), "one").points().len(), 4);
+    pruned(&crashing(&directory), "one", 2, 60).unwrap();
+    sound(&crashing(&directory), "pruned");
+}
+
+#[test]
+fn lists_that_are_no_lists_block_nothing_and_are_told() {
+    let directory = new_directory(false);
+    let first = run(&crashing(&directory), "one", 1);
+    for (number, name) in [(2u8, "damage.json"), (3, "dying.json")] {
+        directory.create(name).unwrap().write(0, &vec![b'x'; 33 << 20]).unwrap();
+        let there = points(&crashing(&directory), "one");
+        let point = there.get(first).unwrap();
+        assert_eq!(restored(&crashing(&directory), point).unwrap(), source(1).model, "{name}");
+        let outcome = compare(&crashing(&directory), "one", &mut source(number), number.into());
+        assert!(outcome.notes.iter().any(|note| note.contains(name) && note.contains("remove it")), "{name}");
+        let repository = crashing(&directory);
+        let all = repository.all_points().unwrap();
+        let report = lunway_repository::verify(
+            &repository,
+            &all,
+            lunway_backup::Verification::default(),
+            &|| false,
+            &mut |_, _| (),
+        );
+        let remarks = report.unwrap().report.remarks;
+        assert!(
+            remarks.iter().any(|remark| remark.contains(name) && remark.contains("remove it")),
+            "{remarks:?}"
+        );
+        // As the sentence says.
+        directory.remove(name);
+    }
+    pruned(&crashing(&directory), "one", 1, 60).unwrap();
+    sound(&crashing(&directory), "afterwards");
+}
