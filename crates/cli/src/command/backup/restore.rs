@@ -185,10 +185,10 @@ impl Restore {
         if let Some(series) = self.destination.series(false)? {
             let mount = begin(&series.folder)?;
             let points = series.points().map_err(failed)?;
+            let point = points.find(&self.point).map_err(failed)?;
             for warning in points.warnings() {
                 eprintln!("lunway: {}", terminal::clean(&warning));
             }
-            let point = points.find(&self.point).map_err(failed)?;
             return Ok(Wanted {
                 own: self.repository_folder()?,
                 shown: series.show(),
