@@ -22,6 +22,10 @@ use crate::fresh_session::log_tolerated;
 use crate::recovery::Recovery;
 use crate::session::{End, LiveConnection, Session, SessionState, Stale};
 
+/// Turns in vain between two times that the other tasks of the runtime run, and the kernel is asked about all sockets:
+/// a read in vain takes a third of that.
+const LOOKS: u32 = 4;
+
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
 ///
 /// One turn sends what callers have put in, reads what has come, hands out the answers, and sends what those have made
@@ -151,9 +155,10 @@ impl Driver {
     /// Uses one connection until it ends.
     async fn serve(&mut self, stream: &TcpStream) -> End {
         let mut active = Instant::now();
+        let (mut watching, mut looks) = (false, 0);
         loop {
             let now = Instant::now();
-            let turn = self.turn(stream, now);
+            let turn = self.turn(stream, now, watching);
             // Outside of the lock, as those who are told or woken will take it; an answer is explained before it is
             // given.
             if !matches!(turn, Ok(Turn { news: false, .. })) {
@@ -176,17 +181,19 @@ impl Driver {
             if turn.moved {
                 active = now;
             }
-            if turn.awaited && self.spin.is_worth(now - active) {
-                tokio::task::yield_now().await;
-            } else {
+            watching = turn.awaited && self.spin.is_worth(now - active);
+            looks = if turn.moved { 0 } else { looks + 1 };
+            if !watching {
                 self.sleep(stream, &turn).await;
+            } else if looks % LOOKS == 0 {
+                tokio::task::yield_now().await;
             }
         }
     }
 
-    fn turn(&mut self, stream: &TcpStream, now: Instant) -> Result<Turn, End> {
+    fn turn(&mut self, stream: &TcpStream, now: Instant, watching: bool) -> Result<Turn, End> {
         let mut state = self.session.lock();
-        let result = state.turn(stream, now, self.logout_timeout);
+        let result = state.turn(stream, now, watching, self.logout_timeout);
         mem::swap(&mut state.deferred.wakes, &mut self.wakes);
         result
     }
@@ -226,7 +233,13 @@ impl Drop for Driver {
 }
 
 impl SessionState {
-    fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
+    fn turn(
+        &mut self,
+        stream: &TcpStream,
+        now: Instant,
+        watching: bool,
+        logout_timeout: Duration,
+    ) -> Result<Turn, End> {
         self.driver.look();
         if let Some(why) = self.doubt.take_verdict() {
             return Err(End::OtherDisk(why));
@@ -238,7 +251,7 @@ impl SessionState {
             return Err(End::Lost(why));
         }
         let mut moved = wire::send(stream, core).map_err(ended)?;
-        let received = wire::receive(stream, core);
+        let received = wire::receive(stream, core, watching);
         if core.next_timeout().is_some_and(|at| at <= now) {
             core.handle_timeout(now);
         }

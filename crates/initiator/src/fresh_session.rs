@@ -251,7 +251,7 @@ impl FreshSession {
                 None => {}
             }
             let moved = wire::send(&self.stream, &mut self.core)
-                .and_then(|_| wire::receive(&self.stream, &mut self.core));
+                .and_then(|_| wire::receive(&self.stream, &mut self.core, false));
             self.keep_watch(matches!(moved, Ok(true)))?;
             match moved {
                 // Bytes that came before the end may explain it.

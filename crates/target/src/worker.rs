@@ -81,10 +81,10 @@ impl Worker {
 
     /// Serves a connection to its end.
     pub(crate) fn serve(&self, stream: TcpStream, peer: SocketAddr, ticket: Ticket, shared: Arc<Shared>) {
-        let counted = Counted::new(&self.connections);
+        let (counted, on_core) = (Counted::new(&self.connections), Arc::clone(&self.connections));
         self.runtime.spawn(async move {
             let _counted = counted;
-            Connection::serve(stream, peer, ticket, shared).await;
+            Connection::serve(stream, peer, ticket, shared, on_core).await;
         });
     }
 

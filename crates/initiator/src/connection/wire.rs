@@ -16,12 +16,21 @@ const SLICES_MAX: usize = 128;
 /// Most vectored calls in one direction before the other one has its turn.
 const CALLS_MAX: usize = 8;
 
-/// Reads what is there. True if something was.
-pub(crate) fn receive(stream: &TcpStream, core: &mut InitiatorConnection) -> io::Result<bool> {
+/// Reads what is there. True if something was. `watching`: without asking the runtime first whether it knows of
+/// something.
+pub(crate) fn receive(
+    stream: &TcpStream,
+    core: &mut InitiatorConnection,
+    watching: bool,
+) -> io::Result<bool> {
     for call in 0..CALLS_MAX {
         let mut space = core.receive_space();
         let room: usize = space.iter().map(|slice| slice.len()).sum();
-        match stream.try_read_vectored(&mut space) {
+        let got = match watching {
+            true => rustix::io::readv(stream, &mut space).map_err(io::Error::from),
+            false => stream.try_read_vectored(&mut space),
+        };
+        match got {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the target closed it")),
             Ok(bytes) => {
                 core.received(bytes);

@@ -29,6 +29,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{self, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -105,12 +106,21 @@ pub(crate) struct Connection {
     ending: Option<(End, Instant)>,
     polling: Polling,
     timer: Timer,
+    /// Connections of its core.
+    on_core: Arc<AtomicUsize>,
 }
 
 impl Connection {
     /// Serves a connection that was just accepted, to its end.
-    pub(crate) async fn serve(stream: net::TcpStream, peer: SocketAddr, ticket: Ticket, shared: Arc<Shared>) {
-        match Self::new(stream, peer, ticket, shared) {
+    /// `on_core`: the connections that its core has.
+    pub(crate) async fn serve(
+        stream: net::TcpStream,
+        peer: SocketAddr,
+        ticket: Ticket,
+        shared: Arc<Shared>,
+        on_core: Arc<AtomicUsize>,
+    ) {
+        match Self::new(stream, peer, ticket, shared, on_core) {
             Ok(mut connection) => {
                 let end = connection.run().await;
                 connection.finish(end).await;
@@ -124,6 +134,7 @@ impl Connection {
         peer: SocketAddr,
         ticket: Ticket,
         shared: Arc<Shared>,
+        on_core: Arc<AtomicUsize>,
     ) -> io::Result<Self> {
         let ends = Ends { local: stream.local_addr()?, peer };
         let serving = shared.serving();
@@ -144,6 +155,7 @@ impl Connection {
             polling: Polling::new(serving.limits.poll),
             timer: Timer::new(),
             shared,
+            on_core,
         })
     }
 
@@ -187,7 +199,9 @@ impl Connection {
             }
             let more = self.socket.is_readable() && self.reads() || self.eventful && self.executes();
             if !more {
-                self.wait().await;
+                if let Err(end) = self.wait().await {
+                    return end;
+                }
                 rounds = 0;
                 continue;
             }
@@ -233,15 +247,21 @@ impl Connection {
     }
 
     fn receive(&mut self) -> Result<(), End> {
-        match self.socket.read(&mut self.core.receive_space()).map_err(End::Broken)? {
+        let got = self.socket.read(&mut self.core.receive_space()).map_err(End::Broken)?;
+        self.received(got).map(drop)
+    }
+
+    /// Takes what a read has got. Says whether it was anything.
+    fn received(&mut self, got: Option<usize>) -> Result<bool, End> {
+        match got {
             Some(0) => Err(End::Closed),
             Some(bytes) => {
                 self.turn.socket(bytes);
                 self.core.received(bytes);
                 self.eventful = true;
-                Ok(())
+                Ok(true)
             }
-            None => Ok(()),
+            None => Ok(false),
         }
     }
 
