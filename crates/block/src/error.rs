@@ -88,6 +88,14 @@ pub enum BlockError {
         /// Fate of the operation.
         fate: Fate,
     },
+    /// The storage has shut this client out while the operation was under way (a Ceph client on the blocklist): another
+    /// may own the disk by now, and may have told its users something else. A front end with sessions ends those that
+    /// wait for it, without an answer.
+    #[error("shut out: {why}")]
+    Fenced {
+        /// By whom, and what happens next.
+        why: String,
+    },
     /// No answer in time.
     #[error("no answer within {}", HumanTime::millis(*.millis))]
     Timeout {
@@ -162,6 +170,8 @@ impl BlockError {
         match self {
             Self::Gone { fate, .. } | Self::Timeout { fate, .. } | Self::Aborted { fate } => *fate,
             Self::Busy => Fate::NotDone,
+            // What has not happened yet is refused by the storage from now on.
+            Self::Fenced { .. } => Fate::Over,
             // Each by name, so that a new kind has to say it.
             Self::OutOfRange { .. }
             | Self::Misaligned { .. }

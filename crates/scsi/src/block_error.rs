@@ -71,6 +71,7 @@ pub fn response_of(error: &BlockError, step: Step, sector: u32) -> Response {
         BlockError::Gone { .. } => {
             Sense::new(SenseKey::NOT_READY, Code::NOT_READY_MANUAL_INTERVENTION).into()
         }
+        BlockError::Fenced { .. } => Response::unanswered(),
         BlockError::Timeout { .. } => {
             Sense::new(SenseKey::ABORTED_COMMAND, Code::LOGICAL_UNIT_COMMUNICATION_TIMEOUT).into()
         }
@@ -189,6 +190,15 @@ mod tests {
                 let bytes = sense.to_bytes(d_sense);
                 assert_eq!(Sense::parse(&bytes).map(|sense| sense.information), Some(information));
             }
+        }
+    }
+
+    #[test]
+    fn what_a_fenced_device_had_is_not_answered() {
+        let fenced = BlockError::Fenced { why: String::new() };
+        for step in [Step::Read { offset: 0, len: 512 }, Step::Write { offset: 0, len: 512 }, Step::Flush] {
+            assert!(response_of(&fenced, step, 512).unanswered);
+            assert!(!response_of(&BlockError::gone("removed"), step, 512).unanswered);
         }
     }
 

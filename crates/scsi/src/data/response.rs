@@ -21,12 +21,28 @@ pub struct Response {
     pub wanted_in: u64,
     /// Bytes of data-out that the CDB takes; 0 when the command failed before it was known.
     pub wanted_out: u64,
+    /// Nothing of this is sent: the transport ends the session instead (I_T nexus loss, SAM-5 §6.3.4), and the
+    /// initiator sends the command again over another.
+    pub unanswered: bool,
 }
 
 impl Response {
     /// A status without data.
     pub fn status(status: Status) -> Self {
-        Self { status, sense: None, data_in: SharedBuf::default(), wanted_in: 0, wanted_out: 0 }
+        Self {
+            status,
+            sense: None,
+            data_in: SharedBuf::default(),
+            wanted_in: 0,
+            wanted_out: 0,
+            unanswered: false,
+        }
+    }
+
+    /// No answer, but the end of the session. Where a transport cannot do that the status makes an initiator repeat the
+    /// command.
+    pub fn unanswered() -> Self {
+        Self { unanswered: true, ..Self::status(Status::BUSY) }
     }
 
     /// GOOD without data.

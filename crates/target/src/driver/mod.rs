@@ -35,13 +35,13 @@ use std::time::Instant;
 
 use lunway_block::{Buf, Entered, Io, Owner};
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
-use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent};
+use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId};
 use lunway_scsi::{LogicalUnitOptions, Response, TaskOptions};
 
 use crate::metrics::{Addressed, SessionCounters};
 use crate::polling::Polling;
 use crate::portal::Ends;
-use crate::registry::{Joinable, Order, Ticket};
+use crate::registry::{Cause, Joinable, Order, Ticket};
 use crate::shared::{Admission, SessionContext, Shared};
 use end::End;
 use executing::Executing;
@@ -364,7 +364,7 @@ impl Connection {
             Io::Ready(response) => {
                 counters.answered(nexus, to, &response);
                 self.core.give_memory(bytes);
-                self.core.complete(command.task, completion(response));
+                self.answer(command.task, response);
             }
             Io::Pending(response) => {
                 let counted = counters.queued(nexus, to);
@@ -396,7 +396,7 @@ impl Connection {
                 self.turn.command(bytes);
                 self.core.give_memory(bytes);
                 if self.aborts.is_empty() || !self.aborts.withholds(task) {
-                    self.core.complete(task, completion(response));
+                    self.answer(task, response);
                 }
             }
             Done::Managed(request, managed) => self.managed(request, managed),
@@ -410,6 +410,16 @@ impl Connection {
             }
         }
         self.eventful = true;
+    }
+
+    /// Answers a command, or ends the session, if the device must not answer it.
+    fn answer(&mut self, task: TaskId, response: Response) {
+        match response.unanswered {
+            false => self.core.complete(task, completion(response)),
+            // The first says it. None of the session's other commands is answered from here on, either.
+            true if self.ending.is_none() => self.order(Order::Close(Cause::Fenced)),
+            true => {}
+        }
     }
 
     /// Writes answers until there are none, the socket is full, or the turn is over: a socket may take megabytes at a

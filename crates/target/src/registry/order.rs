@@ -84,6 +84,9 @@ pub(crate) enum Cause {
     /// The administrator.
     #[error("the administrator ended the session")]
     Dropped,
+    /// The storage behind a logical unit has shut its client out while it had commands of the session.
+    #[error("the storage has fenced the device of a logical unit: its commands are not answered")]
+    Fenced,
     /// The daemon ends.
     #[error("the target shuts down")]
     Shutdown,
@@ -110,7 +113,12 @@ impl Cause {
     /// Returns `true` if the initiator has to be notified, as nothing that it did tells it (RFC 7143 §11.9.1, event 3).
     pub(crate) fn is_news(self) -> bool {
         match self {
-            Self::ColdReset | Self::Removed | Self::Dropped | Self::Shutdown | Self::SessionFailed => true,
+            Self::ColdReset
+            | Self::Removed
+            | Self::Dropped
+            | Self::Fenced
+            | Self::Shutdown
+            | Self::SessionFailed => true,
             Self::Reinstated
             | Self::Crowded
             | Self::LoggedOut

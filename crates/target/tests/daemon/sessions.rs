@@ -281,3 +281,28 @@ fn an_initiator_is_not_given_up_because_a_device_is_slow() {
         assert_eq!(client.wait(read).status, 0);
     }
 }
+
+#[test]
+fn a_fenced_device_ends_the_sessions_whose_commands_it_had_and_answers_none_of_them() {
+    let daemon = Daemon::start("");
+    let mut other = daemon.log_in_as(2).ready();
+    let mut client = with_a_write_under_way(&daemon);
+    // Of another unit, and answered: what came before is.
+    client.read(0, 0, 1);
+    let (again, late) = (pattern(1, 2), client.submit_write(1, 8, &pattern(1, 3)));
+    daemon.slow.await_waiting(2);
+    daemon.slow.fenced.store(true, Ordering::SeqCst);
+    daemon.slow.release();
+    client.assert_closed();
+    assert!(client.try_wait(late).is_none());
+    other.read(0, 0, 1);
+    // A device that answers at once is no exception.
+    let mut next = daemon.log_in().ready();
+    next.submit_write(1, 0, &again);
+    next.assert_closed();
+    daemon.slow.fenced.store(false, Ordering::SeqCst);
+    let mut last = daemon.log_in();
+    assert_nexus_loss(&mut last, 1);
+    last.ready().write(1, 0, &again);
+    assert_eq!(other.read(1, 0, 1), again);
+}

@@ -39,6 +39,8 @@ pub(crate) struct Slow {
     pub(crate) waiting: Arc<AtomicUsize>,
     pub(crate) flushes: AtomicUsize,
     pub(crate) flush_fails: AtomicBool,
+    /// Writes that are under way, or come, meet with a storage that has shut this client out.
+    pub(crate) fenced: Arc<AtomicBool>,
 }
 
 impl Slow {
@@ -49,6 +51,7 @@ impl Slow {
             waiting: Arc::default(),
             flushes: AtomicUsize::new(0),
             flush_fails: AtomicBool::new(false),
+            fenced: Arc::default(),
         })
     }
 
@@ -103,7 +106,13 @@ impl BlockDevice for Slow {
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.later(Some(offset), self.disk.write(offset, data, durability))
+        let fenced = Arc::clone(&self.fenced);
+        self.later(Some(offset), self.disk.write(offset, data, durability)).then(move |done| {
+            match fenced.load(Ordering::SeqCst) {
+                true => Io::err(BlockError::Fenced { why: "by another".to_owned() }),
+                false => Io::Ready(done),
+            }
+        })
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
