@@ -36,6 +36,9 @@ pub struct OpenOptions {
     pub direct: bool,
     /// Opens a raw file whose last bytes are no whole sector for writing, too, without them.
     pub without_tail: bool,
+    /// The device is served to hosts: where its storage shuts this client out for good (a Ceph client on the
+    /// blocklist), it is opened again with a new one. Else that is an error for good.
+    pub renew: bool,
     /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection,
     /// whatever stands here.
     pub iscsi: lunway_initiator::SessionOptions,
@@ -47,7 +50,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         let initiator_ports = InitiatorPorts::Host;
         let iscsi = lunway_initiator::SessionOptions { initiator_ports, ..Default::default() };
-        Self { sector: None, read_only: false, direct: false, without_tail: false, iscsi }
+        Self { sector: None, read_only: false, direct: false, without_tail: false, renew: false, iscsi }
     }
 }
 
@@ -245,7 +248,8 @@ async fn open_leaf(
             open_multipath(&url, leaf.to_string(), options).await?
         }
         DeviceSpec::Rbd { name } => {
-            let options = RbdOptions { read_only, sector, ..RbdOptions::default() };
+            let renew = options.renew;
+            let options = RbdOptions { read_only, sector, renew, ..RbdOptions::default() };
             Opened::plain(Arc::new(RbdDevice::open(name, &options).await?))
         }
         DeviceSpec::Point { name } => {

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -25,6 +26,14 @@ const OPTIONS: usize = 256;
 /// Room for an image's id, of which librbd says the length; ids have up to 16 characters.
 const ID_LEN: usize = 64;
 
+/// A piece of an image that is not as it was.
+pub(crate) struct Difference {
+    /// Bytes.
+    pub(crate) range: Range<u64>,
+    /// It may hold data; else it reads as zeroes now.
+    pub(crate) is_data: bool,
+}
+
 /// An open image with its connection.
 ///
 /// Blocking calls, and [`shut`](Self::shut), are made on the device's own thread alone, one after another. Operations
@@ -46,7 +55,7 @@ impl Image {
         let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
         // SAFETY: the pool is open; the texts end with zero (that of the snapshot may be null) and outlive the call,
         // which fills `handle`.
-        let answer = unsafe { open(cluster.pool, image.as_ptr(), &mut handle, snapshot_text) };
+        let answer = unsafe { open(cluster.pool(), image.as_ptr(), &mut handle, snapshot_text) };
         if answer == -libc::ENOENT {
             return Err(RbdOpenError::NoImage { name: name.to_string() });
         }
@@ -89,6 +98,12 @@ impl Image {
         let answer =
             unsafe { (self.cluster.library.rbd_get_id)(self.handle(), text.as_mut_ptr(), text.len()) };
         if answer < 0 { Err(answer) } else { Ok(string_of(&text)) }
+    }
+
+    /// Where the image lies: cluster, pool, namespace, id.
+    pub(crate) fn place(&self, name: &RbdName) -> Result<String, i32> {
+        let namespace = name.namespace.as_deref().unwrap_or("");
+        Ok(format!("{}/{}/{namespace}/{}", self.cluster.fsid(), self.cluster.pool_id(), self.id()?))
     }
 
     /// Number of a snapshot, which is never used again.
@@ -137,33 +152,70 @@ impl Image {
         }
     }
 
-    /// The pieces of a range that may hold data, offset and length, in any order and not cut to the range: whole
-    /// objects, by the image's object map where it has one, those of parents included. Blocks.
-    pub(crate) fn allocated(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, i32> {
+    /// Makes a snapshot. The lock's owner makes it, if there is one. Blocks.
+    pub(crate) fn create_snapshot(&self, snapshot: &str) -> Result<(), i32> {
+        let snapshot = CString::new(snapshot).map_err(|_| -libc::EINVAL)?;
+        // SAFETY: the image is open, and the text ends with zero.
+        match unsafe { (self.cluster.library.rbd_snap_create)(self.handle(), snapshot.as_ptr()) } {
+            answer if answer < 0 => Err(answer),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a snapshot, as it was made. Blocks.
+    pub(crate) fn remove_snapshot(&self, snapshot: &str) -> Result<(), i32> {
+        let snapshot = CString::new(snapshot).map_err(|_| -libc::EINVAL)?;
+        // SAFETY: the image is open, and the text ends with zero.
+        match unsafe { (self.cluster.library.rbd_snap_remove)(self.handle(), snapshot.as_ptr()) } {
+            answer if answer < 0 => Err(answer),
+            _ => Ok(()),
+        }
+    }
+
+    /// Pieces of a range that differ from an older snapshot, or from nothing: those that may hold data, with those of
+    /// parents. In order, within the range. `whole`: whole objects, by the image's object map where it has one; else
+    /// what was written of each object, which its OSD is asked for. Blocks.
+    pub(crate) fn differences(
+        &self,
+        since: Option<&str>,
+        range: Range<u64>,
+        whole: bool,
+    ) -> Result<Vec<Difference>, i32> {
         unsafe extern "C" fn note(offset: u64, len: usize, exists: c_int, list: *mut c_void) -> c_int {
-            if exists != 0 {
-                // SAFETY: the argument that `allocated` passes: a list of its own, used by one call at a time.
-                unsafe { &mut *list.cast::<Vec<(u64, u64)>>() }.push((offset, len as u64));
-            }
+            let piece = Difference { range: offset..offset.saturating_add(len as u64), is_data: exists != 0 };
+            // SAFETY: the argument that `differences` passes: a list of its own, used by one call at a time.
+            unsafe { &mut *list.cast::<Vec<Difference>>() }.push(piece);
             0
         }
-        let mut list: Vec<(u64, u64)> = Vec::new();
+        let since = since.map(CString::new).transpose().map_err(|_| -libc::EINVAL)?;
+        let since = since.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        let mut list: Vec<Difference> = Vec::new();
         let argument = ptr::from_mut(&mut list).cast();
-        // SAFETY: the image is open; without the name of a snapshot the difference is to nothing; the list outlives the
-        // call, during which alone it is written.
+        let (offset, len) = (range.start, range.end - range.start);
+        // SAFETY: the image is open; the snapshot's name is null or ends with zero; the list outlives the call, during
+        // which alone it is written.
         let answer = unsafe {
             (self.cluster.library.rbd_diff_iterate2)(
                 self.handle(),
-                ptr::null(),
+                since,
                 offset,
                 len,
                 1,
-                1,
+                u8::from(whole),
                 note,
                 argument,
             )
         };
-        if answer < 0 { Err(answer) } else { Ok(list) }
+        if answer < 0 {
+            return Err(answer);
+        }
+        // librbd asks for several objects at once, and tells whole ones beyond the range.
+        for piece in &mut list {
+            piece.range = piece.range.start.max(range.start)..piece.range.end.min(range.end);
+        }
+        list.retain(|piece| !piece.range.is_empty());
+        list.sort_unstable_by_key(|piece| piece.range.start);
+        Ok(list)
     }
 
     /// Has `updated` called with `argument` after each change of the image's header, on a thread of librbd. Returns the

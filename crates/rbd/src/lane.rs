@@ -15,6 +15,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// One thread, which carries out one call after another: opening, locking, resizing, maps, closing. Reads and writes do
 /// not come here. librbd needs a stack of its own size, so it is none of the small ones that files have.
+#[derive(Clone)]
 pub(crate) struct Lane {
     jobs: mpsc::Sender<Job>,
     waiting: Arc<AtomicUsize>,

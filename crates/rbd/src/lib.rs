@@ -11,7 +11,8 @@
 //!
 //! **One writer.** A device that is open for writing holds the image's exclusive lock for as long as it is open
 //! (`lock`). A client that is fenced, because another has broken its lock, is refused by the cluster for good: from the
-//! first such answer on the device refuses everything, and says why.
+//! first such answer on the device refuses everything, and says why. One that is served opens the image again with
+//! another client (`renewal`).
 //!
 //! **Zeroes.** `unmap` is librbd's write of zeroes, not its discard: that one leaves out what is not whole blocks of
 //! 64 KiB, and promises nothing of it.
@@ -24,8 +25,12 @@
 //! | `gate` | which of them are under way |
 //! | `lane` | the thread for calls that block |
 //! | `lock` | the exclusive lock |
+//! | `client` | a client with the image open, until it is fenced |
+//! | `renewal` | the next client |
+//! | `snapshots` | [`RbdSnapshots`], made and removed by name |
 //! | `device` | [`RbdDevice`] |
 
+mod client;
 mod cluster;
 mod device;
 mod gate;
@@ -34,7 +39,13 @@ mod lane;
 mod library;
 mod lock;
 mod open_error;
+mod options;
+mod renewal;
 mod request;
+mod snapshots;
 
-pub use device::{RbdDevice, RbdOptions};
+pub use client::RbdChanges;
+pub use device::RbdDevice;
 pub use open_error::RbdOpenError;
+pub use options::RbdOptions;
+pub use snapshots::RbdSnapshots;

@@ -121,6 +121,8 @@ functions! {
     rbd: rbd_aio_write_zeroes(ImageHandle, u64, usize, Completion, c_int, c_int) -> c_int;
     rbd: rbd_aio_flush(ImageHandle, Completion) -> c_int;
     rbd: rbd_diff_iterate2(ImageHandle, *const c_char, u64, u64, u8, u8, Differs, *mut c_void) -> c_int;
+    rbd: rbd_snap_create(ImageHandle, *const c_char) -> c_int;
+    rbd: rbd_snap_remove(ImageHandle, *const c_char) -> c_int;
     rbd: rbd_resize(ImageHandle, u64) -> c_int;
     rbd: rbd_update_watch(ImageHandle, *mut u64, Updated, *mut c_void) -> c_int;
     rbd: rbd_update_unwatch(ImageHandle, u64) -> c_int;

@@ -17,14 +17,17 @@ const ATTEMPTS: usize = 3;
 ///
 /// Fencing comes before the lock is broken, and the map that says so is waited for on this client's connection:
 /// otherwise a write of the old owner that is still on its way could land behind the first one from here.
-pub(crate) fn take(image: &Image, name: &RbdName) -> Result<(), RbdOpenError> {
+///
+/// Returns the holder that it was taken from, dead or fenced.
+pub(crate) fn take(image: &Image, name: &RbdName) -> Result<Option<String>, RbdOpenError> {
     let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
     if !image.can_lock().map_err(failed("asking for its features"))? {
         return Err(RbdOpenError::NoLock { name: name.to_string(), image: name.image_path() });
     }
-    let mut attempts = 0;
+    let (mut attempts, mut before) = (0, None);
     loop {
         let owner = image.lock_owner().map_err(failed("asking who holds its lock"))?;
+        before = owner.clone().or(before);
         if let Some(owner) = &owner {
             if name.break_lock.as_ref() == Some(owner) {
                 tracing::warn!(device = %name, holder = owner, "the holder of the image's lock is fenced");
@@ -48,5 +51,6 @@ pub(crate) fn take(image: &Image, name: &RbdName) -> Result<(), RbdOpenError> {
             Err(errno) => return Err(failed("taking its lock")(errno)),
         }
     }
-    image.cluster.wait_for_map().map_err(failed("waiting for the map of the OSDs"))
+    image.cluster.wait_for_map().map_err(failed("waiting for the map of the OSDs"))?;
+    Ok(before)
 }

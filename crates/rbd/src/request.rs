@@ -11,7 +11,7 @@ use std::sync::Arc;
 use lunway_block::{BlockError, Buf, Io, SharedBuf};
 use tokio::sync::oneshot;
 
-use crate::device::Shared;
+use crate::client::Client;
 use crate::library::{Completion, ImageHandle, Library};
 
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the space stays allocated.
@@ -30,7 +30,7 @@ pub(crate) enum Payload {
 /// An operation under way. Its memory is in here, whose only owner is the completion: a caller that waits no longer
 /// drops the receiving end of the answer, and the memory stays until librbd has called back.
 struct Request {
-    shared: Arc<Shared>,
+    client: Arc<Client>,
     payload: Payload,
     answer: oneshot::Sender<(isize, Payload)>,
 }
@@ -39,8 +39,8 @@ struct Request {
 unsafe extern "C" fn completed(completion: Completion, argument: *mut c_void) {
     // SAFETY: the argument is the request that `begin` has leaked for this completion, which is called once.
     let request = unsafe { Box::from_raw(argument.cast::<Request>()) };
-    let Request { shared, payload, answer } = *request;
-    let library = shared.library();
+    let Request { client, payload, answer } = *request;
+    let library = client.library();
     // SAFETY: the completion is valid until it is released, which is done here once; librbd keeps a reference of its
     // own for as long as it needs.
     let result = unsafe {
@@ -49,23 +49,24 @@ unsafe extern "C" fn completed(completion: Completion, argument: *mut c_void) {
         result
     };
     if result < 0 {
-        shared.failed(result as i32);
+        client.failed(result as i32);
     }
     // Wakes the task, if it is not awake for another answer. Without a receiver the memory goes here.
     let _ = answer.send((result, payload));
-    shared.gate.leave();
+    client.gate.leave();
 }
 
 /// Begins an operation: `call` hands it to librbd, with the image, the completion and the address of the payload's
 /// memory. The answer is what librbd returned, and the payload.
 fn begin(
-    shared: &Arc<Shared>,
+    client: &Arc<Client>,
     mut payload: Payload,
     call: impl FnOnce(&Library, ImageHandle, Completion, *mut u8) -> c_int,
 ) -> Result<oneshot::Receiver<(isize, Payload)>, BlockError> {
-    shared.usable()?;
-    if !shared.gate.enter() {
-        return Err(shared.closed());
+    client.usable()?;
+    if !client.gate.enter() {
+        // One that was fenced in between is closed, too.
+        return Err(client.usable().err().unwrap_or_else(|| client.closed()));
     }
     // The memory does not move with its handle, which goes into the request below and is not used until the completion.
     let memory = match &mut payload {
@@ -74,12 +75,12 @@ fn begin(
         Payload::Data(data) => data.as_ptr().cast_mut(),
     };
     let (answer, receiver) = oneshot::channel();
-    let request = Box::new(Request { shared: Arc::clone(shared), payload, answer });
+    let request = Box::new(Request { client: Arc::clone(client), payload, answer });
     let argument = Box::into_raw(request).cast::<c_void>();
-    let (library, mut completion) = (shared.library(), ptr::null_mut());
+    let (library, mut completion) = (client.library(), ptr::null_mut());
     // SAFETY: the argument is valid for `completed` until that was called, and the completion is filled.
     let made = unsafe { (library.rbd_aio_create_completion)(argument, completed, &mut completion) };
-    let begun = if made < 0 { made } else { call(library, shared.image.handle(), completion, memory) };
+    let begun = if made < 0 { made } else { call(library, client.image.handle(), completion, memory) };
     if begun >= 0 {
         return Ok(receiver);
     }
@@ -91,82 +92,82 @@ fn begin(
         Box::from_raw(argument.cast::<Request>())
     };
     drop(request);
-    shared.failed(begun);
-    let error = shared.meaning(begun, 0, 0);
-    shared.gate.leave();
+    client.failed(begun);
+    let error = client.meaning(begun, 0, 0);
+    client.gate.leave();
     Err(error)
 }
 
 /// Fills a buffer from `offset`.
-pub(crate) fn read(shared: &Arc<Shared>, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+pub(crate) fn read(client: &Arc<Client>, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
     let len = buf.len();
-    let begun = begin(shared, Payload::Fill(buf), |library, image, completion, memory| {
+    let begun = begin(client, Payload::Fill(buf), |library, image, completion, memory| {
         // SAFETY: the image is open (the gate), the memory has that length and is the request's until the completion.
         unsafe { (library.rbd_aio_read)(image, offset, len, memory.cast(), completion) }
     });
-    let (receiver, shared) = match begun {
-        Ok(receiver) => (receiver, Arc::clone(shared)),
+    let (receiver, client) = match begun {
+        Ok(receiver) => (receiver, Arc::clone(client)),
         Err(error) => return Io::err(error),
     };
     Io::pending(async move {
         match receiver.await {
             Ok((read, Payload::Fill(buf))) if read == len as isize => Ok(buf),
             // Less than was asked for: the image has become smaller meanwhile.
-            Ok((read, _)) if read >= 0 => Err(shared.meaning(-libc::EINVAL, offset, len as u64)),
-            Ok((error, _)) => Err(shared.meaning(error as i32, offset, len as u64)),
+            Ok((read, _)) if read >= 0 => Err(client.meaning(-libc::EINVAL, offset, len as u64)),
+            Ok((error, _)) => Err(client.meaning(error as i32, offset, len as u64)),
             Err(_) => Err(BlockError::lost()),
         }
     })
 }
 
 /// Writes `data` at `offset`.
-pub(crate) fn write(shared: &Arc<Shared>, offset: u64, data: SharedBuf) -> Io<Result<(), BlockError>> {
+pub(crate) fn write(client: &Arc<Client>, offset: u64, data: SharedBuf) -> Io<Result<(), BlockError>> {
     let len = data.len();
-    let begun = begin(shared, Payload::Data(data), |library, image, completion, memory| {
+    let begun = begin(client, Payload::Data(data), |library, image, completion, memory| {
         // SAFETY: as for a read; the library only reads it.
         unsafe { (library.rbd_aio_write)(image, offset, len, memory.cast_const().cast(), completion) }
     });
-    done(shared, begun, offset, len as u64)
+    done(client, begun, offset, len as u64)
 }
 
 /// Makes a range read as zeroes: whole objects are removed, parts of them are punched out by the OSD, unless `flags`
 /// say that the space stays.
 pub(crate) fn write_zeroes(
-    shared: &Arc<Shared>,
+    client: &Arc<Client>,
     offset: u64,
     len: u64,
     flags: c_int,
 ) -> Io<Result<(), BlockError>> {
-    let begun = begin(shared, Payload::None, |library, image, completion, _| {
+    let begun = begin(client, Payload::None, |library, image, completion, _| {
         // SAFETY: the image is open (the gate), no memory is passed.
         unsafe { (library.rbd_aio_write_zeroes)(image, offset, len as usize, completion, flags, 0) }
     });
-    done(shared, begun, offset, len)
+    done(client, begun, offset, len)
 }
 
 /// Makes durable what was written, as far as librbd keeps anything.
-pub(crate) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
-    let begun = begin(shared, Payload::None, |library, image, completion, _| {
+pub(crate) fn flush(client: &Arc<Client>) -> Io<Result<(), BlockError>> {
+    let begun = begin(client, Payload::None, |library, image, completion, _| {
         // SAFETY: as above.
         unsafe { (library.rbd_aio_flush)(image, completion) }
     });
-    done(shared, begun, 0, 0)
+    done(client, begun, 0, 0)
 }
 
 fn done(
-    shared: &Arc<Shared>,
+    client: &Arc<Client>,
     begun: Result<oneshot::Receiver<(isize, Payload)>, BlockError>,
     offset: u64,
     len: u64,
 ) -> Io<Result<(), BlockError>> {
-    let (receiver, shared) = match begun {
-        Ok(receiver) => (receiver, Arc::clone(shared)),
+    let (receiver, client) = match begun {
+        Ok(receiver) => (receiver, Arc::clone(client)),
         Err(error) => return Io::err(error),
     };
     Io::pending(async move {
         match receiver.await {
             Ok((answer, _)) if answer >= 0 => Ok(()),
-            Ok((error, _)) => Err(shared.meaning(error as i32, offset, len)),
+            Ok((error, _)) => Err(client.meaning(error as i32, offset, len)),
             Err(_) => Err(BlockError::lost()),
         }
     })

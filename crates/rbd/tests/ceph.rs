@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use lunway_block::spec::{DeviceSpec, RbdName};
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Fate};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Fate, Permit, Zeroing};
 use lunway_foreign::ceph::{Ceph, Store};
-use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions};
+use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions, RbdSnapshots};
 
 /// More than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -153,4 +153,228 @@ async fn nothing_is_lost_when_the_osd_is_killed_in_mid_write() {
         assert!(begun.elapsed() < PATIENCE, "it does not come back");
     }
     holds(&device, 0, 3).await;
+}
+
+/// The holder of an image's lock, as Ceph's own command names it.
+fn holder(ceph: &Ceph, image: &str) -> String {
+    let locks = ceph.run("rbd", &["lock", "ls", image, "--format", "json"]);
+    let (_, address) = locks.split_once("\"address\":\"").expect("it is locked");
+    address.split('"').next().unwrap().to_owned()
+}
+
+/// Writes until it is done: a host repeats what was busy.
+async fn put_at_last(device: &RbdDevice, block: u64, stamp: u64) {
+    let start = Instant::now();
+    loop {
+        match put(device, block, stamp).await {
+            Ok(()) => return,
+            Err(BlockError::Busy) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(start.elapsed() < PATIENCE, "busy for ever: {:?}", device.backing());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_served_image_goes_on_with_a_new_client_when_the_old_one_is_fenced() {
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    for image in ["disk", "other"] {
+        ceph.run("rbd", &["create", "--size", "64M", image]);
+    }
+    let served = RbdOptions { renew: true, ..RbdOptions::default() };
+    let disk = RbdDevice::open(&name(&ceph.device("disk")), &served).await.unwrap();
+    put(&disk, 0, 1).await.unwrap();
+    let old = holder(&ceph, "disk");
+
+    // By an administrator, with writes under way: none is answered as if it had been carried out or had failed.
+    ceph.run("ceph", &["osd", "blocklist", "add", &old]);
+    let mut outcome = put(&disk, 0, 2).await;
+    let start = Instant::now();
+    while outcome.is_ok() {
+        // The OSD has not heard of it yet.
+        assert!(start.elapsed() < PATIENCE);
+        outcome = put(&disk, 0, 2).await;
+    }
+    assert!(matches!(outcome, Err(BlockError::Fenced { .. })), "{outcome:?}");
+    put_at_last(&disk, 0, 3).await;
+    assert_ne!(holder(&ceph, "disk"), old);
+    assert_eq!(disk.backing(), None);
+    holds(&disk, 0, 3).await;
+
+    // By another that takes the disk: refused, and not fenced in turn, until that one has ended.
+    let old = holder(&ceph, "disk");
+    let other = open(&format!("{}&break_lock={old}", ceph.device("disk"))).await.unwrap();
+    put(&other, 1, 1).await.unwrap();
+    assert!(matches!(put(&disk, 1, 9).await, Err(BlockError::Fenced { .. })));
+    let start = Instant::now();
+    while !matches!(put(&disk, 1, 9).await, Err(BlockError::Gone { .. })) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", disk.backing());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(disk.backing().unwrap().contains(&holder(&ceph, "disk")), "{:?}", disk.backing());
+    put(&other, 1, 2).await.unwrap();
+    other.close().await.unwrap();
+    let start = Instant::now();
+    while disk.backing().is_some() {
+        assert!(start.elapsed() < PATIENCE, "{:?}", disk.backing());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    holds(&disk, 1, 2).await;
+
+    // The lock broken by Ceph's own command, which fences its holder; the size has changed meanwhile.
+    let locks = ceph.run("rbd", &["lock", "ls", "disk"]);
+    let words: Vec<&str> = locks.lines().last().unwrap().split_whitespace().collect();
+    let (client, id) = (words[0], words[1..words.len() - 1].join(" "));
+    ceph.run("rbd", &["lock", "rm", "disk", &id, client]);
+    let mut outcome = put(&disk, 2, 1).await;
+    while outcome.is_ok() {
+        assert!(start.elapsed() < PATIENCE);
+        outcome = put(&disk, 2, 1).await;
+    }
+    assert!(matches!(outcome, Err(BlockError::Fenced { .. })), "{outcome:?}");
+    put_at_last(&disk, 2, 2).await;
+
+    // Another image of its name is not taken for it.
+    let old = holder(&ceph, "disk");
+    ceph.run("ceph", &["osd", "blocklist", "add", &old]);
+    ceph.run("rbd", &["rename", "disk", "away"]);
+    ceph.run("rbd", &["rename", "other", "disk"]);
+    let start = Instant::now();
+    while !matches!(put(&disk, 3, 1).await, Err(BlockError::Gone { .. })) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", disk.backing());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(disk.backing().unwrap().contains("another image is called rbd/disk"), "{:?}", disk.backing());
+    assert_eq!(disk.close().await, Ok(()));
+    let other = open(&ceph.device("disk")).await.unwrap();
+    let zeroes = other.read(3 * 4096, Buf::zeroed(4096)).await.unwrap();
+    assert!(zeroes.iter().all(|byte| *byte == 0), "it was written to");
+}
+
+/// Seeded choices.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_unmapped_zeroed_and_resized_reads_as_it_must_and_no_extent_is_told_wrongly() {
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    const SIZE: usize = 16 << 20;
+    ceph.run("rbd", &["create", "--size", "16M", "--object-size", "1M", "disk"]);
+    let disk = open(&ceph.device("disk")).await.unwrap();
+    let mut model = vec![0u8; SIZE];
+    let mut dice = Dice(19);
+    // Every border that librbd or an OSD rounds at, and a sector on each side of it.
+    let borders: Vec<u64> = [4096, 64 << 10, 1 << 20]
+        .into_iter()
+        .flat_map(|border: u64| (1..5).map(move |n| n * border))
+        .flat_map(|at| [at - 512, at, at + 512])
+        .collect();
+    for round in 0..150u64 {
+        let at = |dice: &mut Dice| borders[dice.below(borders.len() as u64) as usize];
+        let shift = dice.below(11) << 20;
+        let (one, two) = (at(&mut dice), at(&mut dice));
+        let (from, to) = (one.min(two) + shift, one.max(two) + shift + 512);
+        let range = from as usize..to as usize;
+        match round % 4 {
+            0 | 1 => {
+                let bytes: Vec<u8> = (range.clone()).map(|at| (at as u64 * 7 + round) as u8 | 1).collect();
+                disk.write(from, Buf::copy_of(&bytes).freeze(), Durability::Stable).await.unwrap();
+                model[range].copy_from_slice(&bytes);
+            }
+            2 => {
+                disk.unmap(from, to - from).await.unwrap();
+                model[range].fill(0);
+            }
+            _ => {
+                disk.write_zeroes(from, to - from, Zeroing::KeepAllocated).await.unwrap();
+                model[range].fill(0);
+            }
+        }
+        if round % 10 == 9 {
+            let bytes = disk.read(0, Buf::zeroed(SIZE)).await.unwrap();
+            assert!(bytes[..] == model[..], "after round {round}");
+            for piece in disk.extents(0, SIZE as u64, usize::MAX).await.unwrap() {
+                let range = piece.offset as usize..(piece.offset + piece.len) as usize;
+                let zero = model[range].iter().all(|byte| *byte == 0);
+                assert!(zero || piece.kind == ExtentKind::Data, "{piece:?} after round {round}");
+            }
+        }
+    }
+    // What a smaller size cuts off is not there when it is larger again, down to the sector.
+    let cut = 5 * MIB + 3 * 512;
+    disk.resize(cut, Permit::default()).await.unwrap();
+    assert_eq!(disk.geometry().size, cut);
+    assert!(matches!(disk.read(cut, Buf::zeroed(512)).await, Err(BlockError::OutOfRange { .. })));
+    disk.resize(SIZE as u64, Permit::default()).await.unwrap();
+    model[cut as usize..].fill(0);
+    let bytes = disk.read(0, Buf::zeroed(SIZE)).await.unwrap();
+    assert!(bytes[..] == model[..], "after two resizes");
+    // By Ceph's own command, both ways, while it is open.
+    let (heard, hears) = mpsc::channel();
+    disk.on_resize(Box::new(move |geometry| {
+        let _ = heard.send(geometry.size);
+    }));
+    for size in [8, 24] {
+        ceph.run("rbd", &["resize", "--allow-shrink", "--size", &format!("{size}M"), "disk"]);
+        assert_eq!(hears.recv_timeout(PATIENCE), Ok(size * MIB));
+        assert_eq!(disk.geometry().size, size * MIB);
+    }
+    disk.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_between_two_snapshots_is_what_the_cluster_tells() {
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    const SIZE: u64 = 32 << 20;
+    ceph.run("rbd", &["create", "--size", "32M", "disk"]);
+    let disk = open(&ceph.device("disk")).await.unwrap();
+    let image = name(&ceph.device("disk"));
+    let snapshots = RbdSnapshots::open(&image, &RbdOptions::default()).await.unwrap();
+    let mut dice = Dice(4);
+    let mut last: Option<(String, Buf)> = None;
+    for round in 0..6u64 {
+        for _ in 0..dice.below(12) {
+            let block = dice.below(SIZE / 4096 - 2048);
+            match dice.below(4) {
+                // More than an object at times.
+                0 => disk.unmap(block * 4096, (1 + dice.below(2000)) * 4096).await.unwrap(),
+                1 => disk.write_zeroes(block * 4096, 8192, Zeroing::KeepAllocated).await.unwrap(),
+                _ => put(&disk, block, round).await.unwrap(),
+            }
+        }
+        // Made by the client that has the lock, for the one that asks.
+        let snapshot = format!("s{round}");
+        snapshots.create(&snapshot).await.unwrap();
+        let at = RbdName { snapshot: Some(snapshot.clone()), ..image.clone() };
+        let frozen = RbdDevice::open(&at, &RbdOptions::default()).await.unwrap();
+        let now = frozen.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
+        if let Some((since, before)) = last {
+            let mut told = vec![false; (SIZE / 512) as usize];
+            let changes = frozen.changed_since(&since, 0).await.unwrap();
+            assert_eq!(changes.end, SIZE);
+            for range in &changes.ranges {
+                let sectors = (range.start / 512) as usize..range.end.div_ceil(512) as usize;
+                told[sectors].fill(true);
+            }
+            for (sector, told) in told.iter().enumerate() {
+                let range = sector * 512..(sector + 1) * 512;
+                assert!(*told || before[range.clone()] == now[range], "sector {sector} in round {round}");
+            }
+        }
+        frozen.close().await.unwrap();
+        last = Some((snapshot, now));
+    }
+    for round in 0..6 {
+        assert!(snapshots.remove(&format!("s{round}")).await.unwrap());
+    }
+    assert!(!snapshots.remove("s0").await.unwrap());
+    drop(snapshots);
+    put(&disk, 0, 77).await.unwrap();
+    disk.close().await.unwrap();
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lunway_block::spec::{DeviceSpec, RbdName};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Fate, Permit, Unmap, Zeroing};
-use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions};
+use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions, RbdSnapshots};
 use tempfile::TempDir;
 
 const SIZE: u64 = 4 << 20;
@@ -21,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn library() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     folder.join("liblunway_fake_rbd.so")
+}
+
+fn with() -> RbdOptions {
+    RbdOptions { library: Some(library()), ..RbdOptions::default() }
 }
 
 /// A cluster with its script.
@@ -57,8 +61,21 @@ impl Script {
     }
 
     async fn open_as(&self, options: &str, read_only: bool) -> Result<RbdDevice, RbdOpenError> {
-        let with = RbdOptions { read_only, library: Some(library()), ..RbdOptions::default() };
+        let with = RbdOptions { read_only, ..with() };
         RbdDevice::open(&self.name("rbd/disk", options), &with).await
+    }
+
+    /// As a daemon opens what it serves.
+    async fn served(&self) -> RbdDevice {
+        RbdDevice::open(&self.name("rbd/disk", ""), &RbdOptions { renew: true, ..with() }).await.unwrap()
+    }
+
+    /// Who holds the lock.
+    async fn holder(&self) -> String {
+        match self.open_as("", false).await {
+            Err(RbdOpenError::Held { holder, .. }) => holder,
+            _ => panic!("nobody holds the lock"),
+        }
     }
 
     async fn open(&self) -> RbdDevice {
@@ -137,8 +154,7 @@ async fn a_second_writer_is_refused_and_told_who_writes() {
     assert_eq!(put(&reader, 1).await, Err(BlockError::ReadOnly));
     assert_eq!(reader.resize(SIZE * 2, Permit::default()).await, Err(BlockError::ReadOnly));
     assert!(first.identity().is_same_disk(&reader.identity()));
-    let with = RbdOptions { library: Some(library()), ..RbdOptions::default() };
-    let other = RbdDevice::open(&script.name("rbd/other", ""), &with).await.unwrap();
+    let other = RbdDevice::open(&script.name("rbd/other", ""), &with()).await.unwrap();
     assert!(!first.identity().is_same_disk(&other.identity()), "{:?}", other.identity());
     // Who is named wrongly is not fenced.
     assert!(matches!(
@@ -156,7 +172,7 @@ async fn a_second_writer_is_refused_and_told_who_writes() {
     script.says(&format!("dead {holder}"));
     let second = script.open().await;
     assert_eq!(put(&second, 3).await, Ok(()));
-    assert!(matches!(put(&first, 4).await, Err(BlockError::Gone { .. })));
+    assert!(matches!(put(&first, 4).await, Err(BlockError::Fenced { .. })));
     assert_eq!(get(&second).await, Ok(3));
 }
 
@@ -175,7 +191,8 @@ async fn no_write_of_a_fenced_client_lands_and_it_stays_fenced() {
     // The read tells the OSD of the new map; the late write comes only then.
     assert_eq!(get(&new).await, Ok(1));
     script.says("");
-    assert!(matches!(late.await, Err(BlockError::Gone { fate: Fate::Over, .. })));
+    let late = late.await.unwrap_err();
+    assert!(matches!(late, BlockError::Fenced { .. }) && late.fate() == Fate::Over, "{late}");
     assert_eq!(get(&new).await, Ok(1), "a late write of the old owner landed");
     assert_eq!(put(&new, 3).await, Ok(()));
     // Everything else is refused without asking, and says why.
@@ -341,4 +358,145 @@ async fn many_operations_at_once_are_each_answered_in_any_order() {
         writer.await.unwrap();
     }
     device.close().await.unwrap();
+}
+
+/// Writes until it is done: a host repeats what was busy.
+async fn put_at_last(device: &RbdDevice, byte: u8) {
+    let start = std::time::Instant::now();
+    loop {
+        match put(device, byte).await {
+            Ok(()) => return,
+            Err(BlockError::Busy) => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(start.elapsed() < PATIENCE, "busy for ever: {:?}", device.backing());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fenced_client_is_followed_by_a_new_one_where_the_disk_is_served() {
+    let script = Script::new("");
+    let device = script.served().await;
+    put(&device, 1).await.unwrap();
+    let old = script.holder().await;
+    // Two writes are with the cluster when it fences the client; opening fails at first.
+    let fenced = format!("blocklist {old}");
+    script.says(&format!("{fenced}\nhold write\nfail open {}", libc::ETIMEDOUT));
+    let late = [2, 3].map(|byte| device.write(0, block(byte).freeze(), Durability::Stable));
+    script.says(&format!("{fenced}\nfail open {}", libc::ETIMEDOUT));
+    for write in late {
+        assert!(matches!(write.await, Err(BlockError::Fenced { .. })));
+    }
+    assert_eq!(put(&device, 4).await, Err(BlockError::Busy), "hosts repeat it");
+    let start = std::time::Instant::now();
+    let why = loop {
+        let why = device.backing().unwrap();
+        if why.contains("attempt") {
+            break why;
+        }
+        assert!(start.elapsed() < PATIENCE, "{why}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(why.contains("fenced") && why.contains("opening the image failed"), "{why}");
+    script.says(&fenced);
+    put_at_last(&device, 5).await;
+    assert_eq!(device.backing(), None);
+    assert_eq!(get(&device).await, Ok(5));
+    let new = script.holder().await;
+    assert_ne!(new, old);
+    let log = script.log();
+    assert!(log.contains(&format!("break {old}")), "its own lock stood there: {log:?}");
+    // Once more: each client is followed by another.
+    script.says(&format!("{fenced}\nblocklist {new}"));
+    assert!(matches!(put(&device, 6).await, Err(BlockError::Fenced { .. })));
+    put_at_last(&device, 7).await;
+    assert_eq!(device.close().await, Ok(()));
+    assert_eq!(get(&script.open().await).await, Ok(7), "the lock is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_another_has_taken_is_refused_until_that_one_ends() {
+    let script = Script::new("");
+    let device = script.served().await;
+    put(&device, 1).await.unwrap();
+    let old = script.holder().await;
+    let other = script.open_as(&format!("&break_lock={old}"), false).await.unwrap();
+    put(&other, 2).await.unwrap();
+    assert!(matches!(put(&device, 3).await, Err(BlockError::Fenced { .. })));
+    let start = std::time::Instant::now();
+    let why = loop {
+        match put(&device, 3).await {
+            Err(BlockError::Gone { why, fate: Fate::NotDone }) => break why,
+            Err(BlockError::Busy) => tokio::time::sleep(Duration::from_millis(5)).await,
+            done => panic!("{done:?}"),
+        }
+        assert!(start.elapsed() < PATIENCE);
+    };
+    let holder = script.holder().await;
+    assert!(why.contains("fenced") && why.contains(&holder), "{why}");
+    assert_eq!(device.backing(), Some(why));
+    assert_eq!(put(&other, 4).await, Ok(()), "it was not fenced in turn");
+    other.close().await.unwrap();
+    let start = std::time::Instant::now();
+    while get(&device).await != Ok(4) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", device.backing());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    device.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_does_not_wait_for_a_client_that_cannot_be_made() {
+    let script = Script::new("");
+    let device = script.served().await;
+    let old = script.holder().await;
+    script.says(&format!("blocklist {old}\nfail open {}", libc::ETIMEDOUT));
+    assert!(matches!(put(&device, 1).await, Err(BlockError::Fenced { .. })));
+    let begun = std::time::Instant::now();
+    assert_eq!(device.close().await, Ok(()));
+    assert!(begun.elapsed() < PATIENCE);
+    script.says("");
+    let opened = script.log().iter().filter(|line| *line == "lock").count();
+    drop(device);
+    assert_eq!(script.log().iter().filter(|line| *line == "lock").count(), opened, "no lock is taken later");
+}
+
+#[tokio::test]
+async fn what_was_written_between_two_snapshots_is_told_and_nothing_else() {
+    let script = Script::new("");
+    let device = script.open().await;
+    let name = script.name("rbd/disk", "");
+    // Beside the client that has the lock.
+    let snapshots = RbdSnapshots::open(&name, &with()).await.unwrap();
+    put(&device, 1).await.unwrap();
+    snapshots.create("one").await.unwrap();
+    assert!(snapshots.create("one").await.is_err(), "there is one of that name");
+    device.write(8192, block(2).freeze(), Durability::Stable).await.unwrap();
+    put(&device, 3).await.unwrap();
+    snapshots.create("two").await.unwrap();
+    put(&device, 4).await.unwrap();
+    let at = |snapshot: &str| RbdName { snapshot: Some(snapshot.to_owned()), ..name.clone() };
+    let two = RbdDevice::open(&at("two"), &with()).await.unwrap();
+    assert!(two.geometry().read_only);
+    assert_eq!(get(&two).await, Ok(3));
+    let changes = two.changed_since("one", 0).await.unwrap();
+    assert_eq!((changes.ranges, changes.end), (vec![0..4096, 8192..12_288], SIZE));
+    assert!(two.changed_since("one", SIZE).await.unwrap().ranges.is_empty());
+    let error = two.changed_since("none", 0).await.unwrap_err();
+    assert!(error.to_string().contains("no snapshot none"), "{error}");
+    assert_eq!(device.changed_since("one", 0).await, Err(BlockError::Unsupported), "it changes");
+    script.says(&format!("fail diff {}", libc::ESHUTDOWN));
+    assert!(two.changed_since("one", 0).await.is_err());
+    script.says("");
+    two.close().await.unwrap();
+    assert!(snapshots.remove("one").await.unwrap());
+    assert!(!snapshots.remove("one").await.unwrap());
+    assert!(matches!(RbdDevice::open(&at("one"), &with()).await, Err(RbdOpenError::NoImage { .. })));
+    script.says(&format!("fail snapshot {}", libc::EROFS));
+    assert!(snapshots.create("three").await.unwrap_err().to_string().contains("making a snapshot failed"));
+    assert!(!snapshots.identity().is_empty());
+    let closed = |log: Vec<String>| log.iter().filter(|line| *line == "close").count();
+    let before = closed(script.log());
+    snapshots.close().await.unwrap();
+    assert_eq!(closed(script.log()), before + 1, "when it says so");
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -12,6 +13,8 @@ use crate::memory;
 
 /// Size of an object, bytes: small, so that the images of tests have many.
 pub(crate) const OBJECT: u64 = 64 << 10;
+/// Pieces of objects in differences, bytes: as librbd tells what was written.
+const BLOCK: u64 = 4096;
 /// Time for which the operations to be reordered are collected.
 const COLLECT: Duration = Duration::from_micros(200);
 
@@ -39,11 +42,21 @@ struct State {
     chance: usize,
 }
 
+/// What an image holds, now or at the moment of a snapshot.
+#[derive(Clone, Default)]
+struct Held {
+    size: u64,
+    objects: BTreeMap<u64, Vec<u8>>,
+}
+
 #[derive(Default)]
 struct Image {
     id: String,
-    size: u64,
-    objects: BTreeMap<u64, Vec<u8>>,
+    held: Held,
+    /// By name, with the number.
+    snapshots: BTreeMap<String, (u64, Held)>,
+    /// Snapshots that there ever were.
+    numbers: u64,
     owner: Option<String>,
     watchers: Vec<String>,
     updates: Arc<Mutex<Updates>>,
@@ -128,7 +141,10 @@ impl Cluster {
             state.chance = state.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = if reorder { free[(state.chance >> 33) % free.len()] } else { free[0] };
             let (image, operation) = state.queue.remove(at);
+            let fenced =
+                script.lines().any(|line| line.strip_prefix("blocklist ") == Some(&*image.client.address));
             let result = match self.fails(operation.kind.name()) {
+                _ if fenced => -(libc::ESHUTDOWN as isize),
                 Some(errno) => -(errno as isize),
                 None => state.carry_out(image, &operation),
             };
@@ -211,9 +227,18 @@ impl State {
         let Some(there) = self.images.get_mut(&image.name) else { return -(libc::ENOENT as isize) };
         let Operation { kind, offset, len, memory, .. } = *operation;
         let end = offset + len as u64;
+        let frozen = image.snapshot.as_ref();
+        let there = match frozen {
+            None => &mut there.held,
+            Some(name) => match there.snapshots.get_mut(name) {
+                Some((_, held)) => held,
+                None => return -(libc::ENOENT as isize),
+            },
+        };
         match kind {
             Kind::Flush => return 0,
             Kind::Read => {}
+            Kind::Write | Kind::Zeroes { .. } if frozen.is_some() => return -(libc::EROFS as isize),
             Kind::Write | Kind::Zeroes { .. } if end > there.size => return -(libc::EINVAL as isize),
             _ => {}
         }
@@ -249,7 +274,7 @@ impl State {
     }
 }
 
-impl Image {
+impl Held {
     fn object(&mut self, number: u64) -> &mut Vec<u8> {
         self.objects.entry(number).or_insert_with(|| vec![0; OBJECT as usize])
     }
@@ -259,13 +284,19 @@ impl Image {
 pub(crate) struct Open {
     client: &'static Client,
     name: String,
+    snapshot: Option<String>,
     id: String,
     writes: bool,
     under_way: AtomicUsize,
 }
 
 impl Open {
-    pub(crate) fn new(client: &'static Client, name: &str, writes: bool) -> Result<Self, i32> {
+    pub(crate) fn new(
+        client: &'static Client,
+        name: &str,
+        snapshot: Option<String>,
+        writes: bool,
+    ) -> Result<Self, i32> {
         let cluster = client.cluster();
         if let Some(errno) = cluster.fails("open") {
             return Err(errno);
@@ -274,15 +305,19 @@ impl Open {
         let next = format!("{:x}", 0x1000 + state.images.len());
         if !state.images.contains_key(name) {
             let size = cluster.says(&format!("image rbd/{name} ")).and_then(|size| size.parse().ok());
-            let image = Image { id: next, size: size.ok_or(libc::ENOENT)?, ..Image::default() };
+            let held = Held { size: size.ok_or(libc::ENOENT)?, ..Held::default() };
+            let image = Image { id: next, held, ..Image::default() };
             state.images.insert(name.to_owned(), image);
         }
         let image = state.images.get_mut(name).ok_or(libc::ENOENT)?;
+        if snapshot.as_ref().is_some_and(|snapshot| !image.snapshots.contains_key(snapshot)) {
+            return Err(libc::ENOENT);
+        }
         if writes {
             image.watchers.push(client.address.clone());
         }
         let id = image.id.clone();
-        Ok(Self { client, name: name.to_owned(), id, writes, under_way: AtomicUsize::new(0) })
+        Ok(Self { client, name: name.to_owned(), snapshot, id, writes, under_way: AtomicUsize::new(0) })
     }
 
     fn cluster(&self) -> &'static Cluster {
@@ -318,8 +353,43 @@ impl Open {
         &self.id
     }
 
+    /// What it shows: the image as it is, or its snapshot.
+    fn held<T>(&self, look: impl FnOnce(&Held) -> T) -> Option<T> {
+        self.image(|image| match &self.snapshot {
+            None => Some(look(&image.held)),
+            Some(name) => image.snapshots.get(name).map(|(_, held)| look(held)),
+        })
+        .flatten()
+    }
+
     pub(crate) fn size(&self) -> u64 {
-        self.image(|image| image.size).unwrap_or(0)
+        self.held(|held| held.size).unwrap_or(0)
+    }
+
+    pub(crate) fn create_snapshot(&self, snapshot: &str) -> i32 {
+        self.cluster().log(&format!("snapshot {snapshot}"));
+        if let Some(errno) = self.cluster().fails("snapshot") {
+            return -errno;
+        }
+        let made = self.image(|image| {
+            if image.snapshots.contains_key(snapshot) {
+                return -libc::EEXIST;
+            }
+            image.numbers += 1;
+            image.snapshots.insert(snapshot.to_owned(), (image.numbers, image.held.clone()));
+            0
+        });
+        made.unwrap_or(-libc::ENOENT)
+    }
+
+    pub(crate) fn remove_snapshot(&self, snapshot: &str) -> i32 {
+        self.cluster().log(&format!("unsnapshot {snapshot}"));
+        let removed = self.image(|image| image.snapshots.remove(snapshot).is_some());
+        if removed == Some(true) { 0 } else { -libc::ENOENT }
+    }
+
+    pub(crate) fn snapshot_number(&self, snapshot: &str) -> Option<u64> {
+        self.image(|image| image.snapshots.get(snapshot).map(|(number, _)| *number)).flatten()
     }
 
     pub(crate) fn begin(&'static self, operation: Operation) {
@@ -329,16 +399,40 @@ impl Open {
         self.cluster().begun.notify_all();
     }
 
-    /// Objects that exist, whole ones, of a range.
-    pub(crate) fn objects(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, i32> {
+    /// Pieces of a range that differ from an older snapshot, or from nothing, and whether there is anything: whole
+    /// objects, or blocks of them.
+    pub(crate) fn differences(
+        &self,
+        since: Option<String>,
+        range: Range<u64>,
+        whole: bool,
+    ) -> Result<Vec<(u64, u64, bool)>, i32> {
         if let Some(errno) = self.cluster().fails("diff") {
             return Err(errno);
         }
-        let there = |image: &mut Image| {
-            let range = offset / OBJECT..(offset + len).div_ceil(OBJECT);
-            image.objects.range(range).map(|(number, _)| (number * OBJECT, OBJECT)).collect()
+        let before = match since {
+            None => Held::default(),
+            Some(since) => {
+                let before = self.image(|image| image.snapshots.get(&since).map(|(_, held)| held.clone()));
+                before.flatten().ok_or(libc::ENOENT)?
+            }
         };
-        self.image(there).ok_or(libc::ENOENT)
+        let step = if whole { OBJECT } else { BLOCK };
+        let differ = |held: &Held| {
+            let mut pieces = Vec::new();
+            for object in range.start / OBJECT..range.end.div_ceil(OBJECT) {
+                let (old, new) = (before.objects.get(&object), held.objects.get(&object));
+                for within in (0..OBJECT).step_by(step as usize) {
+                    let part = within as usize..(within + step) as usize;
+                    let (old, new) = (old.map(|old| &old[part.clone()]), new.map(|new| &new[part]));
+                    if old != new {
+                        pieces.push((object * OBJECT + within, step, new.is_some()));
+                    }
+                }
+            }
+            pieces
+        };
+        self.held(differ).ok_or(libc::ENOENT)
     }
 
     pub(crate) fn resize(&self, size: u64) -> i32 {
@@ -346,10 +440,11 @@ impl Open {
             return -errno;
         }
         let updates = self.image(|image| {
-            image.size = size;
-            image.objects.retain(|number, _| number * OBJECT < size);
+            let held = &mut image.held;
+            held.size = size;
+            held.objects.retain(|number, _| number * OBJECT < size);
             // What is cut off reads as zeroes when it is there again.
-            if let Some(last) = image.objects.get_mut(&(size / OBJECT)) {
+            if let Some(last) = held.objects.get_mut(&(size / OBJECT)) {
                 last[(size % OBJECT) as usize..].fill(0);
             }
             Arc::clone(&image.updates)
@@ -400,8 +495,13 @@ impl Open {
         0
     }
 
+    /// Gives the lock back; a client on the blocklist cannot.
     pub(crate) fn unlock(&self) {
         let me = &self.client.address;
+        let fenced = lock(&self.cluster().state).blocklist.contains_key(me);
+        if fenced || self.cluster().script().lines().any(|line| line.strip_prefix("blocklist ") == Some(me)) {
+            return;
+        }
         self.image(|image| image.owner.take_if(|owner| owner == me));
     }
 

@@ -10,9 +10,10 @@
 //! cache                   librbd's cache is on, whatever the client says
 //! reorder                 operations are carried out in another order than they were begun in
 //! delay MILLISECONDS      each operation takes that long
-//! fail OPERATION ERRNO    read, write, zeroes, flush, open, resize or diff fails
+//! fail OPERATION ERRNO    read, write, zeroes, flush, open, resize, snapshot or diff fails
 //! hold OPERATION          operations of that kind wait until the line is gone
 //! dead ADDRESS            this client is not heard of any more
+//! blocklist ADDRESS       operations of this client are refused; the first client of a process is 127.0.0.1:0/1
 //! ```
 //!
 //! What was called is appended to the file's name with `.log` behind it, where that exists.
@@ -149,10 +150,7 @@ fn open(
     writes: bool,
 ) -> c_int {
     let client: &'static Client = lent(pool);
-    if !snapshot.is_null() {
-        return -libc::ENOENT;
-    }
-    match Open::new(client, &text(name).unwrap_or_default(), writes) {
+    match Open::new(client, &text(name).unwrap_or_default(), text(snapshot), writes) {
         Ok(opened) => {
             put(to, give(opened));
             0
@@ -200,8 +198,27 @@ pub extern "C" fn rbd_get_id(image: *mut c_void, to: *mut c_char, room: usize) -
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rbd_snap_get_id(_: *mut c_void, _: *const c_char, _: *mut u64) -> c_int {
-    -libc::ENOENT
+pub extern "C" fn rbd_snap_get_id(image: *mut c_void, snapshot: *const c_char, to: *mut u64) -> c_int {
+    let image: &Open = lent(image);
+    match image.snapshot_number(&text(snapshot).unwrap_or_default()) {
+        Some(number) => {
+            put(to, number);
+            0
+        }
+        None => -libc::ENOENT,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rbd_snap_create(image: *mut c_void, snapshot: *const c_char) -> c_int {
+    let image: &Open = lent(image);
+    image.create_snapshot(&text(snapshot).unwrap_or_default())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rbd_snap_remove(image: *mut c_void, snapshot: *const c_char) -> c_int {
+    let image: &Open = lent(image);
+    image.remove_snapshot(&text(snapshot).unwrap_or_default())
 }
 
 #[repr(C)]
@@ -320,21 +337,21 @@ pub extern "C" fn rbd_aio_flush(image: *mut c_void, completion: *mut c_void) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn rbd_diff_iterate2(
     image: *mut c_void,
-    _: *const c_char,
+    since: *const c_char,
     offset: u64,
     len: u64,
     _: u8,
-    _: u8,
+    whole: u8,
     call: unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int,
     argument: *mut c_void,
 ) -> c_int {
     let image: &Open = lent(image);
-    match image.objects(offset, len) {
-        Ok(objects) => {
+    match image.differences(text(since), offset..offset + len, whole != 0) {
+        Ok(pieces) => {
             // Backwards: the caller sorts.
-            for (offset, len) in objects.into_iter().rev() {
+            for (offset, len, is_data) in pieces.into_iter().rev() {
                 // SAFETY: the callback and its argument are those of this call.
-                unsafe { call(offset, len as usize, 1, argument) };
+                unsafe { call(offset, len as usize, is_data.into(), argument) };
             }
             0
         }

@@ -41,7 +41,7 @@ fn on_fake(title: &'static str, sector: u32, read_only: bool) -> Subject {
         let conf = folder.path().join("ceph.conf");
         fs::write(&conf, format!("image rbd/disk {SIZE_MIN}\nreorder\n")).unwrap();
         let image = name(&format!("rbd:rbd/disk?conf={}", conf.display()));
-        opened(image, RbdOptions { read_only, sector, library: Some(fake()) }, Arc::new(folder))
+        opened(image, RbdOptions { read_only, sector, renew: true, library: Some(fake()) }, Arc::new(folder))
     })
 }
 

@@ -270,6 +270,7 @@ fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevi
             sector: options.sector,
             read_only: options.read_only,
             without_tail: options.without_tail,
+            renew: true,
             ..lunway_device::OpenOptions::default()
         };
         let opened = lunway_device::open(name.spec(), &options).await?;
