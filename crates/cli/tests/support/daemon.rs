@@ -57,10 +57,15 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Serves `lunway.toml` of a folder, managed on `api.sock` there.
     pub(crate) fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[])
+    }
+
+    /// The same with these variables.
+    pub(crate) fn start_with(folder: &Path, variables: &[(&str, &str)]) -> Self {
         let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
         let mut command =
             lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock"), "--json"]);
-        command.env("LUNWAY_RUNTIME_DIR", path("run"));
+        command.env("LUNWAY_RUNTIME_DIR", path("run")).envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -1,5 +1,6 @@
 //! `lunway backup`: points in time of a disk, in a folder on any share, or in a repository of many disks.
 
+mod ceph_image;
 mod export;
 mod files;
 mod init;

@@ -16,6 +16,7 @@ use lunway_copy::Skipped;
 use lunway_device::{OpenOptions, Opened};
 use serde_json::json;
 
+use super::ceph_image::{Frozen as FrozenImage, Moment};
 use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::store::{Made, Store};
@@ -39,7 +40,8 @@ use crate::{interrupt, progress, terminal};
 /// everything is read and compared by hash; only differences are sent. The next run continues an interrupted one.
 /// Do not write to the disk meanwhile, unless it is a LUN that a daemon of this machine serves (lun:TARGET/LUN): it is
 /// read as it was at one instant, and with --track only the changes are read. Of an NBD export of QEMU, a bitmap says
-/// what has changed.
+/// what has changed. An image of Ceph may be in use: a snapshot of it is read, and of that what was written since the
+/// last run's.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -156,6 +158,7 @@ impl Run {
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
+        let mut moment = None;
         let (opened, changed, epoch) = match &spec {
             DeviceSpec::Nbd { uri } => {
                 let past = store.past()?;
@@ -165,8 +168,21 @@ impl Run {
             }
             _ => {
                 self.refuse_bitmaps()?;
-                let why = "nothing keeps track of changes of this source".to_owned();
-                (runtime.wait(device::open(&spec, &options))?, Changed::Unknown { why }, None)
+                let mut why = "nothing keeps track of changes of this source".to_owned();
+                let frozen = match &spec {
+                    DeviceSpec::Rbd { name } if name.snapshot.is_none() => {
+                        Moment::make(name, &store, &runtime)?.map_err(|reason| why = reason).ok()
+                    }
+                    _ => None,
+                };
+                match frozen {
+                    Some(FrozenImage { device, changed, moment: made }) => {
+                        let epoch = Some(made.epoch().to_owned());
+                        moment = Some(made);
+                        (Opened::plain(device), changed, epoch)
+                    }
+                    None => (runtime.wait(device::open(&spec, &options))?, Changed::Unknown { why }, None),
+                }
             }
         };
         let mut allowed = whole(&spec, opened.device.geometry().size);
@@ -176,16 +192,20 @@ impl Run {
         }
         if let Err(refused) = allowed {
             runtime.wait(opened.close_or_log());
+            moment.into_iter().for_each(|moment| moment.end(&store, &runtime));
             return Err(refused);
         }
         let read = Awaited::new(spec.to_string(), opened.device.clone());
         interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
-        let source = Source { device: &read, name, changed, state: None, epoch, level: Level::Crash };
+        let state = moment.as_ref().map(|moment| moment.snapshot().to_owned());
+        let source = Source { device: &read, name, changed, state, epoch, level: Level::Crash };
         let begun = Instant::now();
         let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
         // A file is closed when nothing uses it any more.
         drop(read);
         runtime.wait(opened.close_or_log());
+        // Before the lease is given back: the destination's list of epochs is changed.
+        moment.into_iter().for_each(|moment| moment.end(&store, &runtime));
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
         let made = done.map_err(|error| in_context(error, context))?;
