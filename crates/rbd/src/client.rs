@@ -5,7 +5,9 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
+use lunway_block::duration::HumanTime;
 use lunway_block::spec::RbdName;
 use lunway_block::{BlockError, Extent, ExtentKind, Fate, Geometry, Identity, Permit, ResizeCallback, Unmap};
 
@@ -17,6 +19,7 @@ use crate::lane::Lane;
 use crate::library::Library;
 use crate::lock;
 use crate::options::RbdOptions;
+use crate::pending::{self, LookedAfter, Outcome, Pending};
 
 /// The unit of BlueStore's allocation (`bluestore_min_alloc_size`, 4 KiB since Ceph 16): smaller writes read first.
 const PHYSICAL_SECTOR: u32 = 4096;
@@ -61,6 +64,8 @@ pub(crate) struct Client {
     /// Another takes its place when it is fenced: what is asked of it then is put off, not refused.
     renews: bool,
     listeners: Arc<Listeners>,
+    /// Reads, writes and flushes under way.
+    pub(crate) pending: Pending<Outcome>,
     /// A look at the size is on its way.
     looking: AtomicBool,
     watch: Mutex<Option<Watched>>,
@@ -120,14 +125,14 @@ struct Ready {
 }
 
 impl Ready {
-    fn open(name: &RbdName, options: &RbdOptions) -> Result<Self, RbdOpenError> {
+    fn open(name: &RbdName, options: &RbdOptions, old: Option<&str>) -> Result<Self, RbdOpenError> {
         let library = Library::load(options.library.as_deref())?;
         let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
         let read_only = options.read_only || name.snapshot.is_some();
         let image = Image::open(Cluster::connect(library, name)?, name, read_only)?;
         let (mut before, mut address) = (None, None);
         if !read_only {
-            before = lock::take(&image, name)?;
+            before = lock::take(&image, name, old)?;
             address = image.lock_owner().map_err(failed("asking who holds its lock"))?;
         }
         let (size, object_size) = image.sizes().map_err(failed("asking for its size"))?;
@@ -156,15 +161,35 @@ impl Ready {
     }
 }
 
+impl LookedAfter for Client {
+    /// Gives up operations that librbd should have answered. It loses some where the image is taken away under it
+    /// (seen of Ceph 16: writes that wait for a lock which a removed header cannot give). A device that is served goes
+    /// on with a new client, which fences this one before it takes the lock: nothing of it can land later.
+    fn give_up_late(&self) {
+        let (late, time) = (self.pending.give_up(self.patience()), HumanTime(self.patience()));
+        if late == 0 {
+            return;
+        }
+        let why =
+            format!("librbd has not answered {late} operations on {} within {time}", self.name.image_path());
+        match self.renews {
+            true => self.lost(why),
+            false => tracing::error!(device = %self.name, "{why}"),
+        }
+    }
+}
+
 impl Client {
-    /// Opens an image. Blocks; on `lane`, whose thread the client has from then on.
+    /// Opens an image. Blocks; on `lane`, whose thread the client has from then on. `old` is the address of the client
+    /// that this one follows.
     pub(crate) fn open(
         lane: Lane,
         name: &RbdName,
         options: &RbdOptions,
         listeners: &Arc<Listeners>,
+        old: Option<&str>,
     ) -> Result<Arc<Self>, RbdOpenError> {
-        let ready = Ready::open(name, options)?;
+        let ready = Ready::open(name, options, old)?;
         let client = Arc::new(Self {
             image: ready.image,
             gate: Gate::default(),
@@ -178,10 +203,17 @@ impl Client {
             before: ready.before,
             renews: options.renew,
             listeners: Arc::clone(listeners),
+            pending: Pending::default(),
             looking: AtomicBool::new(false),
             watch: Mutex::default(),
             fenced: OnceLock::new(),
         });
+        let looked_after: Weak<dyn LookedAfter> = Arc::<Self>::downgrade(&client);
+        pending::look_after(looked_after).map_err(|source| RbdOpenError::Failed {
+            name: name.to_string(),
+            doing: "starting a thread".to_owned(),
+            source,
+        })?;
         Self::watch(&client).map_err(|errno| RbdOpenError::failed(errno, name, "watching the image"))?;
         Ok(client)
     }
@@ -215,20 +247,49 @@ impl Client {
 
     /// Takes note of an error: from the first answer that says so the client is fenced, for good.
     pub(crate) fn failed(&self, errno: i32) {
-        if errno != -libc::ESHUTDOWN || self.fenced.get().is_some() {
+        if self.fenced.get().is_some() {
             return;
         }
         let image = self.name.image_path();
+        // It does not come back: the lock was removed, or the image with it.
+        if errno == -libc::EROFS && self.loses_lock() {
+            return self
+                .lost(format!("this client has lost the lock of {image}: another one may write to it now"));
+        }
+        if errno != -libc::ESHUTDOWN {
+            return;
+        }
         let next = if self.renews { "" } else { "; open the device again to go on" };
         let why = format!(
             "the cluster has fenced this client (it is on the blocklist): another one may write to {image} now{next}"
         );
+        self.lost(why);
+    }
+
+    /// A lost lock is the end of the client, because another follows.
+    fn loses_lock(&self) -> bool {
+        self.renews && !self.shape.read_only
+    }
+
+    /// This client is of no use any more.
+    fn lost(&self, why: String) {
         if self.fenced.set(why.clone()).is_ok() {
             tracing::error!(device = %self.name, "{why}");
             if let Some(fenced) = self.listeners.fenced.get() {
                 fenced();
             }
         }
+    }
+
+    /// Time after which an operation is given up that librbd does not answer at all. It may consist of three that have
+    /// the limit each: the object map, the parent of a clone, the object.
+    fn patience(&self) -> Duration {
+        limit(&self.name) * 3
+    }
+
+    /// Error of an operation that was given up.
+    pub(crate) fn late(&self) -> BlockError {
+        BlockError::late(self.patience())
     }
 
     /// Error for an answer of librbd about a range.
@@ -239,6 +300,9 @@ impl Client {
             libc::ESHUTDOWN => BlockError::Fenced {
                 why: self.fenced.get().map_or("the cluster has fenced this client", |why| why).to_owned(),
             },
+            libc::EROFS if self.loses_lock() => {
+                BlockError::Fenced { why: "the image's lock was lost".to_owned() }
+            }
             libc::ENOENT => gone("the image is not there any more", Fate::Over),
             libc::EROFS if !self.shape.read_only => gone("the image's lock was lost", Fate::Over),
             libc::ENOSPC | libc::EDQUOT => BlockError::NoSpace,

@@ -22,6 +22,7 @@
 //! | `library` | the functions, bound by name |
 //! | `cluster`, `image` | a connection, an open image: calls that block |
 //! | `request` | operations that do not |
+//! | `pending` | their answers, and those that do not come |
 //! | `gate` | which of them are under way |
 //! | `lane` | the thread for calls that block |
 //! | `lock` | the exclusive lock |
@@ -40,6 +41,7 @@ mod library;
 mod lock;
 mod open_error;
 mod options;
+mod pending;
 mod renewal;
 mod request;
 mod snapshots;

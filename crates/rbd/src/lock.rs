@@ -18,20 +18,29 @@ const ATTEMPTS: usize = 3;
 /// Fencing comes before the lock is broken, and the map that says so is waited for on this client's connection:
 /// otherwise a write of the old owner that is still on its way could land behind the first one from here.
 ///
+/// `old` is the address of this device's client before: it is fenced first, also where another holds the lock by now,
+/// so that nothing of it can land behind a write from here.
+///
 /// Returns the holder that it was taken from, dead or fenced.
-pub(crate) fn take(image: &Image, name: &RbdName) -> Result<Option<String>, RbdOpenError> {
+pub(crate) fn take(image: &Image, name: &RbdName, old: Option<&str>) -> Result<Option<String>, RbdOpenError> {
     let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
     if !image.can_lock().map_err(failed("asking for its features"))? {
         return Err(RbdOpenError::NoLock { name: name.to_string(), image: name.image_path() });
+    }
+    if let Some(old) = old {
+        image.cluster.blocklist(old).map_err(failed("fencing the client before this one"))?;
     }
     let (mut attempts, mut before) = (0, None);
     loop {
         let owner = image.lock_owner().map_err(failed("asking who holds its lock"))?;
         before = owner.clone().or(before);
         if let Some(owner) = &owner {
-            if name.break_lock.as_ref() == Some(owner) {
-                tracing::warn!(device = %name, holder = owner, "the holder of the image's lock is fenced");
-                image.cluster.blocklist(owner).map_err(failed("fencing the holder of its lock"))?;
+            let is_old = old == Some(owner);
+            if is_old || name.break_lock.as_ref() == Some(owner) {
+                if !is_old {
+                    tracing::warn!(device = %name, holder = owner, "the holder of the image's lock is fenced");
+                    image.cluster.blocklist(owner).map_err(failed("fencing the holder of its lock"))?;
+                }
                 // It may have ended meanwhile, and another may have come: then the lock is not there, or busy.
                 match image.break_lock(owner) {
                     Ok(()) => {}

@@ -64,7 +64,7 @@ impl Slot {
     /// Opens the first client. Blocks; on `lane`.
     pub(crate) fn open(lane: Lane, name: &RbdName, options: &RbdOptions) -> Result<Arc<Self>, RbdOpenError> {
         let listeners = Arc::<Listeners>::default();
-        let client = Client::open(lane, name, options, &listeners)?;
+        let client = Client::open(lane, name, options, &listeners, None)?;
         let slot = Arc::new(Self {
             now: RwLock::new(client),
             name: name.clone(),
@@ -180,14 +180,20 @@ impl Slot {
         // On its own thread: it may wait for answers.
         old.lane.run(move || end(&ends));
         // Only its own lock is broken: as long as that stands no other client has written.
-        let name = RbdName { break_lock: old.address.clone(), ..self.name.clone() };
+        let name = RbdName { break_lock: None, ..self.name.clone() };
         let mut pause = Duration::ZERO;
         for attempt in 1..=ATTEMPTS {
             if !self.pauses(pause) {
                 return Err("it was closed".to_owned());
             }
             pause = (pause * 2).clamp(PAUSE, PAUSE_MAX);
-            let error = match Client::open(lane.clone(), &name, &self.options, &self.listeners) {
+            let error = match Client::open(
+                lane.clone(),
+                &name,
+                &self.options,
+                &self.listeners,
+                old.address.as_deref(),
+            ) {
                 Ok(new) if new.identity == old.identity => return self.replace(&old, new),
                 Ok(other) => {
                     end(&other);

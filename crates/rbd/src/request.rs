@@ -13,33 +13,26 @@ use tokio::sync::oneshot;
 
 use crate::client::Client;
 use crate::library::{Completion, ImageHandle, Library};
+use crate::pending::{Outcome, Payload};
 
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the space stays allocated.
 pub(crate) const THICK: c_int = 1;
 
-/// Memory of an operation, which librbd uses until its completion.
-pub(crate) enum Payload {
-    /// Nothing.
-    None,
-    /// To be filled.
-    Fill(Buf),
-    /// To be written.
-    Data(SharedBuf),
-}
-
 /// An operation under way. Its memory is in here, whose only owner is the completion: a caller that waits no longer
-/// drops the receiving end of the answer, and the memory stays until librbd has called back.
+/// drops the receiving end of the answer, and the memory stays until librbd has called back, also where the operation
+/// was given up before.
 struct Request {
     client: Arc<Client>,
     payload: Payload,
-    answer: oneshot::Sender<(isize, Payload)>,
+    /// Among the client's pending ones.
+    number: u64,
 }
 
 /// Called by librbd once for each operation that was begun.
 unsafe extern "C" fn completed(completion: Completion, argument: *mut c_void) {
     // SAFETY: the argument is the request that `begin` has leaked for this completion, which is called once.
     let request = unsafe { Box::from_raw(argument.cast::<Request>()) };
-    let Request { client, payload, answer } = *request;
+    let Request { client, payload, number } = *request;
     let library = client.library();
     // SAFETY: the completion is valid until it is released, which is done here once; librbd keeps a reference of its
     // own for as long as it needs.
@@ -52,7 +45,9 @@ unsafe extern "C" fn completed(completion: Completion, argument: *mut c_void) {
         client.failed(result as i32);
     }
     // Wakes the task, if it is not awake for another answer. Without a receiver the memory goes here.
-    let _ = answer.send((result, payload));
+    if let Some(answer) = client.pending.take(number) {
+        let _ = answer.send((result, payload));
+    }
     client.gate.leave();
 }
 
@@ -62,7 +57,7 @@ fn begin(
     client: &Arc<Client>,
     mut payload: Payload,
     call: impl FnOnce(&Library, ImageHandle, Completion, *mut u8) -> c_int,
-) -> Result<oneshot::Receiver<(isize, Payload)>, BlockError> {
+) -> Result<oneshot::Receiver<Outcome>, BlockError> {
     client.usable()?;
     if !client.gate.enter() {
         // One that was fenced in between is closed, too.
@@ -75,7 +70,8 @@ fn begin(
         Payload::Data(data) => data.as_ptr().cast_mut(),
     };
     let (answer, receiver) = oneshot::channel();
-    let request = Box::new(Request { client: Arc::clone(client), payload, answer });
+    let number = client.pending.add(answer);
+    let request = Box::new(Request { client: Arc::clone(client), payload, number });
     let argument = Box::into_raw(request).cast::<c_void>();
     let (library, mut completion) = (client.library(), ptr::null_mut());
     // SAFETY: the argument is valid for `completed` until that was called, and the completion is filled.
@@ -92,6 +88,7 @@ fn begin(
         Box::from_raw(argument.cast::<Request>())
     };
     drop(request);
+    client.pending.take(number);
     client.failed(begun);
     let error = client.meaning(begun, 0, 0);
     client.gate.leave();
@@ -115,7 +112,7 @@ pub(crate) fn read(client: &Arc<Client>, offset: u64, buf: Buf) -> Io<Result<Buf
             // Less than was asked for: the image has become smaller meanwhile.
             Ok((read, _)) if read >= 0 => Err(client.meaning(-libc::EINVAL, offset, len as u64)),
             Ok((error, _)) => Err(client.meaning(error as i32, offset, len as u64)),
-            Err(_) => Err(BlockError::lost()),
+            Err(_) => Err(client.late()),
         }
     })
 }
@@ -156,7 +153,7 @@ pub(crate) fn flush(client: &Arc<Client>) -> Io<Result<(), BlockError>> {
 
 fn done(
     client: &Arc<Client>,
-    begun: Result<oneshot::Receiver<(isize, Payload)>, BlockError>,
+    begun: Result<oneshot::Receiver<Outcome>, BlockError>,
     offset: u64,
     len: u64,
 ) -> Io<Result<(), BlockError>> {
@@ -168,7 +165,7 @@ fn done(
         match receiver.await {
             Ok((answer, _)) if answer >= 0 => Ok(()),
             Ok((error, _)) => Err(client.meaning(error as i32, offset, len)),
-            Err(_) => Err(BlockError::lost()),
+            Err(_) => Err(client.late()),
         }
     })
 }

@@ -500,3 +500,35 @@ async fn what_was_written_between_two_snapshots_is_told_and_nothing_else() {
     snapshots.close().await.unwrap();
     assert_eq!(closed(script.log()), before + 1, "when it says so");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operation_that_is_never_answered_is_given_up_and_a_served_disk_goes_on() {
+    let script = Script::new("");
+    let served = RbdOptions { renew: true, ..with() };
+    let device = RbdDevice::open(&script.name("rbd/disk", "&timeout=1s"), &served).await.unwrap();
+    put(&device, 1).await.unwrap();
+    let old = script.holder().await;
+    script.says("hold write");
+    let error = put(&device, 2).await.unwrap_err();
+    assert!(error.fate() == Fate::Unknown && error.to_string().contains("no answer within 3"), "{error}");
+    let start = std::time::Instant::now();
+    while get(&device).await != Ok(1) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", device.backing());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The late write comes now, and is refused: the new client has told the OSD of the map.
+    script.says("");
+    put_at_last(&device, 3).await;
+    assert_eq!(get(&device).await, Ok(3));
+    let calls = script.log();
+    assert!(calls.contains(&format!("blocklist {old}")), "{calls:?}");
+    device.close().await.unwrap();
+
+    // Another device has an error, and the same client.
+    let device = script.open_as("&timeout=1s", false).await.unwrap();
+    script.says("hold write");
+    assert_eq!(put(&device, 4).await.unwrap_err().fate(), Fate::Unknown);
+    script.says("");
+    assert_eq!(put(&device, 5).await, Ok(()));
+    device.close().await.unwrap();
+}
