@@ -138,6 +138,8 @@ const OWNER: u32 = 0o600;
 /// Permissions of a folder that a group shares, as with git's `core.sharedRepository`: what is made in it is the
 /// group's, and all of its members make and remove files.
 const SHARED_FOLDER: u32 = 0o2070;
+/// What a folder in it has of its permissions: all but the sticky bit, which keeps files from other members.
+const FOLDER: u32 = 0o2777;
 /// What its group has of a file there, whatever umask its maker has.
 const SHARED_FILE: u32 = 0o060;
 const GROUP_READS: u32 = 0o040;
@@ -164,7 +166,7 @@ impl HostFolder {
         Ok(Self { mode: mode_of_disks(&path)?, is_shared, sees_all_locks, path })
     }
 
-    /// Makes a folder in this one. It is shared by the group that shares this one.
+    /// Makes a folder in this one. Where a group shares this one, it has the same permissions.
     ///
     /// # Errors
     ///
@@ -172,7 +174,11 @@ impl HostFolder {
     pub fn create_folder(&self, name: &str) -> io::Result<()> {
         let path = self.at(name)?;
         fs::create_dir(&path)?;
-        if self.is_shared { add_permissions(&path, SHARED_FOLDER) } else { Ok(()) }
+        if self.is_shared {
+            let mode = self.path.metadata()?.permissions().mode();
+            set_permissions(&path, mode & FOLDER)?;
+        }
+        Ok(())
     }
 
     /// The same, with files for those who may read a disk of this mode, as far as the umask allows.
@@ -222,12 +228,8 @@ fn mode_of_disks(folder: &Path) -> io::Result<u32> {
 
 /// Gives what this process has just made permissions that its umask took. Where the file system has none of its own, as
 /// a share that is mounted for one user, that changes nothing.
-fn add_permissions(path: &Path, added: u32) -> io::Result<()> {
-    let mode = path.symlink_metadata()?.permissions().mode();
-    if mode & added == added {
-        return Ok(());
-    }
-    match fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o7777 | added)) {
+fn set_permissions(path: &Path, mode: u32) -> io::Result<()> {
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
         Err(error)
             if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) =>
         {
@@ -256,7 +258,10 @@ impl Folder for HostFolder {
         let path = self.at(name)?;
         let file = File::options().read(true).write(true).create_new(true).mode(self.mode).open(&path)?;
         if self.is_shared && self.mode & GROUP_READS != 0 {
-            add_permissions(&path, SHARED_FILE)?;
+            let mode = path.symlink_metadata()?.permissions().mode() & 0o777;
+            if mode & SHARED_FILE != SHARED_FILE {
+                set_permissions(&path, mode | SHARED_FILE)?;
+            }
         }
         Ok(Arc::new(file))
     }
