@@ -13,6 +13,10 @@ use crate::point::{RepositoryPoint, read_manifest};
 /// Points of a series: one each quarter of an hour for three years.
 const POINTS_MAX: usize = 100_000;
 
+/// Generation that no series comes to, with a point each nanosecond for a century: the name of a file that has a higher
+/// one is not a run's, and must not keep runs from counting on.
+const GENERATION_MAX: u64 = u64::MAX / 4;
+
 /// All points of a series, the oldest first.
 #[derive(Debug, Default)]
 pub struct Points {
@@ -107,12 +111,13 @@ impl Points {
             }
         }
         let lineage = points.part(head.clone(), seen, unreadable, folder);
+        let strays: HashSet<PointId> = points.strays.iter().map(|point| point.point).collect();
         let stems = names.iter().filter_map(|name| parse_stem(name.split('.').next()?));
         let is_own = |(generation, id): &(u64, PointId)| {
-            !points.strays.iter().any(|stray| stray.point == *id) && !lineage.excludes(*generation, *id)
+            *generation <= GENERATION_MAX && !strays.contains(id) && !lineage.excludes(*generation, *id)
         };
         let last = stems.filter(is_own).map(|(generation, _)| generation).max().unwrap_or(0);
-        points.last_generation = points.last_generation.max(last);
+        points.last_generation = points.points.last().map_or(last, |newest| newest.generation.max(last));
         points.compare(&lineage, seen, &folder.show(""));
         if !(points.losses.is_empty() && points.strays.is_empty()) && Head::load(folder, codec)? != head {
             // A run and a prune have ended meanwhile.
@@ -163,14 +168,19 @@ impl Points {
                     let [copy, first] = manifest_names(&point.stem());
                     let file = folder.show(if is_committed { &first } else { &copy });
                     let whose = lineage.other_series(point);
-                    self.stray_sentences.push(self.stray_sentence(&file, whose, Some(point.point)));
+                    self.stray_sentences.push(self.stray_sentence(&file, whose, point.point));
                     self.strays.push(point.clone());
                 }
             }
         }
         for (generation, point, what) in unreadable {
             match lineage.excludes(generation, point) {
-                true => self.stray_sentences.push(self.stray_sentence(&what, None, None)),
+                true => {
+                    let name = &self.name;
+                    self.stray_sentences.push(format!(
+                        "{what}; it is none of the points of the series {name}, and blocks nothing: remove it"
+                    ));
+                }
                 false => self.unreadable.push((point, what)),
             }
         }
@@ -182,19 +192,15 @@ impl Points {
         lineage
     }
 
-    fn stray_sentence(&self, file: &str, whose: Option<&str>, point: Option<PointId>) -> String {
+    fn stray_sentence(&self, file: &str, whose: Option<&str>, point: PointId) -> String {
         let name = &self.name;
         let what = match whose {
             Some(other) => format!("it was made for the series {other}"),
             None => "it is of an older state, was removed, or was put there".to_owned(),
         };
-        let then = match point {
-            Some(point) => format!("restore or prune it by its id, {point}"),
-            None => "remove it".to_owned(),
-        };
         format!(
             "{file} is none of the points of the series {name}: {what}; it is never the latest one, and no rule removes it: \
-             {then}"
+             restore or prune it by its id, {point}"
         )
     }
 

@@ -370,3 +370,24 @@ fn lists_that_are_no_lists_block_nothing_and_are_told() {
     pruned(&crashing(&directory), "one", 1, 60).unwrap();
     sound(&crashing(&directory), "afterwards");
 }
+
+#[test]
+fn files_that_are_no_manifests_block_neither_a_run_nor_a_prune_where_the_head_knows_that_they_are_none() {
+    let directory = new_directory(true);
+    for number in 1..4 {
+        run(&crashing(&directory), "one", number);
+    }
+    let garbage = ["000002-00000000000000aa.json", "000003-00000000000000ab.copy.json"];
+    for name in garbage {
+        directory.create(&format!("one~{name}")).unwrap().write(0, b"garbage").unwrap();
+    }
+    let told = points(&crashing(&directory), "one").warnings();
+    assert!(told.len() == 1 && told[0].contains(garbage[0]) && told[0].contains("remove it"), "{told:?}");
+    pruned(&crashing(&directory), "one", 1, 60).unwrap();
+    // A number that no series comes to.
+    let name = format!("one~{}-00000000000000ac.json", u64::MAX);
+    directory.create(&name).unwrap().write(0, b"garbage").unwrap();
+    let outcome = compare(&crashing(&directory), "one", &mut source(4), 4);
+    assert_eq!(outcome.point.generation, 4);
+    assert_eq!(latest(&crashing(&directory), "one"), Ok(outcome.point.point));
+}
