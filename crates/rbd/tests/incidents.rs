@@ -308,6 +308,12 @@ fn happen(ceph: &Ceph, incident: Incident, dice: &mut Dice) {
             for (ratio, value) in [("full", "0.95"), ("backfillfull", "0.90"), ("nearfull", "0.85")] {
                 ceph.run("ceph", &["osd", &format!("set-{ratio}-ratio"), value]);
             }
+            // An OSD that is killed before the monitor has heard of it cannot boot: each waits for the other (Ceph 16).
+            let begun = Instant::now();
+            while ceph.run("ceph", &["health", "detail"]).contains("OSD_NEARFULL") {
+                assert!(begun.elapsed() < PATIENCE, "the cluster stays full");
+                thread::sleep(Duration::from_millis(200));
+            }
         }
         Incident::Resized => {
             let size = format!("{}M", 64 + dice.below(64));
