@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
+use lunway_foreign::ceph::{Ceph, Store};
 use support::{IQN, Served, finish};
 
 /// The longest run sleeps for 60 seconds and is done after 70 here; more than this is a hang, which ends with SIGKILL.
@@ -237,6 +238,19 @@ fn check_run(index: usize, plan: &Plan) {
 #[test]
 fn a_thin_disk_passes() {
     check_run(0, &THIN);
+}
+
+/// With sectors of 512 bytes in physical blocks of 4 KiB. Beside the others it would take their cores.
+const CEPH: Plan = Plan { lun: "rbd:", passed_min: 209, ..EMULATING_512 };
+
+#[test]
+fn an_image_of_ceph_passes() {
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    LazyLock::force(&RUNS);
+    ceph.run("rbd", &["create", "--size", "100M", "disk"]);
+    if let Some(output) = run(&ceph.device("disk"), CEPH.tests) {
+        check(&CEPH, &output);
+    }
 }
 
 #[test]
