@@ -59,6 +59,52 @@ fn a_report_says_what_each_run_did_and_why_it_was_a_full() {
 }
 
 #[test]
+fn a_report_of_a_repository_has_what_the_runs_of_each_series_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (disk, repository) = (path(folder, "disk"), path(folder, "repo"));
+    fs::create_dir(&repository).unwrap();
+    image(Path::new(&disk), 24 << 20, 6 << 20);
+    succeed(lunway(&["backup", "init", &repository]));
+    let words = ["backup", "report", &repository];
+    assert_eq!(succeed(lunway(&words)).trim(), "no series yet");
+    let run = |series: &str| {
+        let series = path(folder, &format!("repo/{series}"));
+        succeed(lunway(&["backup", "run", &disk, &series, "--rename-source"]));
+    };
+    run("one");
+    run("two");
+    fs::File::options().write(true).open(&disk).unwrap().write_all_at(&[7; 5000], 3 << 20).unwrap();
+    run("two");
+
+    let text = succeed(lunway(&words));
+    for said in ["one\n", "two\n", "it is the first", "compared by hash", "2 series, 3 points: "] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let (page, json) = (path(folder, "page.html"), path(folder, "data.json"));
+    succeed(lunway(&[&words[..], &["--html-file", &page, "--json-file", &json]].concat()));
+    let data: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let printed: Value = serde_json::from_str(&succeed(lunway(&[&words[..], &["--json"]].concat()))).unwrap();
+    assert_eq!(data, printed);
+    let series = data["series"].as_array().unwrap();
+    let names: Vec<_> = series.iter().map(|one| one["series"].as_str().unwrap()).collect();
+    assert_eq!((names, &data["damage"]), (vec!["one", "two"], &0.into()));
+    for (one, name) in series.iter().zip(["one", "two"]) {
+        let alone = ["backup", "report", &path(folder, &format!("repo/{name}")), "--json"];
+        let alone: Value = serde_json::from_str(&succeed(lunway(&alone))).unwrap();
+        assert_eq!(one["points"], alone["points"], "{name}");
+    }
+    for key in ["read_bytes", "sent_bytes", "stored_bytes"] {
+        let sum = series.iter().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(data[key], sum, "{key}");
+    }
+    for view in View::ALL {
+        let Some(Looked { charts, problems, .. }) = look(Path::new(&page), folder, view) else { break };
+        assert_eq!((charts, problems), (6, Vec::new()));
+    }
+}
+
+#[test]
 fn the_metrics_of_a_daemon_tell_when_its_lun_was_backed_up_last_and_why_a_run_failed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

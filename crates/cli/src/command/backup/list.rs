@@ -77,6 +77,20 @@ impl Listing {
         Ok(listing)
     }
 
+    /// Of each series of a repository that has points, by its name. One whose first run is under way has none yet.
+    pub(super) fn of_series(repository: &Repository) -> Result<Vec<(String, Self)>, Failure> {
+        let mut series = Vec::new();
+        for name in repository.places().series().map_err(Failure::failed)? {
+            let one = Series::of(repository.clone(), &name, false).map_err(failed)?;
+            if !one.points().map_err(failed)?.is_empty() {
+                let listing = series_listing(&one)?;
+                listing.warn();
+                series.push((name, listing));
+            }
+        }
+        Ok(series)
+    }
+
     /// Says what cannot be listed.
     fn warn(&self) {
         for (point, what) in &self.unreadable {
@@ -173,17 +187,7 @@ impl List {
 impl Status {
     /// All series of a repository.
     fn of_repository(&self, repository: &Repository) -> Result<(), Failure> {
-        let names = repository.places().series().map_err(Failure::failed)?;
-        let mut series = Vec::new();
-        for name in names {
-            let one = Series::of(repository.clone(), &name, false).map_err(failed)?;
-            // A series whose first run is under way has no points yet.
-            if !one.points().map_err(failed)?.is_empty() {
-                let listing = series_listing(&one)?;
-                listing.warn();
-                series.push((name, listing));
-            }
-        }
+        let series = Listing::of_series(repository)?;
         let sum = |of: fn(&Listing) -> u64| series.iter().map(|(_, listing)| of(listing)).sum::<u64>();
         let points = sum(|listing| listing.points.len() as u64);
         let stored = sum(|listing| listing.sum(|point| point.facts.stored_bytes));

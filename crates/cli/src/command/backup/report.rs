@@ -1,4 +1,4 @@
-//! `lunway backup report`: what the runs into a destination have done, as a page.
+//! `lunway backup report`: what the runs into a destination, or into all series of a repository, have done, as a page.
 
 use clap::Args;
 use lunway_backup::PointKind;
@@ -7,6 +7,7 @@ use lunway_report::chart::{Bar, Tone, bars};
 use lunway_report::{
     Block, Card, Cell, Column, Conclusion, Document, Grid, Mark, Row, Section, Tile, VerdictTone, environment,
 };
+use lunway_repository::{Located, Repository};
 use serde_json::{Value, json};
 
 use super::Destination;
@@ -27,7 +28,8 @@ type Figure = fn(&Listed) -> u64;
 #[command(after_help = "\
 Examples:
   lunway backup report /mnt/share/server1
-  lunway backup report /mnt/share/server1 --html-file server1.html    # a page")]
+  lunway backup report /mnt/share/server1 --html-file server1.html    # a page
+  lunway backup report /mnt/share/repo    # all series of a repository")]
 pub(super) struct Report {
     #[command(flatten)]
     destination: Destination,
@@ -41,9 +43,153 @@ struct Runs(Listing);
 impl Report {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.files.check(&[])?;
+        if let Located::Repository(path) = self.destination.located()? {
+            let all = AllRuns::of(&self.destination.repository(&path)?)?;
+            return self.files.write(|| all.text(), || all.json(), || lunway_report::html(&all.document()));
+        }
         let runs = Runs(Listing::of(&self.destination)?);
         self.files.write(|| runs.text(), || runs.json(), || lunway_report::html(&runs.document()))
     }
+}
+
+/// Runs into all series of a repository.
+struct AllRuns {
+    /// Path or address of the repository.
+    place: String,
+    /// By the names of the series.
+    series: Vec<(String, Runs)>,
+}
+
+impl AllRuns {
+    fn of(repository: &Repository) -> Result<Self, Failure> {
+        let series = Listing::of_series(repository)?;
+        let series = series.into_iter().map(|(name, listing)| (name, Runs(listing))).collect();
+        Ok(Self { place: repository.show(), series })
+    }
+
+    fn sum(&self, of: impl Fn(&Runs) -> u64) -> u64 {
+        self.series.iter().map(|(_, runs)| of(runs)).sum()
+    }
+
+    fn points(&self) -> u64 {
+        self.sum(|runs| runs.points().count() as u64)
+    }
+
+    fn fulls(&self) -> u64 {
+        self.sum(|runs| runs.fulls() as u64)
+    }
+
+    fn damage(&self) -> u64 {
+        self.sum(|runs| runs.damage() as u64)
+    }
+
+    fn bytes(&self, figure: Figure) -> u64 {
+        self.sum(|runs| runs.sum(figure))
+    }
+
+    fn text(&self) -> String {
+        if self.series.is_empty() {
+            return "no series yet".to_owned();
+        }
+        let one = |(name, runs): &(String, Runs)| format!("{}\n{}", terminal::clean(name), runs.text());
+        let mut parts: Vec<String> = self.series.iter().map(one).collect();
+        parts.push(format!(
+            "{} series, {}: {} read, {} sent, {} stored",
+            self.series.len(),
+            terminal::counted(self.points() as usize, "point"),
+            HumanSize(self.bytes(|point| point.facts.read_bytes)),
+            HumanSize(self.bytes(|point| point.facts.sent_bytes)),
+            HumanSize(self.bytes(|point| point.facts.stored_bytes)),
+        ));
+        parts.join("\n\n")
+    }
+
+    fn json(&self) -> Value {
+        let one = |(name, runs): &(String, Runs)| {
+            let mut value = runs.json();
+            value["series"] = json!(name);
+            value
+        };
+        json!({
+            "folder": self.place,
+            "series": self.series.iter().map(one).collect::<Vec<_>>(),
+            "read_bytes": self.bytes(|point| point.facts.read_bytes),
+            "sent_bytes": self.bytes(|point| point.facts.sent_bytes),
+            "stored_bytes": self.bytes(|point| point.facts.stored_bytes),
+            "damage": self.damage(),
+        })
+    }
+
+    fn document(&self) -> Document {
+        let count = self.series.len();
+        let subject = format!("{count} series in {}", self.place);
+        let mut document = Document::new("backup", "Backups", subject);
+        let named = |name: &str, text: &str| format!("{name}: {text}");
+        for (name, runs) in &self.series {
+            document.verdicts.extend(
+                runs.verdicts()
+                    .into_iter()
+                    .map(|verdict| Conclusion { text: named(name, &verdict.text), ..verdict }),
+            );
+            document.warnings.extend(runs.warnings().iter().map(|warning| named(name, warning)));
+        }
+        let stored = self.bytes(|point| point.facts.stored_bytes);
+        let sent = self.bytes(|point| point.facts.sent_bytes);
+        let all = || "all points".to_owned();
+        document.tiles = vec![
+            tile("Series", count.to_string(), self.place.clone()),
+            tile("Points", self.points().to_string(), format!("{} of them full", self.fulls())),
+            tile("Stored", HumanSize(stored).to_string(), all()),
+            tile("Sent", HumanSize(sent).to_string(), all()),
+        ];
+        document.sections.push(self.overview());
+        for (name, runs) in &self.series {
+            let (charts, tables) = (runs.charts(), runs.tables());
+            let mut section = Section::new(name.clone());
+            section.prose.push(format!("Disk: {}", runs.source()));
+            section.blocks = tables.blocks.into_iter().chain(charts.blocks).collect();
+            document.sections.push(section);
+        }
+        document.environment = environment();
+        document.results = self.json();
+        document
+    }
+
+    /// A row for each series.
+    fn overview(&self) -> Section {
+        let mut grid = Grid::new(vec![
+            Column::words("Series"),
+            Column::figures("Points", ""),
+            Column::figures("Full", "").wide_only(),
+            Column::words("Newest").wide_only(),
+            Column::figures("Read", "").wide_only(),
+            Column::figures("Sent", ""),
+            Column::figures("Stored", ""),
+        ]);
+        grid.rows = self
+            .series
+            .iter()
+            .map(|(name, runs)| {
+                let size = |figure: Figure| Cell::from(HumanSize(runs.sum(figure)).to_string());
+                Row::new([
+                    Cell::from(name.clone()),
+                    Cell::from(runs.points().count().to_string()),
+                    Cell::from(runs.fulls().to_string()),
+                    Cell::from(runs.0.points.last().map_or_else(|| "–".to_owned(), time)),
+                    size(|point| point.facts.read_bytes),
+                    size(|point| point.facts.sent_bytes),
+                    size(|point| point.facts.stored_bytes),
+                ])
+            })
+            .collect();
+        grid.caption =
+            "Of all points. Stored: what the runs have added to the repository, compressed.".into();
+        Section { blocks: vec![Block::Table(grid)], ..Section::new("Series") }
+    }
+}
+
+fn tile(what: &str, value: String, of: String) -> Tile {
+    Tile { what: what.to_owned(), value, unit: String::new(), of }
 }
 
 impl Runs {
@@ -58,6 +204,15 @@ impl Runs {
 
     fn damage(&self) -> usize {
         self.0.damage
+    }
+
+    fn fulls(&self) -> usize {
+        self.points().filter(|point| point.facts.kind == PointKind::Full).count()
+    }
+
+    /// Name of the disk, as its newest point has it.
+    fn source(&self) -> &str {
+        self.0.points.last().map_or("no point yet", |newest| &newest.facts.source)
     }
 
     fn text(&self) -> String {
@@ -123,8 +278,8 @@ impl Runs {
     }
 
     fn document(&self) -> Document {
-        let source = self.0.points.last().map_or("no point yet", |newest| &newest.facts.source);
-        let mut document = Document::new("backup", "Backups", format!("{source} in {}", self.0.folder));
+        let mut document =
+            Document::new("backup", "Backups", format!("{} in {}", self.source(), self.0.folder));
         document.verdicts = self.verdicts();
         document.warnings = self.warnings();
         document.tiles = self.tiles();
@@ -135,14 +290,7 @@ impl Runs {
     }
 
     fn tiles(&self) -> Vec<Tile> {
-        let fulls = self.points().filter(|point| point.facts.kind == PointKind::Full).count();
-        let count = self.points().count();
-        let tile = |what: &str, value: String, of: String| Tile {
-            what: what.to_owned(),
-            value,
-            unit: String::new(),
-            of,
-        };
+        let (fulls, count) = (self.fulls(), self.points().count());
         let newest = self.0.points.last();
         vec![
             tile("Points", count.to_string(), format!("{fulls} of them full")),
