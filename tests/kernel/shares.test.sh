@@ -113,7 +113,7 @@ clock_is_ten_years_off() {
     before=$(date +%s) after=$(cut -d. -f1 /proc/uptime)
     date -s "@$((before ${sign} 315360000))" >/dev/null
     # The server's clock may be another one than the client's.
-    find "/srv/share/$kind/db" -exec touch -d "@$((before ${sign} 157680000))" {} +
+    find "/srv/share/$kind/db" -exec touch -c -d "@$((before ${sign} 157680000))" {} +
     must_end
     date -s "@$((before + $(cut -d. -f1 /proc/uptime) - after))" >/dev/null
 }
