@@ -30,7 +30,7 @@
 //! | [`Catalogue`], [`Manifest`], [`PointId`], [`PointFacts`] | which points there are |
 //! | `sidecar`, `history`, `leaf`, `skeleton` | hashes: of a point, through a chain, of 64 KiB, of all else |
 //! | [`restore()`], [`Content`], [`verify()`], [`prune()`] | the other verbs |
-//! | [`Epochs`] | those of change tracking that were closed for a destination |
+//! | [`Epochs`], [`SourceId`] | those of change tracking that were closed for a destination; what tells sources of one name apart |
 //! | `merge`, `heal`, [`Notes`] | points into one; damage, noted and repaired |
 //!
 //! **Invariant:** this crate is handed devices, maps and a folder. It does not know the command line, where devices
@@ -75,6 +75,7 @@ mod seal;
 mod ship;
 mod sidecar;
 mod skeleton;
+mod source_id;
 mod threads;
 mod time;
 mod underway;
@@ -114,6 +115,7 @@ pub use restore::{Order, Restored, Target, restore, restore_content};
 pub use run::{Outcome, Progress, run};
 pub use sample::{NewestPoint, SampledBase};
 pub use sidecar::{Sidecar, SidecarError, Writer};
+pub use source_id::SourceId;
 pub use threads::on;
 pub use time::Moment;
 pub use underway::Underway;

@@ -78,7 +78,7 @@ pub struct Manifest {
     pub parent: Option<PointId>,
     /// Name given to the source.
     pub source: String,
-    /// Identity of the source's content, where it has one.
+    /// What tells the source from another one of the same name: [`SourceId`](crate::SourceId).
     pub source_id: Option<String>,
     /// The epoch of change tracking that ended with this point.
     pub epoch: Option<String>,

@@ -300,6 +300,46 @@ fn a_bitmap_that_may_not_count_from_the_newest_point_is_not_believed() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--bitmap is for an NBD export"));
 }
 
+/// Runs a command on a machine of another id; `None`: this one cannot be made to look like another.
+fn on_another_machine(folder: &Path, command: &Command) -> Option<Command> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/etc/machine-id").exists() {
+        lunway_foreign::machine_lacks("root and /etc/machine-id, to look like another machine");
+        return None;
+    }
+    let id = folder.join("machine-id");
+    fs::write(&id, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let mut there = Command::new(lunway_foreign::program("unshare")?);
+    let script = format!("mount --bind {} /etc/machine-id && exec \"$0\" \"$@\"", id.display());
+    there.args(["--mount", "sh", "-c", &script]).arg(command.get_program()).args(command.get_args());
+    there.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Some(there)
+}
+
+/// Two machines have a disk each under one name, with a bitmap of one name, and one destination.
+#[test]
+fn a_bitmap_of_another_machines_disk_is_not_believed() {
+    let Some(guest) = Guest::start() else { return };
+    let state = guest.freeze(None, "b1");
+    guest.backs_up(&["--next-bitmap", "b1"], &state);
+    guest.thaw();
+    // The other machine's disk differs in more than its bitmap says.
+    let disk = fs::File::options().write(true).open(guest.path("disk.img")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, &[9; 1 << 16], 120 << 20).unwrap();
+    let state = guest.freeze(Some("b1"), "b2");
+    let command = guest.backup("vm", &["--next-bitmap", "b2"]);
+    let Some(command) = on_another_machine(guest.folder.path(), &command) else { return };
+    let done = json_of(command);
+    let why = done["why"].as_str().unwrap();
+    assert!(
+        why.contains("this source is not the one that point") && why.contains("another machine"),
+        "{done}"
+    );
+    let out = guest.folder.path().join("restored.img");
+    fs::remove_file(&out).unwrap();
+    succeed(lunway(&["backup", "restore", &guest.path("points"), out.to_str().unwrap()]));
+    assert_same_bytes(&state, &out);
+}
+
 #[test]
 fn a_bitmap_in_an_image_that_no_machine_uses_says_what_was_written() {
     let programs = ["qemu-nbd", "qemu-img", "qemu-io"].map(lunway_foreign::program);

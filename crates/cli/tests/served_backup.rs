@@ -242,6 +242,52 @@ fn a_run_reads_what_changed_since_the_point_of_its_own_destination() {
     wait_until_no_snapshot(folder);
 }
 
+/// Two daemons have a LUN each of one name, and one destination.
+#[test]
+fn two_disks_of_one_name_each_get_points_of_their_own_from_one_destination() {
+    let folders = [folder(), folder()];
+    let shared = tempfile::tempdir().unwrap();
+    fs::create_dir(shared.path().join("repo")).unwrap();
+    succeed(command(shared.path(), &["backup", "init", "repo"]));
+    fs::create_dir(shared.path().join("chain")).unwrap();
+    let mut sides = folders.iter().zip(1_u64..).map(|(folder, number)| {
+        let folder = folder.path();
+        // Only a whole path tells which file a daemon has.
+        let text = fs::read_to_string(folder.join("lunway.toml")).unwrap();
+        let whole = format!("raw:{}", folder.join("disk.img").display());
+        fs::write(folder.join("lunway.toml"), text.replace("raw:disk.img", &whole)).unwrap();
+        let daemon = Daemon::start(folder);
+        let initiator = Initiator::ready(&daemon.address, IQN);
+        (folder, daemon, initiator, number)
+    });
+    let mut sides = [sides.next().unwrap(), sides.next().unwrap()];
+    for destination in ["chain", "repo/both"] {
+        let destination = shared.path().join(destination);
+        let destination = destination.to_str().unwrap();
+        let mut newest = None;
+        for (turn, at) in [0, 0, 1, 0, 1, 1].into_iter().enumerate() {
+            let (folder, _, initiator, number) = &mut sides[at];
+            let place = (*number * 20 + turn as u64) << 20;
+            write(initiator, 0, place, *number * 100 + turn as u64).unwrap();
+            let done = run(folder, destination);
+            let why = done["why"].as_str().unwrap();
+            match newest.replace(at) {
+                None => assert_eq!(why, "it is the first"),
+                Some(before) if before == at => assert!(why.ends_with("are known"), "{turn}: {done}"),
+                Some(_) => {
+                    let said = "this source is not the one that point";
+                    assert!(why.contains(said) && why.ends_with("it is another file"), "{turn}: {done}");
+                }
+            }
+            let disk = fs::read(folder.join("disk.img")).unwrap();
+            assert!(restored(folder, destination, "latest") == disk, "{destination}, {turn}");
+        }
+        // No daemon keeps more than what its own newest point needs, but for the one that was not asked last.
+        let kept: Vec<usize> = sides.iter().map(|(folder, ..)| epochs(folder).len()).collect();
+        assert!(kept.iter().sum::<usize>() <= 4, "{destination}: {kept:?}");
+    }
+}
+
 #[test]
 fn what_the_file_system_of_a_lun_proves_to_be_free_is_left_out() {
     let Some(mke2fs) = lunway_foreign::program("mke2fs") else { return };

@@ -13,6 +13,7 @@ mod restore;
 mod run;
 mod schedule;
 mod served;
+mod source_id;
 mod store;
 mod verify;
 

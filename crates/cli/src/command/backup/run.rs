@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
@@ -19,6 +20,7 @@ use serde_json::json;
 use super::ceph_image::{Frozen as FrozenImage, Moment};
 use super::export::Bitmaps;
 use super::served::{self, Frozen};
+use super::source_id::{IdentifiedSource, doubt, of_device};
 use super::store::{Made, Store};
 use super::{Destination, failed, guids, holder, take_lease};
 use crate::awaited::{Awaited, waits_for};
@@ -105,6 +107,8 @@ struct Source<'a> {
     state: Option<String>,
     epoch: Option<String>,
     level: Level,
+    /// Why the newest point does not show it.
+    doubt: Option<String>,
 }
 
 /// A run that made a point.
@@ -195,12 +199,17 @@ impl Run {
             moment.into_iter().for_each(|moment| moment.end(&store, &runtime));
             return Err(refused);
         }
-        let read = Awaited::new(spec.to_string(), opened.device.clone());
+        let id = of_device(&spec, &*opened.device);
+        let identified = Arc::new(IdentifiedSource::new(opened.device.clone(), &id));
+        let read = Awaited::new(spec.to_string(), identified);
         interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
         let state = moment.as_ref().map(|moment| moment.snapshot().to_owned());
-        let source = Source { device: &read, name, changed, state, epoch, level: Level::Crash };
         let begun = Instant::now();
-        let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
+        let done = doubt(&id, &store).and_then(|doubt| {
+            let level = Level::Crash;
+            let source = Source { device: &read, name, changed, state, epoch, level, doubt };
+            self.make_point(source, (&store, &lease), (&runtime, &cancel))
+        });
         // A file is closed when nothing uses it any more.
         drop(read);
         runtime.wait(opened.close_or_log());
@@ -240,22 +249,28 @@ impl Run {
         let begun = Instant::now();
         let name = served::source_name(&lun);
         let (frozen, changed) = Frozen::make(daemon, lun, &store, (self.area, &self.freezing), &runtime)?;
+        let doubt = doubt(&frozen.id, &store)?;
+        let is_other = doubt.is_some();
+        let read = IdentifiedSource::new(frozen.client.clone(), &frozen.id);
         let source = Source {
-            device: &frozen.client,
+            device: &read,
             name: name.clone(),
             changed,
             state: Some(frozen.name.clone()),
             epoch: frozen.epoch.clone(),
             level: served::level(&self.freezing, self.application),
+            doubt,
         };
         let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
+        // The snapshot lasts as long as its connection.
+        drop(read);
         let done = done.map_err(|error| match frozen.broken() {
             Some(why) => Failure::failed(anyhow!("the snapshot of {name} is broken: {why}")),
             None => in_context(error, || format!("backing {name} up to {}", folder.show(""))),
         });
         let held_ms = frozen.held_ms;
         // Before the lease is given back: the destination's list of epochs is changed.
-        frozen.end();
+        frozen.end(is_other);
         drop(lease);
         Ok(Ended { made: done?, seconds: begun.elapsed().as_secs_f64(), held_ms: Some(held_ms) })
     }
@@ -276,7 +291,7 @@ impl Run {
         let request = Request {
             source: source.device,
             source_name: source.name,
-            changed: source.changed,
+            changed: source.doubt.map_or(source.changed, |why| Changed::Unknown { why }),
             skipped: &left_out,
             skipped_why: "free space of its file systems",
             state: source.state,

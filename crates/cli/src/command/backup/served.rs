@@ -7,11 +7,12 @@
 //! 5. When the point is sealed, the older epochs are released.
 //! 6. The daemon hears of the result, which its metrics show.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use lunway_backup::{Change, Changed, ChangedRange, Epochs, Level, PointKind, Since};
-use lunway_block::spec::NbdUri;
+use lunway_backup::{Change, Changed, ChangedRange, Epochs, Level, PointKind, Since, SourceId};
+use lunway_block::spec::{DeviceSpec, NbdUri};
 use lunway_console::{Method, path_part};
 use lunway_nbd::NbdClient;
 use lunway_track::EpochId;
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::failed;
 use super::run::Ended;
+use super::source_id::of_lun;
 use super::store::Store;
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
@@ -41,7 +43,9 @@ pub(super) struct Frozen<'a> {
     store: &'a Store,
     /// The snapshot.
     pub(super) name: String,
-    pub(super) client: NbdClient,
+    pub(super) client: Arc<NbdClient>,
+    /// What it is told by.
+    pub(super) id: SourceId,
     /// The epoch that ended with it.
     pub(super) epoch: Option<String>,
     pub(super) held_ms: u64,
@@ -72,6 +76,8 @@ impl<'a> Frozen<'a> {
         runtime: &BlockingRuntime,
     ) -> Result<(Self, Changed), Failure> {
         let served = daemon.ask(Method::GET, &path(&lun), None)?;
+        let device = served["config"]["device"].as_str().and_then(|device| DeviceSpec::parse(device).ok());
+        let id = of_lun(device.as_ref());
         let epoch = match served["config"]["track"] == true && served["config"]["read_only"] != true {
             true => Some(begin_epoch(daemon, &lun, store)?),
             false => None,
@@ -90,7 +96,8 @@ impl<'a> Frozen<'a> {
             lun,
             store,
             name: snapshot["name"].as_str().unwrap_or_default().to_owned(),
-            client,
+            client: Arc::new(client),
+            id,
             epoch,
             held_ms: snapshot["held_ms"].as_u64().unwrap_or(0),
         };
@@ -142,13 +149,15 @@ impl<'a> Frozen<'a> {
         Some(format!("{why}{more}"))
     }
 
-    /// The run has ended: gives the snapshot back, and the epochs that are of no use any more.
-    pub(super) fn end(self) {
+    /// The run has ended: gives the snapshot back, and the epochs that are of no use any more. `is_other`: the newest
+    /// point before it was another source's, whose daemon has epochs in the list that this one does not know.
+    pub(super) fn end(self, is_other: bool) {
         let Self { daemon, lun, store, name, client, .. } = self;
         drop(client);
         // It ends with the connection, too.
         let _ = daemon.ask(Method::DELETE, &format!("/v1/snapshots/{name}"), None);
-        if let Err(error) = release_old(daemon, &lun, store, Missing::Forgotten) {
+        let missing = if is_other { Missing::Kept } else { Missing::Forgotten };
+        if let Err(error) = release_old(daemon, &lun, store, missing) {
             // The next run does it.
             error.report();
         }

@@ -58,6 +58,7 @@ pub(super) struct Made {
 pub(super) struct Past {
     pub(super) point: PointId,
     pub(super) epoch: Option<String>,
+    pub(super) source_id: Option<String>,
 }
 
 impl Store {
@@ -71,16 +72,24 @@ impl Store {
 
     /// The points that it has, the oldest first.
     pub(super) fn past(&self) -> Result<Vec<Past>, Failure> {
-        let past = |point, epoch: &Option<String>| Past { point, epoch: epoch.clone() };
+        let past = |point, epoch: &Option<String>, source_id: &Option<String>| Past {
+            point,
+            epoch: epoch.clone(),
+            source_id: source_id.clone(),
+        };
         Ok(match self {
             Self::Chain(folder) => {
                 let catalogue = Catalogue::load(&**folder).map_err(failed)?;
                 let manifests = catalogue.points().iter().map(|point| &point.manifest);
-                manifests.map(|manifest| past(manifest.point, &manifest.epoch)).collect()
+                manifests.map(|manifest| past(manifest.point, &manifest.epoch, &manifest.source_id)).collect()
             }
             Self::Series(series) => {
                 let points = series.points().map_err(failed)?;
-                points.points().iter().map(|point| past(point.point, &point.epoch)).collect()
+                points
+                    .points()
+                    .iter()
+                    .map(|point| past(point.point, &point.epoch, &point.source_id))
+                    .collect()
             }
         })
     }
