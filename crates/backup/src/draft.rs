@@ -555,7 +555,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// Removes incomplete files that belong to nothing, and says how many disks of points were among them.
-fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<usize> {
+pub(crate) fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<usize> {
     let kept = kept.map(|names| [names.disk(), names.leaves(), names.have(), names.journal()]);
     let mut removed = 0;
     for name in folder.names().map_err(BackupError::folder("reading", &folder.show("")))? {

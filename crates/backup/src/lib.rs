@@ -27,6 +27,7 @@
 //! | [`run()`], [`Request`], [`Changed`] | one run; how its source is read and sampled (`reading`, `sample`) |
 //! | `draft`, `journal`, `ship`, `seal` | its steps: files of an incomplete point, what is durable, units, the commit |
 //! | `underway`, `rhythm` | units side by side, when what was sent is recorded |
+//! | [`leftovers()`], [`remove_leftovers()`] | incomplete points of runs that were stopped |
 //! | [`Catalogue`], [`Manifest`], [`PointId`], [`PointFacts`] | which points there are |
 //! | `sidecar`, `history`, `leaf`, `skeleton` | hashes: of a point, through a chain, of 64 KiB, of all else |
 //! | [`restore()`], [`Content`], [`verify()`], [`prune()`] | the other verbs |
@@ -52,6 +53,7 @@ mod hold;
 mod journal;
 mod leaf;
 mod lease;
+mod leftover;
 mod manifest;
 mod merge;
 mod merge_record;
@@ -97,6 +99,7 @@ pub use leaf::{
     DISK_MAX, LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves, is_zero, leaf_range, unit_range, units,
 };
 pub use lease::{Holder, Lease};
+pub use leftover::{Leftover, leftovers, remove_leftovers};
 pub use manifest::{
     FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, parse_stem, seal, stem, unseal,
 };

@@ -7,6 +7,7 @@ use crate::error::{BackupError, Result};
 use crate::folder::Folder;
 use crate::guids::Guids;
 use crate::lease::Lease;
+use crate::leftover::{Leftover, remove_leftovers};
 use crate::manifest::Manifest;
 use crate::merge::{self, merge, remove_point};
 use crate::mount::refuse_mounts;
@@ -49,6 +50,8 @@ pub enum Step {
     },
     /// A point on which none lies is removed.
     Remove(PointId),
+    /// What a run that was stopped has left is removed, since a merge had no room.
+    GiveUp(Leftover),
 }
 
 impl Retention {
@@ -130,7 +133,8 @@ impl Retention {
 
 /// Removes what is not kept. `progress` hears of each step, and how far it is; `false` ends the prune.
 ///
-/// A merge for which there is no room is tried again after all other steps.
+/// A merge for which there is no room is tried again after all other steps, and without what a run that was stopped has
+/// left.
 ///
 /// # Errors
 ///
@@ -164,6 +168,7 @@ pub fn prune(
     }
     // No step changes what another one is: a merge takes a chain's given up points, a removal a chain's end.
     let steps = retention.steps(&catalogue, &notes);
+    let mut taken = steps.clone();
     // Merges for which there was no room. What they keep was read all the same, before anything is removed.
     let mut put_off = Vec::new();
     for step in &steps {
@@ -175,6 +180,8 @@ pub fn prune(
                 remove_point(folder, &manifest.stem())?;
                 catalogue.replace(&[*point], None);
             }
+            // None is planned.
+            Step::GiveUp(_) => {}
             Step::Merge { given_up, into } => {
                 let mut told = |done, total| progress(step, done, total);
                 match merge(folder, lease, guids, &catalogue, given_up, *into, &mut told) {
@@ -188,7 +195,10 @@ pub fn prune(
             }
         }
     }
-    // The other steps have freed room.
+    // The other steps have freed room. A run that was stopped goes on with what it has left; but points are more.
+    if !put_off.is_empty() {
+        taken.extend(remove_leftovers(folder, lease)?.into_iter().map(Step::GiveUp));
+    }
     let mut left = put_off.len();
     for (step, given_up, into) in put_off {
         refuse_mounts(folder, lease.holder(), &|| false)?;
@@ -208,5 +218,5 @@ pub fn prune(
         catalogue.replace(given_up, Some(merged));
         left -= 1;
     }
-    Ok(steps)
+    Ok(taken)
 }

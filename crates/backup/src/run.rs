@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use lunway_block::size::HumanSize;
 use lunway_file::Workers;
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
@@ -27,6 +28,7 @@ use crate::history::History;
 use crate::journal::Counted;
 use crate::leaf::{LEAF, UNIT, UnitLeaves, units};
 use crate::lease::Lease;
+use crate::leftover::{leftovers, remove_leftovers, room_needed};
 use crate::manifest::{Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
@@ -94,23 +96,47 @@ pub async fn run(
     request: Request<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome> {
-    let mut run = Run { folder, lease, guids, request, lanes: Workers::new(), notes: Vec::new(), full: None };
-    match run.attempt(progress).await {
-        // The history of an increment cannot be read: a full does without it.
-        Err(BackupError::Damaged { point, what }) => {
-            let why = format!("point {point} is damaged: {what}");
-            run.notes.push(why.clone());
-            let mut notes = Notes::load(&**folder)?;
-            if !notes.broken().any(|(broken, _)| broken == point) {
-                notes.damage.push(Damage::Point { point, what });
-                notes.verified.retain(|verified| *verified != point);
-                notes.store(&**folder)?;
+    let mut run = Run {
+        folder,
+        lease,
+        guids,
+        request,
+        lanes: Workers::new(),
+        notes: Vec::new(),
+        full: None,
+        leftovers: Leftovers::None,
+    };
+    loop {
+        match run.attempt(progress).await {
+            // The history of an increment cannot be read: a full does without it.
+            Err(BackupError::Damaged { point, what }) if run.full.is_none() => {
+                let why = format!("point {point} is damaged: {what}");
+                run.notes.push(why.clone());
+                let mut notes = Notes::load(&**folder)?;
+                if !notes.broken().any(|(broken, _)| broken == point) {
+                    notes.damage.push(Damage::Point { point, what });
+                    notes.verified.retain(|verified| *verified != point);
+                    notes.store(&**folder)?;
+                }
+                run.full = Some(why);
             }
-            run.full = Some(why);
-            run.attempt(progress).await
+            Err(full @ BackupError::Full { .. }) if run.leftovers == Leftovers::Found => {
+                if !run.give_up_leftovers().await? {
+                    return Err(full);
+                }
+            }
+            done => return done,
         }
-        done => done,
     }
+}
+
+/// Incomplete points of earlier runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leftovers {
+    None,
+    /// This run has gone on with one, or found one.
+    Found,
+    GivenUp,
 }
 
 /// The parent of the point that is made, as a sample of the source is compared with it.
@@ -151,6 +177,7 @@ struct Run<'a> {
     notes: Vec<String>,
     /// Reason why it must be a full.
     full: Option<String>,
+    leftovers: Leftovers,
 }
 
 /// Decision on what the new point is based on, and why.
@@ -172,6 +199,9 @@ impl Run<'_> {
         merge::finish(&**self.folder)?;
         let catalogue = Catalogue::load(&**self.folder)?;
         self.check_source(&catalogue)?;
+        if catalogue.incomplete() > 0 && self.leftovers == Leftovers::None {
+            self.leftovers = Leftovers::Found;
+        }
         let heal = heal::heal(&**self.folder, &catalogue, self.request.source).await?;
         self.notes.extend(heal.notes);
         let decision = self.decide(&catalogue)?;
@@ -223,6 +253,51 @@ impl Run<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gives up what earlier runs have left, where the point has room in their place if it is begun anew: the disk holds
+    /// less than it did, or more is left out. Returns `false` if it would hardly have.
+    async fn give_up_leftovers(&mut self) -> Result<bool> {
+        let catalogue = Catalogue::load(&**self.folder)?;
+        let taken: u64 = leftovers(&**self.folder, &catalogue)?.iter().map(|left| left.bytes).sum();
+        if self.room_needed(&catalogue, taken).await?.is_none_or(|needed| needed > taken) {
+            return Ok(false);
+        }
+        remove_leftovers(&**self.folder, self.lease)?;
+        self.leftovers = Leftovers::GivenUp;
+        self.notes.push(format!(
+            "the destination was full, and the incomplete point of an earlier run was removed: it took {}, more than a new one \
+             needs",
+            HumanSize(taken)
+        ));
+        Ok(true)
+    }
+
+    /// Most bytes that the point takes if it is begun anew; `None`: more than `at_most`.
+    async fn room_needed(&self, catalogue: &Catalogue, at_most: u64) -> Result<Option<u64>> {
+        let size = self.request.source.geometry().size;
+        let kind = match self.full.is_some() || self.request.full || catalogue.newest().is_none() {
+            true => PointKind::Full,
+            false => PointKind::Increment,
+        };
+        let (mut data, mut at, end) = (0, 0, units(size));
+        while at < end {
+            let next = match kind {
+                PointKind::Full => Some(at),
+                PointKind::Increment => self.request.next_changed(at, &[]),
+            };
+            let Some(first) = next.filter(|next| *next < end) else { break };
+            let last = (first + WINDOW_UNITS).min(end);
+            for masks in self.request.masks(first..last, size, &[]).await? {
+                let touched = if kind == PointKind::Full { u16::MAX } else { masks.touched };
+                data += u64::from(touched & masks.data & !masks.skip != 0);
+            }
+            if room_needed(kind, data, u64::from(end)) > at_most {
+                return Ok(None);
+            }
+            at = last;
+        }
+        Ok(Some(room_needed(kind, data, u64::from(end))))
     }
 
     /// Full or increment, and why.

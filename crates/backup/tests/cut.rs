@@ -8,7 +8,10 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lunway_backup::{Catalogue, Folder, Lease, Outcome, PointId, Retention, Verification, prune, verify};
+use lunway_backup::{
+    Catalogue, Folder, Lease, Outcome, PointId, Retention, Verification, leftovers, prune, remove_leftovers,
+    verify,
+};
 use lunway_crash::Directory;
 use support::crashing::Crashing;
 use support::cuts::{crashed, cuts};
@@ -168,6 +171,51 @@ fn a_prune_survives_a_cut_at_every_step() {
             );
             prune(&directory);
             assert_eq!(check(&directory, &model, &format!("{context}, pruned again")), kept);
+            let outcome = run(&directory, &mut source, None, 50);
+            let mut model = model.clone();
+            model.insert(outcome.manifest.point, source.model.clone());
+            check(&directory, &model, &format!("{context}, next run"));
+            sound(&directory, &format!("{context}, next run"));
+        }
+    }
+}
+
+/// What a run that was stopped has left is removed, and the removal is cut: the next run goes on with all of it, or
+/// with none.
+#[test]
+fn a_removal_of_what_a_run_has_left_survives_a_cut_at_every_step() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let mut source = Source::new(SIZE);
+    let base = Directory::default();
+    let mut model = Model::new();
+    source.change(&mut random, 12);
+    let outcome = run(&base, &mut source, None, 1);
+    model.insert(outcome.manifest.point, source.model.clone());
+    source.change(&mut random, 12);
+    let asked = std::sync::atomic::AtomicU64::new(0);
+    let second = || asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 1;
+    let cancelled = How { is_cancelled: &second, ..How::new(source.unknown(), 2) };
+    back_up(&folder(&base), &source.disk, 1, cancelled).unwrap_err();
+    let remove = |directory: &Directory| {
+        let folder = folder(directory);
+        let lease = Lease::take(&*folder, holder(9), &|| false).unwrap();
+        remove_leftovers(&*folder, &lease).unwrap()
+    };
+    let recorded = base.at_rest();
+    let left = leftovers(&*folder(&recorded), &Catalogue::load(&*folder(&recorded)).unwrap()).unwrap();
+    assert!(left.len() == 1 && left[0].bytes > 0, "{left:?}");
+    assert_eq!(remove(&recorded), left);
+    sound(&recorded, "the removal itself");
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context =
+                format!("seed {seed}, cut behind step {steps} ({}), kind {kind}", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            check(&directory, &model, &context);
+            let again = directory.at_rest();
+            remove(&again);
+            sound(&again, &format!("{context}, removed again"));
             let outcome = run(&directory, &mut source, None, 50);
             let mut model = model.clone();
             model.insert(outcome.manifest.point, source.model.clone());

@@ -358,6 +358,66 @@ fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
     assert_same_bytes(Path::new(&out), Path::new(&disk));
 }
 
+/// The incomplete point of a disk that held more takes the room that it needs now.
+#[test]
+fn what_a_stopped_run_has_left_on_a_full_share_does_not_keep_a_smaller_one_from_succeeding() {
+    let fixture = BackupFixture::new();
+    let binary = env!("CARGO_BIN_EXE_lunway");
+    let [disk, dest, out] = ["disk", "dest", "out"].map(|name| fixture.path(name));
+    let script = format!(
+        "set -x
+        mount -t tmpfs -o size=60m none {dest} || exit 77
+        dd if=/dev/urandom of={disk} bs=1M count=64 conv=notrunc
+        {binary} backup run {disk} {dest} && exit 1
+        cat /dev/zero > {dest}/fill
+        {binary} backup run {disk} {dest} && exit 2
+        rm {disk}; truncate -s 64M {disk}; dd if=/dev/urandom of={disk} bs=1M count=4 conv=notrunc
+        {binary} backup run {disk} {dest} --json || exit 3
+        {binary} backup restore {dest} {out} || exit 4
+        {binary} backup verify {dest} || exit 5"
+    );
+    let Some((printed, said)) = in_own_mounts(&script) else { return };
+    assert!(said.contains(&format!("`lunway backup prune {dest}/ --remove-incomplete`")), "{said}");
+    assert!(printed.contains("the incomplete point of an earlier run was removed: it took "), "{printed}");
+    assert_same_bytes(Path::new(&out), Path::new(&disk));
+}
+
+#[test]
+fn what_a_stopped_run_has_left_is_removed_when_its_word_is_given_and_for_a_merge_without_room() {
+    let fixture = BackupFixture::new();
+    let binary = env!("CARGO_BIN_EXE_lunway");
+    let [disk, dest, out] = ["disk", "dest", "out"].map(|name| fixture.path(name));
+    let script = format!(
+        "set -x
+        mount -t tmpfs -o size=80m none {dest} || exit 77
+        change() {{ dd if=/dev/urandom of={disk} bs=1M count=$2 seek=$1 conv=notrunc; }}
+        {binary} backup run {disk} {dest} || exit 1
+        change 2 1; {binary} backup run {disk} {dest} || exit 2
+        cp {disk} {out}
+        truncate -s 128M {disk}; change 20 100; {binary} backup run {disk} {dest} && exit 3
+        cat /dev/zero > {dest}/fill
+        {binary} backup prune {dest} --remove-incomplete --dry-run --json || exit 4
+        ls {dest}/*.journal.incomplete || exit 5
+        echo merged
+        {binary} backup prune {dest} --keep-last 1 || exit 6
+        ls {dest}/*.incomplete && exit 7
+        rm {dest}/fill
+        {binary} backup run {disk} {dest} && exit 8
+        echo removed
+        {binary} backup prune {dest} --remove-incomplete || exit 9
+        ls {dest}/*.incomplete && exit 10
+        {binary} backup prune {dest} --remove-incomplete --json || exit 11
+        {binary} backup verify {dest} || exit 12"
+    );
+    let Some((printed, _)) = in_own_mounts(&script) else { return };
+    let (dry, rest) = printed.split_once("merged\n").unwrap();
+    let (merged, removed) = rest.split_once("removed\n").unwrap();
+    assert!(dry.contains("\"incomplete\": \"") && dry.contains("\"bytes\": "), "{dry}");
+    assert!(merged.contains("which is incomplete, removed: "), "{merged}");
+    assert!(merged.contains("1 point removed, 1 kept"), "{merged}");
+    assert!(removed.contains("which is incomplete, removed: ") && removed.contains("0 points removed, 1 kept"), "{removed}");
+}
+
 /// A prune that needs room on a share without any cannot make some.
 #[test]
 fn a_share_without_any_room_is_pruned_and_verified() {

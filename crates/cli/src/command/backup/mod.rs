@@ -188,9 +188,18 @@ fn take_lease<'a>(
             {
                 thread::sleep(IN_USE_POLL);
             }
+            // What an earlier run has left may have taken the room, and this one may do with less.
+            Err(BackupError::Full { .. }) if has_leftovers(folder) => {
+                return Lease::take_without_room(folder, holder()?, is_cancelled).map_err(failed);
+            }
             taken => return taken.map_err(failed),
         }
     }
+}
+
+/// Tells whether a run that was stopped has left an incomplete point.
+fn has_leftovers(folder: &dyn Folder) -> bool {
+    Catalogue::load(folder).is_ok_and(|catalogue| catalogue.incomplete() > 0)
 }
 
 /// Catalogue of the points in a folder.
@@ -213,6 +222,20 @@ fn failed(error: BackupError) -> Failure {
             Failure::failed(anyhow!("{what}, with --key-file FILE or the variable {KEY_FILE}"))
         }
         error => Failure::failed(error),
+    }
+}
+
+/// The same of a run into a folder: where there is no room, also how to have that of what a stopped run has left.
+fn failed_in(folder: &dyn Folder, error: BackupError) -> Failure {
+    match error {
+        error @ BackupError::Full { .. } if has_leftovers(folder) => {
+            let shown = folder.show("");
+            Failure::failed(anyhow!(
+                "{error}; to have the room of what was sent so far instead: `lunway backup prune {shown} \
+                 --remove-incomplete`"
+            ))
+        }
+        error => failed(error),
     }
 }
 

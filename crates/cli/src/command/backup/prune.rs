@@ -6,7 +6,10 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Retention, Step, prune};
+use lunway_backup::{
+    BackupError, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers, prune,
+    remove_leftovers,
+};
 use lunway_block::size::HumanSize;
 use lunway_repository::{
     Located, PACK_TARGET, Pruned, Repository, Series, Unwanted, given_up, remove_points,
@@ -26,12 +29,14 @@ const UNFINISHED: &str = "every point that was not removed is whole; the next pr
 /// Data that other points need is merged into those: a new file is written and verified before anything is removed. In
 /// a repository, data is removed that no point of any series needs; REPO alone means all of its series.
 /// The newest point and the newest verified one are always kept; nothing is removed while damage is known. Periods
-/// are UTC, by the clock of the machine that made the points.
+/// are UTC, by the clock of the machine that made the points. The incomplete point of a run that was stopped stays for
+/// the next run, unless a merge needs its room, or --remove-incomplete says otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway backup prune /mnt/share/server1 --keep-last 7 --dry-run
   lunway backup prune /mnt/share/server1 --keep-daily 14 --keep-monthly 12
+  lunway backup prune /mnt/share/server1 --remove-incomplete
   lunway backup prune /mnt/share/repo/server1 --remove 3f2a")]
 pub(super) struct Prune {
     #[command(flatten)]
@@ -64,6 +69,9 @@ pub(super) struct Prune {
     /// In a repository: remove the series with all of its points
     #[arg(long, conflicts_with = "remove")]
     remove_series: bool,
+    /// In a folder: remove what a run that was stopped has left, so that the next one begins anew
+    #[arg(long, conflicts_with_all = ["remove", "remove_series"])]
+    remove_incomplete: bool,
     /// Remove points although known damage cannot be repaired
     #[arg(long)]
     despite_damage: bool,
@@ -94,6 +102,7 @@ impl Prune {
         let keeps = last + hourly + daily + weekly + monthly + yearly > 0;
         let removes = self.remove_series || !self.remove.is_empty();
         match (keeps, removes) {
+            (false, false) if self.remove_incomplete => {}
             (false, false) => {
                 return Err(Failure::Usage("say what to keep: --keep-last, --keep-daily …".into()));
             }
@@ -105,6 +114,11 @@ impl Prune {
         }
         match self.destination.located()? {
             Located::Elsewhere => {}
+            _ if self.remove_incomplete => {
+                let no = "--remove-incomplete is for a folder of VHDX files: in a repository each prune removes what \
+                          interrupted runs have left";
+                return Err(Failure::Usage(no.into()));
+            }
             Located::Series { .. } => {
                 let series = self.destination.series(false)?;
                 return self.run_series(series.as_slice(), &retention, None);
@@ -116,9 +130,24 @@ impl Prune {
             return Err(Failure::Usage(no.into()));
         }
         let folder = self.destination.open()?;
-        let catalogue = points(&folder)?;
+        self.run_folder(&folder, keeps.then_some(&retention))
+    }
+
+    /// A folder of VHDX files; without a retention all of its points are kept.
+    fn run_folder(&self, folder: &HostFolder, retention: Option<&Retention>) -> Result<(), Failure> {
+        let catalogue = match self.remove_incomplete {
+            // There may be no point yet.
+            true => super::catalogue(folder)?,
+            false => points(folder)?,
+        };
+        let left =
+            if self.remove_incomplete { leftovers(folder, &catalogue).map_err(failed)? } else { Vec::new() };
+        let given_up = |left: Vec<Leftover>| left.into_iter().map(Step::GiveUp);
         if self.dry_run {
-            let steps = retention.steps(&catalogue, &Notes::load(&*folder).map_err(failed)?);
+            let mut steps: Vec<Step> = given_up(left).collect();
+            if let Some(retention) = retention {
+                steps.extend(retention.steps(&catalogue, &Notes::load(folder).map_err(failed)?));
+            }
             return self.print(&steps, catalogue.points().len());
         }
         let cancel = interrupt::watch();
@@ -126,20 +155,25 @@ impl Prune {
         interrupt::waits_for(move || shown.clone());
         interrupt::leaves(UNFINISHED);
         // A share without room must not be kept from having some.
-        let lease =
-            Lease::take_without_room(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
-        let bar = progress::bytes("merging", 1);
-        let steps = prune(&*folder, &lease, &guids()?, &retention, &mut |_, done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-            !cancel.is_cancelled()
-        });
-        bar.finish_and_clear();
-        let steps = steps.map_err(|error| match error {
-            BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
-            error => failed(error),
-        })?;
-        let left = super::catalogue(&*folder)?.points().len();
+        let lease = Lease::take_without_room(folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let mut steps = Vec::new();
+        if self.remove_incomplete {
+            steps.extend(given_up(remove_leftovers(folder, &lease).map_err(failed)?));
+        }
+        if let Some(retention) = retention {
+            let bar = progress::bytes("merging", 1);
+            let pruned = prune(folder, &lease, &guids()?, retention, &mut |_, done, total| {
+                bar.set_length(total);
+                bar.set_position(done);
+                !cancel.is_cancelled()
+            });
+            bar.finish_and_clear();
+            steps.extend(pruned.map_err(|error| match error {
+                BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
+                error => failed(error),
+            })?);
+        }
+        let left = super::catalogue(folder)?.points().len();
         self.print(&steps, left + gone(&steps).len())
     }
 
@@ -335,6 +369,7 @@ fn gone(steps: &[Step]) -> Vec<PointId> {
         .flat_map(|step| match step {
             Step::Merge { given_up, .. } => given_up.clone(),
             Step::Remove(point) => vec![*point],
+            Step::GiveUp(_) => Vec::new(),
         })
         .collect()
 }
@@ -349,6 +384,9 @@ fn step_json(step: &Step) -> Value {
             json!({ "removed": names(given_up), "merged_into": into.to_string() })
         }
         Step::Remove(point) => json!({ "removed": [point.to_string()], "merged_into": null }),
+        Step::GiveUp(left) => {
+            json!({ "removed": [], "merged_into": null, "incomplete": left.point.to_string(), "bytes": left.bytes })
+        }
     }
 }
 
@@ -356,5 +394,8 @@ fn sentence(step: &Step) -> String {
     match step {
         Step::Merge { given_up, into } => format!("{} merged into {into}", names(given_up).join(", ")),
         Step::Remove(point) => format!("{point} removed"),
+        Step::GiveUp(left) => {
+            format!("{}, which is incomplete, removed: {}", left.point, HumanSize(left.bytes))
+        }
     }
 }

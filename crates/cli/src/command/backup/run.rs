@@ -22,7 +22,7 @@ use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::source_id::{IdentifiedSource, doubt, of_device};
 use super::store::{Made, Store};
-use super::{Destination, failed, guids, holder, take_lease};
+use super::{Destination, failed_in, guids, holder, take_lease};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
@@ -309,7 +309,7 @@ impl Run {
         let mut told = |progress: Progress| bar.set_position(progress.done);
         let done = runtime.wait(Box::pin(store.back_up(lease, &guids, request, &mut told)));
         bar.finish_and_clear();
-        done.map_err(failed)
+        done.map_err(|error| failed_in(&**store.folder(), error))
     }
 
     fn print(&self, ended: &Ended) -> Result<(), Failure> {

@@ -19,10 +19,10 @@ use lunway_track::EpochId;
 use lunway_vhdx_device::random_guids;
 use serde_json::{Value, json};
 
-use super::failed;
 use super::run::Ended;
 use super::source_id::of_lun;
 use super::store::Store;
+use super::{failed, failed_in};
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
 use crate::device::BlockingRuntime;
@@ -206,7 +206,7 @@ fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, store: &Store) -> Result<S
     let id = EpochId(random.to_be_bytes()).to_string();
     let mut epochs = Epochs::load(folder).map_err(failed)?;
     epochs.closed.push(id.clone());
-    epochs.store(folder).map_err(failed)?;
+    epochs.store(folder).map_err(|error| failed_in(folder, error))?;
     Ok(id)
 }
 
