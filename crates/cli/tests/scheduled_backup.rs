@@ -161,6 +161,38 @@ fn a_run_that_ends_with_the_daemon_is_made_after_its_start() {
 }
 
 #[test]
+fn a_run_that_ended_with_its_daemon_is_shown_until_it_is_begun_again() {
+    let folder = folder("");
+    let folder = folder.path();
+    let hook = format!("on_success = 'echo $LUNWAY_BACKUP_CAUSE >> {}/said'", folder.display());
+    let keys = format!("every = \"1000h\"\ncatch_up = false\n{hook}");
+    // 32 MiB take half a minute.
+    configure(folder, &backup("db", "one", &format!("{keys}\nlimit = \"1MB/s\"")));
+    let daemon = Daemon::start(folder);
+    let pid = daemon.child.id();
+    until(|| !schedule(folder, "db")["running_since"].is_null() && !runs_of(pid).is_empty());
+    let of = schedule(folder, "db");
+    assert_eq!(of["interrupted"], Value::Null, "{of}");
+    daemon.kill();
+    until(|| runs_of(pid).is_empty());
+
+    configure(folder, &backup("db", "one", &keys));
+    let _daemon = Daemon::start(folder);
+    until(|| !schedule(folder, "db")["interrupted"].is_null());
+    let shown = schedule(folder, "db");
+    let seconds = |of: &Value| of.as_i64().unwrap();
+    let apart = seconds(&shown["interrupted"]["begun"]) - seconds(&of["running_since"]);
+    assert!(apart.abs() <= 1 && shown["interrupted"]["times"] == 1, "{shown}");
+    assert_eq!((&shown["last"], &shown["running_since"]), (&Value::Null, &Value::Null), "{shown}");
+    let list = succeed(command(folder, &["backup", "schedule", "list"]));
+    assert!(list.contains(": ended with its daemon"), "{list}");
+    succeed(command(folder, &["backup", "schedule", "run", "db"]));
+    until(|| schedule(folder, "db")["last"]["cause"] == "asked");
+    assert_eq!(schedule(folder, "db")["interrupted"], Value::Null);
+    until(|| fs::read_to_string(folder.join("said")).is_ok_and(|said| said == "asked\n"));
+}
+
+#[test]
 fn a_destination_that_is_not_there_is_said_and_is_used_when_it_is() {
     let folder = folder("");
     let folder = folder.path();

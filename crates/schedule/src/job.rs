@@ -72,6 +72,19 @@ pub enum Cause {
     Asked,
 }
 
+impl Cause {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Missed => "missed",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::Asked => "asked",
+        }
+    }
+}
+
 /// What of a job survives a restart. It is to be durable before a run begins, and again after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::extract::PathParameters;
 use crate::manager::Manager;
 use crate::route::Route;
-use crate::schedules::{Asked, RunResult, Status};
+use crate::schedules::{Asked, InterruptedRun, RunResult, Status};
 
 /// Reads one figure of a schedule; `None`: it has none.
 type Figure = fn(&Status) -> Option<i64>;
@@ -53,6 +53,8 @@ struct ScheduleAnswer {
     running_since: Option<i64>,
     /// The last run that has ended; null: none is known.
     last: Option<RunResult>,
+    /// The run that ended with the daemon, which was stopped or killed, and was not begun again since; null: none.
+    interrupted: Option<InterruptedRun>,
     /// When the last run ended that made a point, seconds since 1970; null: none is known.
     last_success: Option<i64>,
 }
@@ -89,7 +91,7 @@ fn when(backup: &BackupConfig) -> String {
 }
 
 fn answer(backup: &BackupConfig, status: Status) -> ScheduleAnswer {
-    let Status { next, running_since, last, last_success, retries_left, next_attempt } = status;
+    let Status { next, running_since, last, interrupted, last_success, retries_left, next_attempt } = status;
     ScheduleAnswer {
         name: backup.name.clone(),
         source: backup.source.clone(),
@@ -101,6 +103,7 @@ fn answer(backup: &BackupConfig, status: Status) -> ScheduleAnswer {
         next_attempt,
         running_since,
         last,
+        interrupted,
         last_success,
     }
 }

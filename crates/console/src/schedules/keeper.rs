@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lunway_schedule::{Job, Moment, Plan, Start, TimeZone, Timetable};
+use lunway_schedule::{Job, Moment, Plan, Start, TimeZone, Timetable, wall_clock};
 use lunway_target::{BackupConfig, Config, Server};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
@@ -86,6 +86,10 @@ impl Keeper {
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
         let folder = self.server.upgrade().and_then(|server| server.state_folder());
         self.kept = Kept::load(folder.as_deref());
+        for (name, run) in self.kept.interrupted() {
+            let began = wall_clock(run.begun, &TimeZone::system());
+            tracing::warn!(backup = name, "the backup that began at {began} ended with its daemon");
+        }
         let mut replies = Vec::new();
         loop {
             self.read_configuration();
@@ -231,6 +235,7 @@ impl Keeper {
                 next_attempt: job.and_then(|job| job.retry_in(now)).map(at),
                 running_since: self.running.get(name).copied(),
                 last: known.and_then(|known| known.last.clone()),
+                interrupted: known.filter(|_| !self.running.contains_key(name)).and_then(Known::interrupted),
                 last_success: known.and_then(|known| known.last_success),
             };
             (name.clone(), status)

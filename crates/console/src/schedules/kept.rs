@@ -9,7 +9,7 @@ use lunway_schedule::Record;
 use lunway_target::BACKUPS_FILE;
 use serde::{Deserialize, Serialize};
 
-use super::RunResult;
+use super::{InterruptedRun, RunResult};
 use crate::replace::replace;
 
 /// Longest file that is read, bytes: a thousand schedules with results of 4 KiB.
@@ -23,6 +23,14 @@ pub(super) struct Known {
     pub(super) last: Option<RunResult>,
     #[serde(default)]
     pub(super) last_success: Option<i64>,
+}
+
+impl Known {
+    /// The run that has begun and not ended, of a schedule of which none is under way: it ended with the daemon.
+    pub(super) fn interrupted(&self) -> Option<InterruptedRun> {
+        let begun = self.record.begun_ms.filter(|_| self.record.attempts > 0)?;
+        Some(InterruptedRun { begun: begun / 1000, times: self.record.attempts })
+    }
 }
 
 /// All that is known, and the file that it is kept in.
@@ -52,6 +60,11 @@ impl Kept {
 
     pub(super) fn get(&self, name: &str) -> Option<&Known> {
         self.known.get(name)
+    }
+
+    /// Runs that ended with the daemon of before.
+    pub(super) fn interrupted(&self) -> impl Iterator<Item = (&String, InterruptedRun)> {
+        self.known.iter().filter_map(|(name, known)| Some((name, known.interrupted()?)))
     }
 
     /// Keeps this of a schedule, and nothing of those that are not wanted. It is durable when this returns.

@@ -61,6 +61,15 @@ pub(crate) struct RunResult {
     pub(crate) point: Option<RunPoint>,
 }
 
+/// Run that ended with the daemon, which was stopped or killed, before it had come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct InterruptedRun {
+    /// When it began, seconds since 1970.
+    pub(crate) begun: i64,
+    /// How often it was begun, and ended with the daemon each time.
+    pub(crate) times: u32,
+}
+
 /// Point that a run made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct RunPoint {
@@ -88,6 +97,8 @@ pub(crate) struct Status {
     /// When the run under way began.
     pub(crate) running_since: Option<i64>,
     pub(crate) last: Option<RunResult>,
+    /// The run that ended with the daemon and was not made again since.
+    pub(crate) interrupted: Option<InterruptedRun>,
     /// When the last run ended that made a point.
     pub(crate) last_success: Option<i64>,
     /// How often a run that fails is still made again.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lunway_schedule::Cause;
 use lunway_target::BackupConfig;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -175,6 +176,7 @@ fn facts(config: &BackupConfig, result: &RunResult, retries_left: u32) -> Vec<(&
         ("LUNWAY_BACKUP_DESTINATION", config.destination.display().to_string()),
         ("LUNWAY_BACKUP_RESULT", if result.error.is_none() { "succeeded" } else { "failed" }.to_owned()),
         ("LUNWAY_BACKUP_ERROR", result.error.clone().unwrap_or_default()),
+        ("LUNWAY_BACKUP_CAUSE", result.cause.map_or("", Cause::name).to_owned()),
         ("LUNWAY_BACKUP_ATTEMPT", result.attempt.to_string()),
         ("LUNWAY_BACKUP_RETRIES_LEFT", retries_left.to_string()),
         ("LUNWAY_BACKUP_SECONDS", (result.took_ms / 1000).to_string()),

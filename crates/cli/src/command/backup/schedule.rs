@@ -98,6 +98,13 @@ fn last(of: &Value) -> String {
     if let Some(since) = of["running_since"].as_i64() {
         return format!("running since {}", moment(since));
     }
+    if let Some(begun) = of["interrupted"]["begun"].as_i64() {
+        let times = match of["interrupted"]["times"].as_u64() {
+            Some(times @ 2..) => format!(" {times} times"),
+            _ => String::new(),
+        };
+        return format!("{}: ended with its daemon{times}", moment(begun));
+    }
     let last = &of["last"];
     let Some(begun) = last["begun"].as_i64() else { return "none".to_owned() };
     let took = HumanTime::millis(last["took_ms"].as_u64().unwrap_or(0));
