@@ -18,7 +18,7 @@ use lunway_memory::{NullDisk, RamDisk};
 use lunway_nbd::NbdClient;
 use lunway_rbd::{RbdDevice, RbdOptions};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
-use lunway_vhdx_device::VhdxDevice;
+use lunway_vhdx_device::{VhdxDevice, VhdxDeviceOpenError};
 
 use crate::{DeviceOpenError, point, pulled_point, repository_point};
 
@@ -122,6 +122,21 @@ impl Opened {
             Innermost::Multipath(multipath) => Some(multipath),
             _ => None,
         }
+    }
+
+    /// Puts a layer around the device, which is only read, that takes writes into a new file without a name: they end
+    /// with the device, also with a process that is killed. `place` is where the file is, for errors. Where it fails
+    /// the device is as before.
+    ///
+    /// # Errors
+    ///
+    /// Where the file cannot be used, a sentence.
+    pub async fn discard_writes(&mut self, file: File, place: &Path) -> Result<(), DeviceOpenError> {
+        let inside = self.device.clone();
+        let made = on_thread(place, move |_| VhdxDevice::discarding_over(file, inside)).await?;
+        let failed = |source| VhdxDeviceOpenError { path: place.to_owned(), source };
+        self.device = Arc::new(made.map_err(failed)?);
+        Ok(())
     }
 
     fn new(device: Arc<dyn BlockDevice>, innermost: Innermost) -> Self {

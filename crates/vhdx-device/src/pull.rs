@@ -9,6 +9,7 @@
 //! Each step leaves a whole file: after a kill the next pull goes on where this one was. While the parent does not
 //! answer, reads of what is not there yet fail when its device says so, and everything else goes on.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,7 +18,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Io, OwnerKey, Pull};
-use lunway_vhdx::{Chain, Completed, Disk, EditError, VhdxOpenError, VhdxOpenOptions, detach};
+use lunway_vhdx::{
+    Chain, Completed, CreateOptions, Disk, DiskKind, EditError, Locator, VhdxOpenError, VhdxOpenOptions,
+    create, detach,
+};
 
 use crate::backing::Backing;
 use crate::chain_state::ChainState;
@@ -138,6 +142,28 @@ impl VhdxDevice {
         Ok(Self { inner })
     }
 
+    /// The same on a new file without a name, which nothing else can open: what is written ends with the device, also
+    /// with a process that is killed. `file` has no content yet. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file, or with the parent's size.
+    pub fn discarding_over(file: File, parent: Arc<dyn BlockDevice>) -> Result<Self, VhdxOpenError> {
+        let access = |what, source| VhdxOpenError::Access { what, source };
+        let mut guids = random_guids()
+            .map_err(|error| access("asking for random numbers", std::io::Error::other(error.to_string())))?;
+        let geometry = parent.geometry();
+        let mut options = CreateOptions::new(DiskKind::Differencing, geometry.size, guids.next());
+        options.parameters.logical_sector = geometry.logical_sector;
+        // It is never looked for: the device is at hand.
+        options.parameters.locator = Some(Locator::new(guids.next(), "./parent", None));
+        create(&file, &options, guids.as_mut())
+            .map_err(|error| access("making a file for what is written", std::io::Error::other(error)))?;
+        let disk = Disk::open(Backing::from(file), &VhdxOpenOptions::writable(), guids)?;
+        let (inner, ..) = over(Chain::upper(vec![disk])?, parent, false);
+        Ok(Self { inner })
+    }
+
     /// Reads where the file may not have all.
     pub(crate) fn read_pulled(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let inner = Arc::clone(&self.inner);
@@ -193,6 +219,11 @@ fn open_on(
         .and_then(|file| Disk::open(Backing::from(file), &options, guids))
         .and_then(|disk| Chain::upper_of_files(vec![disk], vec![canonical]))
         .map_err(failed)?;
+    Ok(over(chain, device, is_copied))
+}
+
+/// A disk that is on another device.
+fn over(chain: Chain<Backing>, device: Arc<dyn BlockDevice>, is_copied: bool) -> OnParent {
     let (stop, stopped) = channel();
     let pulling = Arc::new(Pulling {
         device,
@@ -204,7 +235,7 @@ fn open_on(
         _stop: stop,
     });
     let inner = Arc::new(Inner::over(chain, &pulling));
-    Ok((inner, pulling, stopped))
+    (inner, pulling, stopped)
 }
 
 /// A buffer, and the parts of it that the parent has.

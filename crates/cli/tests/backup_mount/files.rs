@@ -207,11 +207,23 @@ fn a_journal_is_replayed_and_the_point_stays_as_it_was() {
     fs::write(fixture.path("in/etc/fstab"), content()).unwrap();
     fs::File::open(fixture.path("in/etc/fstab")).unwrap().sync_all().unwrap();
     fixture.back_up();
+    // The same in a repository that only the owner of a key reads, beside which nothing may lie in the clear.
+    let [key, repository, series] = ["key", "repo", "repo/disk"].map(|name| fixture.path(name));
+    let recipient = succeed(lunway(&["backup", "key", "new", &key]));
+    fs::create_dir(&repository).unwrap();
+    succeed(lunway(&["backup", "init", &repository, "--for", recipient.trim()]));
+    succeed(lunway(&["backup", "run", &fixture.path("disk"), &series, "--key-file", &key]));
     run(Path::new("umount"), &[&fixture.path("in")]);
-    let files = Files::start(&fixture);
-    if let Some(files) = files {
+    let then = fixture.path("then");
+    let encrypted = ["backup", "mount", &series, "--files", &then, "--json", "--key-file", &key];
+    let in_folder = ["backup", "mount", &fixture.path("dest"), "--files", &then, "--json"];
+    for words in [&in_folder[..], &encrypted] {
+        let Some(files) = Files::start_as(&fixture, lunway(words)) else { return };
         assert_eq!(files.by("disk").0, Some("the kernel"));
-        assert!(fs::read(files.folder.join("disk/etc/fstab")).unwrap() == content());
+        assert!(fs::read(files.folder.join("disk/etc/fstab")).unwrap() == content(), "{words:?}");
+        let beside = fs::read_dir(&series).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut beside = beside.filter_map(|name| name.into_string().ok());
+        assert!(!beside.any(|name| name.contains("throwaway")), "{words:?}");
         files.end();
     }
     // On the point itself it still has to be replayed.

@@ -2,6 +2,7 @@
 
 mod volume_mount;
 
+use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -133,18 +134,22 @@ pub(super) fn mount(mut name: PointName, folder: &Path, json: bool) -> Result<()
     })
 }
 
-/// Opens the point so that journals can be replayed; where the destination cannot be written, without.
+/// Opens the point so that journals can be replayed: into a file beside it, or where the destination cannot be written,
+/// or what lies there is encrypted, into one without a name on this machine.
 async fn open(spec: &DeviceSpec, read_only: &DeviceSpec) -> Result<Opened, Failure> {
     let options = OpenOptions::default();
-    let refused = match device::open(spec, &options).await {
-        Ok(opened) => return Ok(opened),
-        Err(refused) => refused,
+    if let Ok(opened) = device::open(spec, &options).await {
+        return Ok(opened);
+    }
+    let mut opened = device::open(read_only, &OpenOptions { read_only: true, ..options }).await?;
+    let place = env::temp_dir();
+    let discarded = match tempfile::tempfile_in(&place) {
+        Ok(file) => opened.discard_writes(file, &place).await.map_err(|error| error.to_string()),
+        Err(error) => Err(format!("{} takes no file for them: {error}", place.display())),
     };
-    let opened = device::open(read_only, &OpenOptions { read_only: true, ..options }).await?;
-    tracing::warn!(
-        "{}: journals are not replayed, so that files may be older or missing",
-        refused.sentence()
-    );
+    if let Err(why) = discarded {
+        tracing::warn!("journals are not replayed, so that files may be older or missing: {why}");
+    }
     Ok(opened)
 }
 
