@@ -16,7 +16,7 @@
 //! | [`Container`] | files that are not raw data, and so are refused unless they are named as it |
 //! | [`CachedReads`] | the same inline reads for devices that are made of files in another way |
 //! | `transfer` | bytes in and out by system calls |
-//! | `space` | holes: punching, zeroing, mapping |
+//! | [`extents()`] | the map of a file; `space` also punches holes and zeroes |
 //! | `handle` | descriptors, and closing them |
 //! | `size` | how large the device is, changing it, and files that others have cut |
 //! | `store` | what the file system holds and has left |
@@ -55,5 +55,6 @@ pub use handle::Closed;
 pub use names::{NameWatch, NamedFile};
 pub use open::{Engine, FileOpenError, FileOptions};
 pub use place::place;
+pub use space::extents;
 pub use workers::{ThreadPool, Workers};
 pub use write_back::WriteBack;

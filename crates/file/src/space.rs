@@ -1,6 +1,6 @@
 //! Holes: punching, zeroing, mapping.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use lunway_block::{BlockError, Buf, Durability, Extent, ExtentKind, Zeroing};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -71,14 +71,19 @@ fn write_zeroes(
 
 /// The map of a range, rounded outwards to sectors on the side of data, to its end or to that of `count` extents. What
 /// was allocated and never written looks like a hole to `SEEK_HOLE` and is told as one: it reads as zeroes just so.
-pub(crate) fn extents(
-    file: BorrowedFd<'_>,
+/// Blocks.
+///
+/// # Errors
+///
+/// What the host says, but for a file system that cannot tell, whose files are data.
+pub fn extents(
+    file: impl AsFd,
     offset: u64,
     len: u64,
     sector: u32,
     count: usize,
 ) -> Result<Vec<Extent>, BlockError> {
-    let sector = u64::from(sector);
+    let (file, sector) = (file.as_fd(), u64::from(sector));
     let end = offset + len;
     let mut list = Vec::new();
     let mut at = offset;
@@ -112,7 +117,6 @@ pub(crate) fn extents(
 mod tests {
     use super::*;
     use crate::transfer::read_fully;
-    use std::os::fd::AsFd;
 
     #[test]
     fn zeroes_are_written_where_nothing_better_is_known() {

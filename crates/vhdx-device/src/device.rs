@@ -23,7 +23,7 @@ use crate::backing::Backing;
 use crate::chain_state::{Alone, ChainState, closed};
 use crate::compact::{self, Watch};
 use crate::pull::Pulling;
-use crate::{names, random_guids, snapshot};
+use crate::{holes, names, random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
 /// change their state.
@@ -478,17 +478,20 @@ impl Inner {
 
     fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         let mut list = Vec::new();
+        // A disk that is not thin has no range without space behind it.
+        let hole = match self.geometry.unmap.zeroes() {
+            true => ExtentKind::Unallocated,
+            false => ExtentKind::Zero,
+        };
         self.with(|chain| {
-            chain.map(offset, len, |segment| {
-                let kind = match segment.source {
-                    SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten
-                        if list.len() < EXTENTS_MAX =>
-                    {
-                        ExtentKind::Unallocated
-                    }
-                    _ => ExtentKind::Data,
-                };
-                Extent { offset: segment.offset, len: segment.len, kind }.push_onto(&mut list);
+            chain.map(offset, len, |segment| match segment.source {
+                _ if list.len() >= EXTENTS_MAX => holes::data(&segment).push_onto(&mut list),
+                SegmentSource::Zero | SegmentSource::Unmapped | SegmentSource::NeverWritten => {
+                    let kind = ExtentKind::Unallocated;
+                    Extent { offset: segment.offset, len: segment.len, kind }.push_onto(&mut list);
+                }
+                SegmentSource::File(from) => holes::push_extents(chain, &segment, from, hole, &mut list),
+                SegmentSource::Parent => holes::data(&segment).push_onto(&mut list),
             })
         })?;
         Ok(list)

@@ -13,6 +13,7 @@
 //! | [`VhdxDevice`] | the device |
 //! | `backing` | what it lies on: a file, or another device |
 //! | `compact` | the file made shorter while it is used |
+//! | `holes` | holes of the host in what is allocated, for maps |
 //! | `names` | whether the names of its files still lead to them |
 //! | `chain_state`, `unopened` | a chain open, given up for a change, or closed; also while it could not be opened again |
 //! | [`PullParent`], `pull` | a disk that is used while what it lacks comes from its parent |
@@ -29,6 +30,7 @@ mod device;
 #[cfg(test)]
 mod failing;
 mod guids;
+mod holes;
 mod names;
 mod pull;
 mod range;
