@@ -19,7 +19,7 @@ use std::time::Duration;
 use lunway_foreign::ceph::{Ceph, Store};
 use rustix::process::Signal;
 use serde_json::Value;
-use server::Server;
+use server::{Answer, Server};
 use support::{PATIENCE, Running, assert_same_bytes, finish, image, lunway, succeed};
 
 /// A disk, and what a store is reached with.
@@ -219,6 +219,60 @@ fn what_is_wrong_with_an_address_or_a_store_is_said_in_a_sentence() {
         said.contains("AWS_SECRET_ACCESS_KEY") && said.contains("home/.aws/credentials is not there"),
         "{said}"
     );
+}
+
+/// The access key of a `[[backup]]` is in a file of its own.
+#[test]
+fn serve_check_asks_the_store_of_a_backup_with_its_own_access_key() {
+    let server = Server::start();
+    let fixture = Fixture::of(&server);
+    succeed(fixture.command(&["backup", "init", "s3://bucket/repo"]));
+    let keys = format!(
+        "[default]\naws_access_key_id = key\naws_secret_access_key = hidden\nendpoint_url = http://{}\n",
+        server.address()
+    );
+    fs::write(fixture.path("keys"), keys).unwrap();
+    let check = |destination: &str, credentials: &str| {
+        let iqn = support::IQN;
+        let text = format!(
+            "state_dir = \"state\"\n[[target]]\nname = \"{iqn}\"\nopen = true\n[[target.lun]]\nid = 0\n\
+             device = \"raw:disk\"\n[[backup]]\nname = \"db\"\nsource = \"{iqn}/0\"\nat = [\"02:00\"]\n\
+             destination = \"{destination}\"\n{credentials}\n"
+        );
+        fs::write(fixture.path("lunway.toml"), text).unwrap();
+        let mut command = lunway(&["serve", "-c", &fixture.text("lunway.toml"), "--check"]);
+        // What runs of the daemon do not use either.
+        command.env("AWS_ACCESS_KEY_ID", "other").env("AWS_SECRET_ACCESS_KEY", "other");
+        command.env("AWS_ENDPOINT_URL", format!("http://{}", server.address()));
+        finish(command, PATIENCE)
+    };
+    let said = |output: std::process::Output| {
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        assert!(!text.contains("hidden"), "{text}");
+        (output.status.success(), text)
+    };
+    // Only its own key is let in.
+    server.rule(|asked| match asked.headers["authorization"].contains("Credential=key/") {
+        true => Answer::Served,
+        false => Answer::Refused(403, "InvalidAccessKeyId", ""),
+    });
+    let file = format!("credentials_file = \"{}\"", fixture.text("keys"));
+    let (is_good, text) = said(check("s3://bucket/repo/db", &file));
+    assert!(is_good && text.contains("1 backup") && !text.contains("warning: backup"), "{text}");
+    for (destination, credentials, part) in [
+        ("s3://bucket/repo", &*file, "is a repository: name one of its series"),
+        ("s3://bucket/none/db", &*file, "neither a repository nor a series"),
+        ("s3://bucket/repo/db", "", "access key"),
+    ] {
+        let (is_good, text) = said(check(destination, credentials));
+        assert!(!is_good && text.contains("backup db: destination: ") && text.contains(part), "{text}");
+    }
+    server.rule(|_| Answer::Late(Duration::from_secs(30)));
+    for credentials in [&*file, ""] {
+        let (is_good, text) = said(check("s3://bucket/repo/db", credentials));
+        let late = "s3://bucket/repo/db did not answer within 4 s: see whether the object store is there";
+        assert!(is_good && text.contains(late), "{text}");
+    }
 }
 
 #[test]

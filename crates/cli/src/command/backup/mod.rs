@@ -1,6 +1,7 @@
 //! `lunway backup`: points in time of a disk, in a folder on any share, or in a repository of many disks.
 
 mod ceph_image;
+mod destination_check;
 mod export;
 mod files;
 mod init;
@@ -26,17 +27,17 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_backup::{BackupError, Catalogue, Folder, Guids, Holder, HostFolder, Lease};
 use lunway_block::spec::DeviceSpec;
-use lunway_repository::Located;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::random_guids;
 
+pub(crate) use self::destination_check::{CHECK_DESTINATION, check_destination};
 use self::store::Store;
 use crate::begun_by::BegunBy;
 use crate::failure::Failure;
 use crate::new_file::file_mode;
 
 /// The variable that names the file with the user's secret key.
-const KEY_FILE: &str = "LUNWAY_KEY_FILE";
+pub(crate) const KEY_FILE: &str = "LUNWAY_KEY_FILE";
 
 /// Back disks up into a folder of VHDX files or a repository, and restore them
 #[derive(Debug, Args)]
@@ -68,6 +69,8 @@ enum Action {
     Mount(mount::Mount),
     Prune(prune::Prune),
     Schedule(schedule::Schedule),
+    #[command(hide = true)]
+    CheckDestination(destination_check::CheckDestination),
 }
 
 impl Backup {
@@ -89,6 +92,7 @@ impl Backup {
             Action::Mount(mount) => mount.run(),
             Action::Prune(prune) => prune.run(),
             Action::Schedule(schedule) => schedule.run(),
+            Action::CheckDestination(check) => check.run(),
         }
     }
 }
@@ -135,35 +139,6 @@ impl Destination {
         }
         let opened = HostFolder::open(self.open()?.path()).context("opening the destination")?;
         Ok(Store::Chain(Arc::new(opened.with_mode(mode))))
-    }
-}
-
-/// Checks that runs to a destination can begin; else which of the two keys of a `[[backup]]` is wrong, and why.
-pub(crate) fn check_destination(
-    folder: &Path,
-    key_file: Option<&Path>,
-) -> Result<(), (&'static str, String)> {
-    let destination = Destination { folder: folder.to_owned(), key_file: key_file.map(Path::to_owned) };
-    let said = |failure: Failure| failure.sentence();
-    match destination.located().map_err(|failure| ("destination", said(failure)))? {
-        Located::Series { repository, .. } => {
-            let key = if key_file.is_some() { "key_file" } else { "destination" };
-            destination.repository(&repository).map(drop).map_err(|failure| (key, said(failure)))
-        }
-        Located::Repository(path) => {
-            let path = path.display();
-            Err(("destination", format!("{path} is a repository: name one of its series, {path}/NAME")))
-        }
-        Located::Elsewhere => {
-            destination.open().map_err(|failure| ("destination", said(failure)))?;
-            match key_file {
-                Some(_) => {
-                    let folder = folder.display();
-                    Err(("key_file", format!("it is for an encrypted repository, and {folder} is in none")))
-                }
-                None => Ok(()),
-            }
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use lunway_block::duration::ExactDuration;
 use lunway_console::{BackupCommands, MakeBackupCommands};
 use lunway_target::BackupConfig;
 
+use crate::command::backup::{CHECK_DESTINATION, KEY_FILE};
 use crate::this_program::this_program;
 
 /// Makes them of the configuration.
@@ -58,6 +59,15 @@ fn with_key(command: &mut Command, backup: &BackupConfig) {
         // They would come before the file.
         command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
     }
+}
+
+/// Asks its destination, in the environment that its runs have.
+pub(super) fn check(backup: &BackupConfig) -> Command {
+    let mut command = this_program(&CHECK_DESTINATION);
+    command.env_remove(KEY_FILE);
+    with_key(&mut command, backup);
+    command.arg("--").arg(&backup.destination);
+    command
 }
 
 fn prune(backup: &BackupConfig) -> Option<Command> {

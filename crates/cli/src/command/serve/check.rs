@@ -1,17 +1,18 @@
 //! `lunway serve --check`: a configuration, and what it names, without serving.
 
-use std::io;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use lunway_block::small_file;
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, is_store_address};
 use lunway_target::{BackupConfig, Config, TargetConfig, Warning};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::config_failure;
+use super::{backups, config_failure};
 use crate::command::backup;
 use crate::failure::Failure;
 use crate::terminal;
@@ -65,25 +66,51 @@ fn can_be_made(config: &Config, backup: &BackupConfig) -> Result<Option<String>,
     if !target.luns.iter().any(|lun| lun.id == source.lun) {
         return Err(wrong("source", &format_args!("target {} has no lun {}", source.target, source.lun)));
     }
+    let (name, destination) = (&backup.name, backup.destination.display());
+    let late = |what: &str| {
+        let time = ANSWER.as_secs();
+        format!("backup {name}: {destination} did not answer within {time} s: see whether {what} is there")
+    };
     if let Some(file) = &backup.credentials_file {
-        // The daemon's runs have it in their environment, and this command has another one.
         let read = small_file::read_text(file, CREDENTIALS_MAX);
-        return read
-            .map(|_| None)
-            .map_err(|error| wrong("credentials_file", &format_args!("{}: {error}", file.display())));
+        read.map_err(|error| wrong("credentials_file", &format_args!("{}: {error}", file.display())))?;
+        return match asked_by_process(backups::check(backup)) {
+            Err(error) => {
+                Ok(Some(format!("backup {name}: whether {destination} is there is not known: {error}")))
+            }
+            Ok(None) => Ok(Some(late("the object store"))),
+            Ok(Some(answer)) => match (answer["key"].as_str(), answer["why"].as_str()) {
+                (Some(key), Some(why)) => Err(wrong(key, &why)),
+                _ => Ok(None),
+            },
+        };
     }
     let (tell, told) = mpsc::channel();
-    let (destination, key_file) = (backup.destination.clone(), backup.key_file.clone());
-    thread::spawn(move || tell.send(backup::check_destination(&destination, key_file.as_deref())));
+    let (folder, key_file) = (backup.destination.clone(), backup.key_file.clone());
+    thread::spawn(move || tell.send(backup::check_destination(&folder, key_file.as_deref())));
     match told.recv_timeout(ANSWER) {
         Ok(checked) => checked.map(|()| None).map_err(|(key, why)| wrong(key, &why)),
-        Err(_) => Ok(Some(format!(
-            "backup {}: {} did not answer within {} s: see whether its share is there",
-            backup.name,
-            backup.destination.display(),
-            ANSWER.as_secs()
-        ))),
+        Err(_) if is_store_address(&backup.destination) => Ok(Some(late("the object store"))),
+        Err(_) => Ok(Some(late("its share"))),
     }
+}
+
+/// What a command prints that has an environment of its own, as this process cannot change its; `None`: it does not end
+/// in time, and is killed.
+fn asked_by_process(mut command: Command) -> io::Result<Option<Value>> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let (tell, told) = mpsc::channel();
+    let printed = child.stdout.take();
+    thread::spawn(move || {
+        let mut text = String::new();
+        let read = printed.map_or(Ok(0), |mut printed| printed.read_to_string(&mut text));
+        tell.send(read.map(|_| text))
+    });
+    let text = told.recv_timeout(ANSWER);
+    // One that has ended is only waited for.
+    let _ = child.kill();
+    child.wait()?;
+    text.ok().map(|text| serde_json::from_str(&text?).map_err(io::Error::other)).transpose()
 }
 
 fn files_exist(target: &TargetConfig) -> Result<(), Failure> {
