@@ -259,6 +259,8 @@ pub struct BackupSchedule {
     pub interval_s: u64,
     /// End of the last run that made a point, Unix time; `None`: none is known.
     pub last_success: Option<u64>,
+    /// When the run under way began, Unix time; `None`: none is.
+    pub running_since: Option<u64>,
     /// Reason why the last run has failed; `None`: it has not.
     pub error: Option<String>,
     /// The folder, where the daemon is on this machine.

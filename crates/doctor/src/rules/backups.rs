@@ -90,16 +90,29 @@ fn overdue(facts: &Facts) -> Vec<Outcome> {
         let interval = schedule.interval_s;
         let what = format!("{what}, and it is due every {}", hours(interval));
         let is_sound = age <= interval.saturating_mul(INTERVALS_MAX);
-        Some(Outcome::judged(is_sound, Verdict::Bad, place(schedule), what))
+        Some(under_way(target, schedule, Outcome::judged(is_sound, Verdict::Bad, place(schedule), what)))
     })
 }
 
+/// What was found, with advice for a schedule of which a run is under way: another one cannot be begun.
+fn under_way(target: &Target, schedule: &BackupSchedule, outcome: Outcome) -> Outcome {
+    match schedule.running_since {
+        Some(since) if outcome.verdict != Verdict::Ok => {
+            let time = hours(target.looked_at.saturating_sub(since));
+            let what = format!("{}; a run is under way for {time}", outcome.what);
+            Outcome { what, ..outcome }.fixed_by("wait for the end of the run that is under way", "")
+        }
+        _ => outcome,
+    }
+}
+
 fn failing(facts: &Facts) -> Vec<Outcome> {
-    each(facts, |_, schedule| {
-        Some(match &schedule.error {
+    each(facts, |target, schedule| {
+        let outcome = match &schedule.error {
             None => Outcome::ok(place(schedule), "its last run has not failed"),
             Some(error) => Outcome::warn(place(schedule), format!("its last run has failed: {error}")),
-        })
+        };
+        Some(under_way(target, schedule, outcome))
     })
 }
 

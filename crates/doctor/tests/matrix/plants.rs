@@ -629,3 +629,25 @@ fn a_backup_without_a_point_is_overdue_when_the_daemon_has_served_for_two_interv
     schedule(&mut facts).folder = None;
     assert_eq!(lunway_doctor::rule("backup-destination").unwrap().diagnoses(&facts), []);
 }
+
+#[test]
+fn while_a_run_is_under_way_nobody_is_told_to_begin_another_one() {
+    let mut facts = crate::healthy::healthy();
+    let looked_at = target(&mut facts).looked_at;
+    let schedule = schedule(&mut facts);
+    schedule.error = Some("the share is full".into());
+    schedule.last_success = Some(looked_at - 3 * schedule.interval_s);
+    let found = |facts: &Facts, id: &str| {
+        let [found] = <[_; 1]>::try_from(lunway_doctor::rule(id).unwrap().diagnoses(facts)).unwrap();
+        (found.verdict, found.finding.what, found.finding.remedy)
+    };
+    for (id, expected) in [("backup-overdue", Verdict::Bad), ("backup-failing", Verdict::Warn)] {
+        let (verdict, _, fix) = found(&facts, id);
+        assert!(verdict == expected && fix.contains("lunway backup schedule run db"), "{fix}");
+        self::schedule(&mut facts).running_since = Some(looked_at - 3600);
+        let (verdict, what, fix) = found(&facts, id);
+        assert!(verdict == expected && what.ends_with("; a run is under way for 60 min"), "{what}");
+        assert!(!fix.contains("schedule run"), "{fix}");
+        self::schedule(&mut facts).running_since = None;
+    }
+}
