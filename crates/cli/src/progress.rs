@@ -1,6 +1,7 @@
-//! Bars for long work, drawn on standard error if that is a terminal.
+//! Bars for long work, drawn on standard error if that is a terminal; lines now and then if it is none.
 
-use std::time::Duration;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lunway_block::duration::HumanTime;
@@ -22,6 +23,39 @@ pub(crate) fn fraction() -> ProgressBar {
 /// Moves a [`fraction`] bar.
 pub(crate) fn set_fraction(bar: &ProgressBar, fraction: f64) {
     bar.set_position((fraction.clamp(0.0, 1.0) * STEPS as f64) as u64);
+}
+
+/// Shortest time between two lines of progress: a log of minutes has some dozen of them.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Progress of measurements that take minutes, for a log: lines on standard error, if that is no terminal.
+pub(crate) struct Lines {
+    /// When the next may be printed; `None`: a terminal has a bar.
+    next: Option<Instant>,
+}
+
+impl Lines {
+    pub(crate) fn new() -> Self {
+        Self::to(io::stderr().is_terminal(), Instant::now())
+    }
+
+    fn to(is_terminal: bool, now: Instant) -> Self {
+        // What ends before needs none.
+        Self { next: (!is_terminal).then(|| now + LINE_INTERVAL) }
+    }
+
+    /// Prints how far it is, if that is due.
+    pub(crate) fn tell(&mut self, doing: &str, fraction: f64, left: Duration) {
+        if let Some(line) = self.line(doing, fraction, left, Instant::now()) {
+            eprintln!("{line}");
+        }
+    }
+
+    fn line(&mut self, doing: &str, fraction: f64, left: Duration, now: Instant) -> Option<String> {
+        let next = self.next.as_mut().filter(|next| now >= **next)?;
+        *next = now + LINE_INTERVAL;
+        Some(format!("{:3.0} %  {doing}, {}", fraction.clamp(0.0, 1.0) * 100.0, self::left(left)))
+    }
 }
 
 /// Time left, as people say it.
@@ -61,5 +95,20 @@ mod tests {
         assert_eq!(left(Duration::from_secs(65)), "1 min 05 s left");
         assert_eq!(rough(Duration::from_millis(59_200)), "60 s");
         assert_eq!(rough(Duration::from_secs(121)), "3 min");
+    }
+
+    #[test]
+    fn a_log_has_a_line_each_ten_seconds_and_a_terminal_none() {
+        let begun = Instant::now();
+        let said = |lines: &mut Lines, seconds: u64| {
+            lines.line("full (1/2)", 0.25, Duration::from_secs(65), begun + Duration::from_secs(seconds))
+        };
+        let mut lines = Lines::to(false, begun);
+        let line = Some(" 25 %  full (1/2), 1 min 05 s left".to_owned());
+        let times = [0, 9, 10, 11, 19, 25, 34, 35];
+        let expected = [None, None, line.clone(), None, None, line.clone(), None, line];
+        assert_eq!(times.map(|seconds| said(&mut lines, seconds)), expected);
+        let mut lines = Lines::to(true, begun);
+        assert_eq!(said(&mut lines, 1000), None);
     }
 }

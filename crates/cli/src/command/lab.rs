@@ -181,7 +181,9 @@ impl Run {
 
 fn measure(experiment: &Experiment, options: &Options, cancel: &Cancel) -> Result<Results, Failure> {
     let bar = progress::fraction();
+    let mut lines = progress::Lines::new();
     let mut watcher = |progress: &Progress<'_>| {
+        lines.tell(progress.doing, progress.fraction, progress.left);
         progress::set_fraction(&bar, progress.fraction);
         bar.set_prefix(progress.doing.to_owned());
         let left = progress::left(progress.left);

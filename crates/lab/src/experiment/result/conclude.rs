@@ -51,6 +51,16 @@ impl Results {
         self.verdicts = self.experiment.verdicts.iter().map(|verdict| self.say(verdict, &value)).collect();
     }
 
+    /// Verdicts for people, with the table of the file that each is of: why nothing can be told is said once.
+    pub(crate) fn told_verdicts(&self) -> impl Iterator<Item = (usize, &Conclusion)> {
+        let said = self.experiment.verdicts.iter().zip(&self.verdicts).enumerate();
+        said.filter(|(number, (_, verdict))| {
+            let is_known = verdict.tone != VerdictTone::Unknown;
+            is_known || !self.verdicts[..*number].contains(verdict)
+        })
+        .map(|(_, (planned, verdict))| (planned.table, verdict))
+    }
+
     fn say(&self, verdict: &crate::experiment::Verdict, value: &dyn Fn(&str) -> Option<f64>) -> Conclusion {
         let said = || -> Result<Conclusion, NoValue> {
             let mut good = true;
@@ -164,5 +174,25 @@ impl Results {
                 values.insert(run.counted_value(column), count);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_told_for_one_reason_is_said_once() {
+        let experiment = Experiment::open("backup").unwrap_or_else(|error| panic!("{error}"));
+        let mut results = Results::new(experiment);
+        results.conclude();
+        let all = results.verdicts.len();
+        let reason = results.verdicts[0].clone();
+        assert_eq!((all, reason.tone), (results.experiment.verdicts.len(), VerdictTone::Unknown));
+        results.verdicts.iter_mut().for_each(|verdict| *verdict = reason.clone());
+        assert_eq!(results.told_verdicts().map(|(_, verdict)| verdict).collect::<Vec<_>>(), [&reason]);
+        // What is known is said each time.
+        results.verdicts.iter_mut().for_each(|verdict| verdict.tone = VerdictTone::Good);
+        assert_eq!(results.told_verdicts().count(), all);
     }
 }

@@ -19,7 +19,7 @@ impl Results {
         let experiment = &self.experiment;
         let mut document =
             Document::new("lab", experiment.title.clone(), format!("lunway lab run {}", experiment.name));
-        document.verdicts = self.verdicts.clone();
+        document.verdicts = self.told_verdicts().map(|(_, verdict)| verdict.clone()).collect();
         document.tiles = self.tiles();
         document.warnings = self.warnings();
         let mut sections = vec![self.about()];

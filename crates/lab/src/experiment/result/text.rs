@@ -79,10 +79,10 @@ impl Results {
     /// Verdicts, those of one table of the file as one paragraph.
     fn verdicts_text(&self) -> Vec<String> {
         let mut paragraphs: Vec<(usize, String)> = Vec::new();
-        for (verdict, said) in self.experiment.verdicts.iter().zip(&self.verdicts) {
-            match paragraphs.last_mut().filter(|(table, _)| *table == verdict.table) {
+        for (of, said) in self.told_verdicts() {
+            match paragraphs.last_mut().filter(|(table, _)| *table == of) {
                 Some((_, text)) => *text += &format!("\n{}", said.text),
-                None => paragraphs.push((verdict.table, said.text.clone())),
+                None => paragraphs.push((of, said.text.clone())),
             }
         }
         paragraphs.into_iter().map(|(_, text)| text).collect()
