@@ -117,14 +117,8 @@ impl Request<'_> {
                 }
             }
         };
-        let reads_zero = self.source.geometry().unmap.zeroes();
-        for extent in self.extents(start, end - start).await? {
-            let zero = match extent.kind {
-                ExtentKind::Data => false,
-                ExtentKind::Zero => true,
-                ExtentKind::Unallocated => reads_zero,
-            };
-            if !zero {
+        for extent in self.extents(start, end - start, usize::MAX).await? {
+            if self.is_data(&extent) {
                 mark(extent.offset..extent.end(), |masks, bits| masks.data |= bits);
             }
         }
@@ -148,8 +142,38 @@ impl Request<'_> {
         Ok(masks)
     }
 
-    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
-        match self.source.extents(offset, len, usize::MAX).await {
+    /// The first of these units, which are some, of which the source may hold data.
+    ///
+    /// # Errors
+    ///
+    /// Where the source's map cannot be read.
+    pub(crate) async fn next_data(&self, window: Range<u32>, size: u64) -> Result<Option<u32>> {
+        let (mut at, end) = (unit_range(window.start, size).start, unit_range(window.end - 1, size).end);
+        while at < end {
+            // What follows a hole is data as a rule.
+            let extents = self.extents(at, end - at, 2).await?;
+            if let Some(data) = extents.iter().find(|extent| self.is_data(extent)) {
+                return Ok(Some((data.offset / UNIT) as u32));
+            }
+            match extents.last() {
+                Some(last) if last.end() > at => at = last.end(),
+                _ => return Ok(Some((at / UNIT) as u32)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells whether an extent of the source must be read to be known.
+    fn is_data(&self, extent: &Extent) -> bool {
+        match extent.kind {
+            ExtentKind::Data => true,
+            ExtentKind::Zero => false,
+            ExtentKind::Unallocated => !self.source.geometry().unmap.zeroes(),
+        }
+    }
+
+    async fn extents(&self, offset: u64, len: u64, count: usize) -> Result<Vec<Extent>> {
+        match self.source.extents(offset, len, count).await {
             // A device that cannot say what is where is read.
             Err(BlockError::Unsupported) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
             // Where the medium fails, the reads find out: the map of a whole unit may name only its own start.

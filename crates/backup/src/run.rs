@@ -19,6 +19,7 @@ use lunway_block::size::HumanSize;
 use lunway_file::Workers;
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
+use crate::changed::Changed;
 use crate::draft::Draft;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
@@ -44,6 +45,8 @@ use crate::underway::Underway;
 const IN_FLIGHT: usize = 32;
 /// Units whose map is asked for at a time: 1 GiB, as copies do.
 const WINDOW_UNITS: u32 = 1024;
+/// Most units in which data is looked for with one question, a TiB: a map of that has 32,768 blocks of a VHDX file.
+const AHEAD_UNITS: u32 = 1 << 20;
 /// Units that one window of the journal announces: 64 GiB, so that changes scattered over a terabyte cost 16
 /// checkpoints.
 const ANNOUNCED: u32 = 65_536;
@@ -255,8 +258,8 @@ impl Run<'_> {
         }
     }
 
-    /// Gives up what earlier runs have left, where the point has room in their place if it is begun anew: the disk holds
-    /// less than it did, or more is left out. Returns `false` if it would hardly have.
+    /// Gives up what earlier runs have left, where the point has room in their place if it is begun anew: the disk
+    /// holds less than it did, or more is left out. Returns `false` if it would hardly have.
     async fn give_up_leftovers(&mut self) -> Result<bool> {
         let catalogue = Catalogue::load(&**self.folder)?;
         let taken: u64 = leftovers(&**self.folder, &catalogue)?.iter().map(|left| left.bytes).sum();
@@ -493,13 +496,35 @@ impl Run<'_> {
         if at >= end {
             return Ok(None);
         }
-        let changed = self.request.next_changed(at, forced);
+        let changed = match self.request.changed {
+            Changed::Known { .. } => self.request.next_changed(at, forced),
+            Changed::Unknown { .. } => self.next_held(draft, at, end).await?,
+        };
         if changed == Some(at) {
             return Ok(changed);
         }
         let shipment = Arc::clone(&draft.shipment);
         let left = on(&self.lanes.reads, move || shipment.next_left(at)).await?;
         Ok(changed.into_iter().chain(left).min().filter(|next| *next < end))
+    }
+
+    /// The first unit at or behind `at` of which the source may hold data or the parent holds something: where neither
+    /// does, nothing has changed. It is looked for in ever larger steps, as most of a large disk may be holes.
+    async fn next_held(&self, draft: &Draft, at: u32, end: u32) -> Result<Option<u32>> {
+        let size = draft.shipment.size;
+        let shipment = Arc::clone(&draft.shipment);
+        let base = on(&self.lanes.reads, move || shipment.history.next(at)).await?;
+        let until = base.map_or(end, |base| base.min(end));
+        let (mut from, mut step) = (at, WINDOW_UNITS);
+        while from < until {
+            self.check_cancelled()?;
+            let to = from.saturating_add(step).min(until);
+            if let Some(unit) = self.request.next_data(from..to, size).await? {
+                return Ok(Some(unit));
+            }
+            (from, step) = (to, (step * 2).min(AHEAD_UNITS));
+        }
+        Ok(base.filter(|base| *base < end))
     }
 
     async fn unit(&self, shipment: Shared, work: Work) -> Result<Shipped> {

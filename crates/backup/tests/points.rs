@@ -6,15 +6,18 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lunway_backup::{
-    Catalogue, Folder, HostFolder, Lease, Order, PointId, Retention, Target, Verification, prune, restore,
-    verify,
+    Catalogue, Changed, Folder, HostFolder, Lease, Order, PointId, Retention, Target, Verification, prune,
+    restore, verify,
 };
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, Io, Layer, Zeroing};
 use lunway_copy::Skipped;
 use lunway_memory::RamDisk;
 use support::{
-    How, MIB, Random, Source, amount, assert_same, back_up, contents, guids, holder, restore_onto, restored,
+    How, LEAF, MIB, Random, Source, amount, assert_same, back_up, block_on, contents, guids, holder,
+    restore_onto, restored,
 };
 
 /// Two units and a half, and a sector: the last leaf is short.
@@ -255,4 +258,60 @@ fn a_damaged_disk_gets_what_differs_and_nothing_else() {
     let small = RamDisk::new(MIB, 512).unwrap();
     let refused = restore_onto(&folder, point, &small, Target::Blank);
     assert!(refused.unwrap_err().to_string().contains("take a larger one"));
+}
+
+/// A source that counts how often it is asked for its map.
+struct Mapped {
+    disk: RamDisk,
+    maps: AtomicU64,
+}
+
+impl Layer for Mapped {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.disk
+    }
+
+    fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.maps.fetch_add(1, Ordering::Relaxed);
+        self.disk.extents(offset, len, count)
+    }
+}
+
+#[test]
+fn a_large_disk_of_holes_is_asked_for_its_map_in_large_steps() {
+    const TIB: u64 = 1 << 40;
+    let source = Mapped { disk: RamDisk::new(TIB, 512).unwrap(), maps: AtomicU64::new(0) };
+    let write = |at: u64, byte: u8| {
+        let data = Buf::copy_of(&[byte; LEAF as usize]).freeze();
+        block_on(source.disk.write(at, data, Durability::Volatile).into_future()).unwrap();
+    };
+    let zero = |at: u64| {
+        block_on(source.disk.write_zeroes(at, LEAF, Zeroing::MayUnmap).into_future()).unwrap();
+    };
+    let places = [0, TIB / 2 + 5 * MIB, TIB - LEAF];
+    places.iter().for_each(|at| write(*at, 7));
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let run = |seed: u64| {
+        let changed = Changed::Unknown { why: "a test says nothing".into() };
+        source.maps.store(0, Ordering::Relaxed);
+        let outcome = back_up(&folder, &source, seed, How::new(changed, seed)).unwrap();
+        // It has a thousand windows of a GiB.
+        let maps = source.maps.load(Ordering::Relaxed);
+        assert!(maps < 100, "{maps} maps");
+        outcome.manifest
+    };
+    let full = run(1);
+    assert_eq!((full.read_bytes, full.sent_bytes), (3 * LEAF, 3 * LEAF));
+    // What the parent alone holds is looked at as well.
+    zero(places[1]);
+    write(TIB / 4, 8);
+    let next = run(2);
+    assert_eq!((next.read_bytes, next.changed_bytes, next.sent_bytes), (3 * LEAF, 2 * LEAF, LEAF));
+    let out = RamDisk::new(TIB, 512).unwrap();
+    restore_onto(&folder, next.point, &out, Target::Blank).unwrap();
+    for (at, byte) in [(0, 7), (TIB / 4, 8), (places[1], 0), (places[2], 7)] {
+        let read = block_on(out.read(at, Buf::for_overwrite(LEAF as usize)).into_future()).unwrap();
+        assert!(read.iter().all(|found| *found == byte), "at {at}");
+    }
 }
