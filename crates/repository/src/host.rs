@@ -1,5 +1,6 @@
 //! Repositories as this host sees them: what a path or an address means, the user's key, and copies of indexes.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io;
@@ -144,8 +145,22 @@ pub fn locate(path: &Path) -> Result<Located> {
 /// Refuses the place of a repository that is gone: what comes there must not be written in the clear.
 fn refuse_without(path: &Path) -> Result<()> {
     let whole = path.canonicalize().or_else(|_| std::path::absolute(path));
-    let pins = whole.ok().and_then(|whole| Pins::of(&whole.display().to_string()));
+    let pins = whole.ok().and_then(|whole| pins_of(path, &whole));
     pins.map_or(Ok(()), |pins| pins.refuse_without())
+}
+
+/// What this user has seen at a path, which leads to `whole`: there, and under the names that lead there, as somebody
+/// could put a link in the place of a folder.
+fn pins_of(path: &Path, whole: &Path) -> Option<Pins> {
+    let given: Option<PathBuf> = std::path::absolute(path).ok().map(|path| path.components().collect());
+    // Given with .., or from a working folder with links, it is another name for the same link.
+    let beside = given.as_ref().and_then(|given| {
+        let folder = given.parent()?.canonicalize().ok()?;
+        Some(folder.join(given.file_name()?))
+    });
+    let names: BTreeSet<String> =
+        given.iter().chain(&beside).map(|name| name.display().to_string()).collect();
+    Some(Pins::of(&whole.display().to_string())?.found_through(names))
 }
 
 fn holds_repository(path: &Path) -> Result<bool> {
@@ -164,7 +179,7 @@ pub fn create_repository(path: &Path, recipients: &[Recipient]) -> Result<Marker
         return Repository::create(&places, Pins::of(&places.whole_name()).as_ref(), recipients);
     }
     let places = places_of(path)?;
-    let pins = Pins::of(&places.path().display().to_string());
+    let pins = pins_of(path, places.path());
     Repository::create(&places, pins.as_ref(), recipients)
 }
 
@@ -190,8 +205,8 @@ pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repositor
         return open_places(Arc::new(places), &name, key_file);
     }
     let places = places_of(path)?;
-    let address = places.path().display().to_string();
-    open_places(Arc::new(places), &address, key_file)
+    let (address, pins) = (places.path().display().to_string(), pins_of(path, places.path()));
+    open_kept(Arc::new(places), Kept { cache: cache_of(&address), pins }, key_file)
 }
 
 /// The folders of a repository of this host. New files may be read and written by those who may read its marker, as far
@@ -211,8 +226,11 @@ fn places_of(path: &Path) -> Result<HostPlaces> {
 ///
 /// As of [`open_repository`].
 pub fn open_places(places: Arc<dyn Places>, address: &str, key_file: Option<&Path>) -> Result<Repository> {
+    open_kept(places, Kept { cache: cache_of(address), pins: Pins::of(address) }, key_file)
+}
+
+fn open_kept(places: Arc<dyn Places>, kept: Kept, key_file: Option<&Path>) -> Result<Repository> {
     let identities: Vec<Identity> = key_file.map(read_identity).transpose()?.into_iter().collect();
-    let kept = Kept { cache: cache_of(address), pins: Pins::of(address) };
     let has_pins = kept.pins.is_some();
     let mut repository = Repository::open(places, kept, &identities)?;
     if key_file.is_some() && !repository.marker().encrypted {

@@ -70,6 +70,7 @@ mod random;
 mod reader;
 mod repository;
 mod run;
+mod seen;
 mod segment;
 mod series;
 mod ship;

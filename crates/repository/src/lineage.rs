@@ -16,8 +16,8 @@ use std::collections::{HashMap, HashSet};
 use lunway_backup::PointId;
 
 use crate::head::Head;
-use crate::pin::SeenSeries;
 use crate::point::RepositoryPoint;
+use crate::seen::SeenSeries;
 
 /// Relation of a point to the series in whose folder it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,33 +5,37 @@
 //! later is refused until the user removes that file. Several repositories are known at an address where this user has
 //! made several, as on disks that are changed by turns.
 //!
+//! A path is known by all of its names: as it was given, and as its links lead on. Through each of them only what was
+//! seen there is used; what is known of series is kept under the name that the links lead to.
+//!
 //! ```text
 //!   repositories/ADDRESS.json             what was seen at an address, by a hash of it
 //!   repositories/ADDRESS-REPOSITORY.json  the marker of a repository as it was written with its key: the way back
 //!                                         where somebody has changed it
+//!   repositories/lock                     held while one of these files is replaced
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lunway_backup::{BackupError, Folder, HostFolder, PointId, Result, seal, unseal};
 use lunway_block::small_file;
-use serde::{Deserialize, Serialize};
 
 use crate::codec::MasterKey;
 use crate::marker::{MARKER_MAX, Marker};
+use crate::seen::{Pin, Seen, SeenSeries};
 
 /// Most bytes of such a file: 64 repositories with 10,000 series each.
 const PINS_MAX: u64 = 32 << 20;
-/// Repositories that are known at one address: more disks than are changed by turns.
-const REPOSITORIES_MAX: usize = 64;
-
 /// Permissions of what is kept: others are not told what this user backs up, and where.
 const PRIVATE_FOLDER: u32 = 0o700;
+const PRIVATE_FILE: u32 = 0o600;
+/// The file that a process locks while it replaces another one.
+const LOCK: &str = "lock";
 
 /// What one user has seen at an address.
 #[derive(Clone, Debug)]
@@ -40,68 +44,8 @@ pub struct Pins {
     own: Option<PathBuf>,
     file: PathBuf,
     address: String,
-}
-
-/// The file.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Seen {
-    address: String,
-    /// The one that was made or found last comes last.
-    repositories: Vec<Pin>,
-}
-
-/// A repository that was seen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Pin {
-    /// Its id.
-    repository: String,
-    /// Of an encrypted one: a hash of its key.
-    key: Option<String>,
-    /// Its marker was authenticated with that key.
-    sealed: bool,
-    /// The newest generation of each series.
-    #[serde(default)]
-    series: BTreeMap<String, u64>,
-    /// The point of each that had it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    newest: BTreeMap<String, PointId>,
-    /// The first point of each, where it is known.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    begun: BTreeMap<String, PointId>,
-}
-
-/// What a user has seen of a series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SeenSeries {
-    /// The newest generation.
-    pub(crate) generation: u64,
-    /// The point that had it.
-    pub(crate) newest: Option<PointId>,
-    /// Its first point.
-    pub(crate) begun: Option<PointId>,
-}
-
-impl Pin {
-    fn of(marker: &Marker, master: Option<&MasterKey>) -> Self {
-        let hash = |master: &MasterKey| blake3::derive_key("lunway 2026 repository pin", &**master);
-        Self {
-            repository: marker.repository.clone(),
-            key: master.map(|master| blake3::Hash::from_bytes(hash(master)).to_hex().to_string()),
-            sealed: marker.is_sealed(),
-            series: BTreeMap::new(),
-            newest: BTreeMap::new(),
-            begun: BTreeMap::new(),
-        }
-    }
-
-    fn forget(&mut self, series: &str) -> bool {
-        let was = (self.series.remove(series), self.newest.remove(series), self.begun.remove(series));
-        was != (None, None, None)
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.repository, &self.key) == (&other.repository, &other.key)
-    }
+    /// The same under other names that lead to the address.
+    names: Vec<Self>,
 }
 
 /// The folder for what a user's programs keep: that of a systemd service (`STATE_DIRECTORY`, systemd.exec(5)), else as
@@ -128,7 +72,25 @@ impl Pins {
         // One name for an address, of any length and with any characters.
         let name = blake3::hash(address.as_bytes()).to_hex();
         let file = state.join("repositories").join(format!("{}.json", &name[..16]));
-        Self { own: None, file, address: address.to_owned() }
+        Self { own: None, file, address: address.to_owned(), names: Vec::new() }
+    }
+
+    /// The same of an address that other names lead to: what is found through them must have been seen there as well.
+    pub fn found_through(self, names: impl IntoIterator<Item = String>) -> Self {
+        let names = names.into_iter().filter(|name| *name != self.address);
+        let names = names.map(|name| self.beside(&name)).collect();
+        Self { names, ..self }
+    }
+
+    /// What was seen at another address.
+    fn beside(&self, address: &str) -> Self {
+        let state = self.file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+        Self { own: self.own.clone(), ..Self::within(state, address) }
+    }
+
+    /// Under each name.
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.names)
     }
 
     fn load(&self) -> Result<Seen> {
@@ -152,36 +114,48 @@ impl Pins {
 
     /// Refuses an address at which a repository was seen, and none is now.
     pub(crate) fn refuse_without(&self) -> Result<()> {
-        if self.load()?.repositories.is_empty() {
-            return Ok(());
+        for pins in self.all() {
+            if pins.load()?.repositories.is_empty() {
+                continue;
+            }
+            let (address, file) = (&pins.address, pins.file.display());
+            return Err(BackupError::Refused(format!(
+                "{address} was a repository when this user last used it, and has no repository.json now{}: see that its \
+                 share is mounted; if it is to be something else, remove {file}",
+                self.way_back()
+            )));
         }
-        let (address, file) = (&self.address, self.file.display());
-        Err(BackupError::Refused(format!(
-            "{address} was a repository when this user last used it, and has no repository.json now{}: see that its share \
-             is mounted; if it is to be something else, remove {file}",
-            self.way_back()
-        )))
+        Ok(())
     }
 
     /// Refuses another repository than those that were seen.
     pub(crate) fn check(&self, marker: &Marker, master: Option<&MasterKey>) -> Result<()> {
-        let (seen, found) = (self.load()?.repositories, Pin::of(marker, master));
-        let known = seen.iter().find(|pin| pin.is_same(&found));
-        let (address, file) = (&self.address, self.file.display());
+        let found = Pin::of(marker, master);
+        self.all().try_for_each(|pins| self.check_under(pins, &found))
+    }
+
+    /// The same under one name.
+    fn check_under(&self, pins: &Self, found: &Pin) -> Result<()> {
+        let seen = pins.load()?;
+        let (address, file) = (&pins.address, pins.file.display());
+        let leads = match *address == self.address {
+            true => String::new(),
+            false => format!(" (it leads to {}: give that path if it is meant)", self.address),
+        };
         let refused = |what: String| {
             let advice = format!(
                 "if it was made anew, remove {file}; otherwise somebody has replaced its repository.json{}",
                 self.way_back()
             );
-            Err(BackupError::Refused(format!("{address} {what}: {advice}")))
+            Err(BackupError::Refused(format!("{address} {what}{leads}: {advice}")))
         };
-        match known {
-            None if seen.is_empty() => Ok(()),
+        match seen.find(found) {
+            None if seen.repositories.is_empty() => Ok(()),
             Some(known) if !known.sealed || found.sealed => Ok(()),
             Some(_) => {
                 refused("has a repository.json that was not written with its key, as it was before".into())
             }
-            None if found.key.is_none() && seen.iter().all(|pin| pin.key.is_some()) => {
+            None if found.key.is_none() && seen.repositories.iter().all(|pin| pin.key.is_some()) => {
                 refused("is not encrypted, and was when this user last used it".into())
             }
             None => refused("is another repository than this user has used there".into()),
@@ -194,25 +168,70 @@ impl Pins {
     ///
     /// Where it cannot be kept.
     pub(crate) fn remember(&self, marker: &Marker, master: Option<&MasterKey>) -> Result<()> {
-        let mut found = Pin::of(marker, master);
-        let mut seen = self.load()?;
-        let known = seen.repositories.iter().find(|pin| pin.is_same(&found));
-        if known.is_none_or(|known| !known.sealed && found.sealed) {
-            if let Some(known) = known {
-                found.series.clone_from(&known.series);
-                found.newest.clone_from(&known.newest);
-                found.begun.clone_from(&known.begun);
+        let found = Pin::of(marker, master);
+        if !self.unknown(&found)?.is_empty() {
+            let _lock = self.lock()?;
+            for (pins, seen) in self.unknown(&found)? {
+                pins.store(&seen)?;
             }
-            seen.repositories.retain(|pin| !pin.is_same(&found));
-            seen.repositories.push(found);
-            let excess = seen.repositories.len().saturating_sub(REPOSITORIES_MAX);
-            seen.repositories.drain(..excess);
-            self.store(&seen)?;
         }
         match self.kept_file(&marker.repository).filter(|_| marker.is_sealed() || !marker.encrypted) {
-            Some(file) if read_marker(&file).as_ref() != Some(marker) => self.replace(&file, &seal(marker)),
+            Some(file) if read_marker(&file).as_ref() != Some(marker) => {
+                let _lock = self.lock()?;
+                self.replace(&file, &seal(marker))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Files that do not know this yet, and what they are to have. Where a name has come to lead here, what was known
+    /// of series through it is known here from then on, which is written first.
+    fn unknown(&self, found: &Pin) -> Result<Vec<(&Self, Seen)>> {
+        let mut here = found.clone();
+        let mut files = Vec::new();
+        for pins in self.all() {
+            let seen = pins.load()?;
+            if let Some(other) = seen.leads_to.as_ref().filter(|other| **other != self.address)
+                && let Some(pin) = self.beside(other).load()?.find(found)
+            {
+                here.take_over(pin);
+            }
+            if let Some(pin) = seen.find(found) {
+                here.take_over(pin);
+            }
+            files.push((pins, seen));
+        }
+        let changed = files.into_iter().enumerate().filter_map(|(number, (pins, seen))| {
+            let mut now = seen.clone();
+            if number == 0 {
+                now.leads_to = None;
+                now.add(here.clone());
+            } else {
+                now.leads_to = Some(self.address.clone());
+                now.repositories
+                    .iter_mut()
+                    .filter(|pin| pin.is_same(found))
+                    .for_each(|pin| *pin = pin.bare());
+                now.add(here.bare());
+            }
+            (now != seen).then_some((pins, now))
+        });
+        Ok(changed.collect())
+    }
+
+    /// Keeps other processes of the user from replacing these files.
+    fn lock(&self) -> Result<File> {
+        let place = self.file.parent().unwrap_or(Path::new("/"));
+        let path = place.join(LOCK);
+        let shown = path.display().to_string();
+        let writing = || BackupError::folder("writing", &shown);
+        make_private(place).map_err(writing())?;
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true).mode(PRIVATE_FILE);
+        let file = options.open(&path).map_err(writing())?;
+        // A file system without locks is one on which runs at the same time may forget each other's points.
+        while file.lock().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
+        Ok(file)
     }
 
     /// The file with the marker of a repository.
@@ -222,11 +241,26 @@ impl Pins {
         is_id.then(|| self.file.with_file_name(format!("{stem}-{repository}.json")))
     }
 
-    /// Markers that are kept, of the repository that was found last first, with their files.
+    /// Markers that are kept, of the repository that was found last first, with their files; of each the newest.
     pub(crate) fn markers(&self) -> Result<Vec<(PathBuf, Marker)>> {
-        let pins = self.load()?.repositories;
-        let files = pins.iter().rev().filter_map(|pin| self.kept_file(&pin.repository));
-        Ok(files.filter_map(|file| read_marker(&file).map(|marker| (file, marker))).collect())
+        let mut markers: Vec<(PathBuf, Marker)> = Vec::new();
+        for pins in self.all() {
+            let seen = pins.load()?;
+            let other = seen.leads_to.as_ref().filter(|other| **other != self.address);
+            let other = other.map(|other| self.beside(other));
+            for pin in seen.repositories.iter().rev() {
+                let files = other.iter().chain([pins]).filter_map(|pins| pins.kept_file(&pin.repository));
+                for (file, marker) in files.filter_map(|file| read_marker(&file).map(|marker| (file, marker)))
+                {
+                    match markers.iter_mut().find(|(_, known)| known.repository == marker.repository) {
+                        None => markers.push((file, marker)),
+                        Some(known) if known.1.revision < marker.revision => *known = (file, marker),
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+        Ok(markers)
     }
 
     /// The end of a sentence about a marker that is gone or was replaced.
@@ -239,22 +273,28 @@ impl Pins {
         }
     }
 
-    /// What was seen of a series of a repository.
+    /// What was seen of each series of a repository.
+    pub(crate) fn all_series(
+        &self,
+        of: (&Marker, Option<&MasterKey>),
+    ) -> Result<BTreeMap<String, SeenSeries>> {
+        let seen = self.load()?;
+        let all = seen.find(&Pin::of(of.0, of.1)).map(|pin| {
+            pin.series.iter().map(|(series, generation)| {
+                let (newest, begun) = (pin.newest.get(series).copied(), pin.begun.get(series).copied());
+                (series.clone(), SeenSeries { generation: *generation, newest, begun })
+            })
+        });
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// What was seen of one.
     pub(crate) fn series(
         &self,
         of: (&Marker, Option<&MasterKey>),
         series: &str,
     ) -> Result<Option<SeenSeries>> {
-        let found = Pin::of(of.0, of.1);
-        let seen = self.load()?;
-        let known = seen.repositories.iter().find(|pin| pin.is_same(&found));
-        Ok(known.and_then(|pin| {
-            Some(SeenSeries {
-                generation: *pin.series.get(series)?,
-                newest: pin.newest.get(series).copied(),
-                begun: pin.begun.get(series).copied(),
-            })
-        }))
+        Ok(self.all_series(of)?.remove(series))
     }
 
     /// Remembers the newest point of a series. Of names that it had before, what was seen is forgotten where `is_own`
@@ -298,12 +338,16 @@ impl Pins {
     /// Changes what is known of a repository; `change` returns `true` if it did.
     fn change(&self, of: (&Marker, Option<&MasterKey>), change: &dyn Fn(&mut Pin) -> bool) -> Result<()> {
         let found = Pin::of(of.0, of.1);
-        let mut seen = self.load()?;
-        let known = seen.repositories.iter_mut().find(|pin| pin.is_same(&found));
-        match known.is_some_and(change) {
-            true => self.store(&seen),
-            false => Ok(()),
+        let changed = || {
+            let mut seen = self.load()?;
+            let known = seen.repositories.iter_mut().find(|pin| pin.is_same(&found));
+            Ok(known.is_some_and(change).then_some(seen))
+        };
+        if changed()?.is_none() {
+            return Ok(());
         }
+        let _lock = self.lock()?;
+        changed()?.map_or(Ok(()), |seen| self.store(&seen))
     }
 
     fn store(&self, seen: &Seen) -> Result<()> {
@@ -440,6 +484,70 @@ mod tests {
         assert_eq!(pins.series(of(&sealed), "other").unwrap(), Some(seen(3, 30)), "another one");
         pins.forget_series(of(&sealed), "new").unwrap();
         assert_eq!(pins.series(of(&sealed), "new").unwrap(), None);
+    }
+
+    #[test]
+    fn what_a_name_leads_to_must_have_been_seen_there_and_what_is_known_of_series_goes_along() {
+        let place = tempfile::tempdir().unwrap();
+        let pins = |address: &str| Pins::within(place.path(), address);
+        let through = |address: &str| pins(address).found_through(["/link".to_owned()]);
+        let (master, foreign) = (MasterKey::new([1; 32]), MasterKey::new([2; 32]));
+        let (marker, other) = (made(1, Some(&master)), made(1, Some(&foreign)));
+        let (of, none) = ((&marker, Some(&master)), BTreeSet::new());
+        let seen = |number| SeenSeries { generation: number, newest: Some(PointId(number)), begun: None };
+        let note = |pins: &Pins, number| {
+            pins.remember(of.0, of.1).unwrap();
+            pins.remember_series(of, "one", seen(number), (&none, &|_| false)).unwrap();
+        };
+        // The folder itself, and a link in its place.
+        note(&pins("/link"), 5);
+        let said = through("/enemy").check(&other, Some(&foreign)).unwrap_err().to_string();
+        assert!(said.contains("/link is another repository") && said.contains("leads to /enemy"), "{said}");
+        through("/enemy").check(&made(1, None), None).unwrap_err();
+        assert!(through("/plain").refuse_without().unwrap_err().to_string().contains("/link was a"));
+        // The repository was moved, and the link leads there.
+        through("/moved").check(of.0, of.1).unwrap();
+        through("/moved").remember(of.0, of.1).unwrap();
+        assert_eq!(pins("/moved").series(of, "one").unwrap(), Some(seen(5)));
+        assert_eq!(through("/moved").markers().unwrap().len(), 1);
+        // What is done without the link is known through it.
+        note(&pins("/moved"), 7);
+        through("/moved").remember(of.0, of.1).unwrap();
+        assert_eq!(through("/moved").series(of, "one").unwrap(), Some(seen(7)));
+        pins("/moved").forget_series(of, "one").unwrap();
+        through("/moved").remember(of.0, of.1).unwrap();
+        assert_eq!(through("/moved").series(of, "one").unwrap(), None);
+        // An older state elsewhere, and in the place of the link.
+        note(&through("/moved"), 9);
+        for pins in [through("/older"), pins("/link")] {
+            pins.remember(of.0, of.1).unwrap();
+            assert_eq!(pins.series(of, "one").unwrap(), Some(seen(9)));
+        }
+    }
+
+    #[test]
+    fn processes_that_remember_at_the_same_time_forget_nothing() {
+        const EACH: u64 = 40;
+        let place = tempfile::tempdir().unwrap();
+        let pins = Pins::within(place.path(), "a");
+        let marker = made(1, None);
+        pins.remember(&marker, None).unwrap();
+        std::thread::scope(|scope| {
+            for name in ["one", "two", "three", "four"] {
+                let (pins, marker) = (&pins, &marker);
+                scope.spawn(move || {
+                    for generation in 1..=EACH {
+                        let now = SeenSeries { generation, newest: None, begun: None };
+                        let before = BTreeSet::new();
+                        pins.remember_series((marker, None), name, now, (&before, &|_| false)).unwrap();
+                    }
+                });
+            }
+        });
+        for name in ["one", "two", "three", "four"] {
+            let seen = pins.series((&marker, None), name).unwrap();
+            assert_eq!(seen.map(|seen| seen.generation), Some(EACH), "{name}");
+        }
     }
 
     #[test]

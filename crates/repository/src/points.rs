@@ -7,8 +7,8 @@ use lunway_backup::{BackupError, Folder, Moment, PointId, Result, find_point, ma
 use crate::codec::Codec;
 use crate::head::Head;
 use crate::lineage::{ById, Lineage, Standing};
-use crate::pin::SeenSeries;
 use crate::point::{RepositoryPoint, read_manifest};
+use crate::seen::SeenSeries;
 
 /// Points of a series: one each quarter of an hour for three years.
 const POINTS_MAX: usize = 100_000;

@@ -13,12 +13,13 @@ use crate::content::PointContent;
 use crate::index::Index;
 use crate::keys::{Identity, Recipient, WrappedKey};
 use crate::marker::{MARKER, MARKER_COPY, Marker};
-use crate::pin::{Pins, SeenSeries};
+use crate::pin::Pins;
 use crate::places::Places;
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::random::{new_number, random};
 use crate::reader::Reader;
+use crate::seen::SeenSeries;
 
 /// Prefix of the files of processes that write: what they may refer to is not removed.
 pub(crate) const WRITER: &str = "writer-";

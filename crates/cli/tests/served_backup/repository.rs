@@ -1,7 +1,7 @@
 //! A repository as the destination: the same verbs, beside a daemon; several disks in one; several people; kills.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -325,6 +325,49 @@ fn sizes_of_packs(folder: &Path) -> u64 {
     let is_pack = |name: &str| name.starts_with("pack-") && !name.contains('.');
     let packs = entries.filter(|entry| is_pack(entry.file_name().to_str().unwrap()));
     packs.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+}
+
+#[test]
+fn a_link_in_the_place_of_a_repository_leads_to_what_was_seen_through_it_alone() {
+    let folder = folder();
+    let folder = folder.path();
+    let (repo, state) = (folder.join("repo"), folder.join("state"));
+    let below = folder.join("below");
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    for made in [&repo, &folder.join("other"), &below] {
+        fs::create_dir(made).unwrap();
+    }
+    let own = |words: &[&str]| {
+        let mut command = command(folder, words);
+        command.env("XDG_STATE_HOME", &state).env("LUNWAY_KEY_FILE", folder.join("ann"));
+        command
+    };
+    let ann = succeed(command(folder, &["backup", "key", "new", "ann"])).trim().to_owned();
+    succeed(own(&["backup", "init", "repo", "--for", &ann]));
+    let run = ["backup", "run", "disk", "repo/one"];
+    succeed(own(&run));
+    // Somebody else's, for the same public key.
+    succeed(command(folder, &["backup", "init", "other", "--for", &ann]));
+    let whole = folder.join("whole");
+    fs::rename(&repo, &whole).unwrap();
+    symlink("other", &repo).unwrap();
+    for path in ["repo/one", "./repo/one", "below/../repo/one"] {
+        let said = refused(own(&["backup", "run", "disk", path]));
+        assert!(said.contains("is another repository") && said.contains("remove /"), "{path}: {said}");
+    }
+    let mut from_below = own(&["backup", "run", "../disk", "../repo/one"]);
+    from_below.current_dir(&below);
+    let said = refused(from_below);
+    assert!(said.contains("is another repository"), "{said}");
+    assert!(!folder.join("other/one").exists(), "nothing was written there");
+    // The repository itself elsewhere.
+    fs::remove_file(&repo).unwrap();
+    symlink("whole", &repo).unwrap();
+    succeed(own(&run));
+    succeed(own(&["backup", "list", "whole/one"]));
+    fs::remove_file(&repo).unwrap();
+    fs::rename(&whole, &repo).unwrap();
+    succeed(own(&run));
 }
 
 #[test]
