@@ -5,6 +5,8 @@
 //! before them, so that newer points are traced back to the one that it names. A prune that takes the newest point
 //! writes it before it removes anything.
 
+use std::collections::BTreeSet;
+
 use lunway_backup::{BackupError, Folder, PointId, Result, parse_stem, seal, stem, unseal, write_whole};
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +15,10 @@ use crate::marker::FORMAT;
 use crate::small::{Small, small};
 
 pub(crate) const HEAD: &str = "head.json";
-/// Most bytes of it: a full trail, and a series that was renamed a hundred times.
-const HEAD_MAX: u64 = 64 << 10;
+/// Most bytes of it: a full trail of points that were all removed, and a series that was renamed a hundred times.
+const HEAD_MAX: u64 = 128 << 10;
 /// Points of which a head remembers that they were made: a point each quarter of an hour for ten days, one each day for
-/// three years. With 31 bytes each they take half of [`HEAD_MAX`].
+/// three years. With 31 bytes each, and 14 that say that one was removed, they take half of [`HEAD_MAX`].
 const TRAIL_MAX: usize = 1024;
 
 /// The head of a series.
@@ -41,7 +43,13 @@ pub(crate) struct Head {
     /// Stems of the points that it has had, removed ones as well, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     trail: Vec<String>,
-    /// Points that a prune was told by name to remove, until it has ended.
+    /// Generations of the points in the trail that prunes have removed; none where a version wrote it that marked none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) gone: Option<BTreeSet<u64>>,
+    /// Generations of the points in the trail that a prune removes by its rules, until it has ended.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) going: BTreeSet<u64>,
+    /// Points that a prune was told by name to remove, until it has ended and its user knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) removed: Vec<PointId>,
     /// Of an encrypted repository: BLAKE3, keyed, of this with an empty string here.
@@ -60,6 +68,8 @@ impl Head {
             begun: None,
             since: None,
             trail: Vec::new(),
+            gone: None,
+            going: BTreeSet::new(),
             removed: Vec::new(),
             authenticated: None,
         }
@@ -78,12 +88,35 @@ impl Head {
         let first = last.first().map_or(since, |(generation, _)| *generation);
         let since = if excess > 0 { since.max(first) } else { since };
         let stems = last.iter().map(|(generation, point)| stem(*generation, *point)).collect();
-        Self { trail: stems, since: Some(since), ..self }
+        let mut head = Self { trail: stems, since: Some(since), ..self };
+        for marked in head.gone.iter_mut().chain([&mut head.going]) {
+            marked.retain(|generation| last.iter().any(|(number, _)| number == generation));
+        }
+        head
+    }
+
+    /// Generations of the points that the prune that wrote it removes.
+    fn removing(&self) -> BTreeSet<u64> {
+        let named = self.trail().filter(|(_, point)| self.removed.contains(point));
+        named.map(|(generation, _)| generation).chain(self.going.iter().copied()).collect()
+    }
+
+    /// Returns `true` if a prune wrote it that has not ended.
+    pub(crate) fn is_of_prune(&self) -> bool {
+        !self.removed.is_empty() || !self.going.is_empty()
+    }
+
+    /// Generations of points that prunes have removed, if those that are `there` still have not been.
+    pub(crate) fn gone_but(&self, there: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let removing = self.removing();
+        let gone = self.gone.iter().flatten().chain(removing.difference(there));
+        gone.copied().collect()
     }
 
     /// The same when the prune that wrote it has ended.
     pub(crate) fn ended(self) -> Self {
-        Self { removed: Vec::new(), ..self }
+        let gone = Some(self.gone_but(&BTreeSet::new()));
+        Self { gone, going: BTreeSet::new(), removed: Vec::new(), ..self }
     }
 
     fn authentication(&self, codec: &Codec) -> Option<String> {
@@ -129,12 +162,14 @@ mod tests {
     #[test]
     fn a_head_has_the_last_points_of_a_long_series_and_says_from_which_one_on_and_stays_small() {
         let all: Vec<(u64, PointId)> = (1..=5000).map(|number| (number, PointId(number * 7))).collect();
-        let head = Head::new(&"s".repeat(255), vec!["w".repeat(255); 100]);
+        let mut head = Head::new(&"s".repeat(255), vec!["w".repeat(255); 100]);
+        head.gone = Some((1..=5000).collect());
         let short = head.clone().with_trail(&all[..TRAIL_MAX], 0);
         assert_eq!((short.since, short.trail().count()), (Some(0), TRAIL_MAX));
         let long = head.with_trail(&all, 0);
         let first = all[all.len() - TRAIL_MAX];
         assert_eq!((long.since, long.trail().next()), (Some(first.0), Some(first)));
+        assert_eq!(long.gone.as_ref().map(BTreeSet::len), Some(TRAIL_MAX));
         assert!((seal(&long).len() as u64) < HEAD_MAX, "{}", seal(&long).len());
     }
 }

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | [`Places`], [`Repository`], [`Marker`], [`Series`] | where it lies, what it is |
 //! | [`HostPlaces`], [`ObjectPlaces`] | a folder of this host, of an object store |
-//! | [`locate`], [`open_repository`], [`Pins`] | paths and addresses, key files; what was seen there before |
+//! | [`locate`], [`open_repository`], [`Pins`], `seen` | paths and addresses, key files; what was seen there before |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
 //! | [`Points`], `lineage` | the points of a series, and what was put beside them |
@@ -93,7 +93,7 @@ pub use pin::Pins;
 pub use places::{HostPlaces, Places, is_series_name};
 pub use point::RepositoryPoint;
 pub use points::Points;
-pub use prune::{Pruned, Unwanted, given_up, prune, remove_points};
+pub use prune::{Pruned, Removal, Unwanted, given_up, prune, remove_points};
 pub use repository::{Kept, NamedPoints, Repository, is_repository};
 pub use run::{RunOutcome, run};
 pub use segment::Segment;

@@ -4,14 +4,14 @@
 //! series, of a state that was given up, of an earlier series of the same name. So the head says which points a series
 //! has had. A point is its own if
 //!
-//! - the head names it: as the newest one, or in the trail;
+//! - the head names it: as the newest one, or in the trail, and not as one that a prune has removed;
 //! - a run made it that was cut off before it wrote the head: the points before it lead to the one that the head names;
 //! - it is older than the trail, or the head has none: nothing is known of it, and it is never the newest.
 //!
 //! All others are strays, which are told, and neither removed by a rule nor taken for the newest. Without a head, the
 //! newest point that the user has seen stands in for it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lunway_backup::PointId;
 
@@ -51,7 +51,10 @@ struct Known {
     numbers: HashSet<u64>,
     /// The generation from which on the trail has all points.
     since: Option<u64>,
+    /// Points that a prune removes.
     removed: HashSet<PointId>,
+    /// Generations of points that prunes have removed; none: that is not known.
+    gone: Option<BTreeSet<u64>>,
 }
 
 impl Lineage {
@@ -71,9 +74,15 @@ impl Lineage {
                     newest_generation,
                     generation: head.generation,
                     numbers: trail.values().copied().collect(),
+                    removed: trail
+                        .iter()
+                        .filter(|(_, generation)| head.going.contains(generation))
+                        .map(|(point, _)| *point)
+                        .chain(head.removed.iter().copied())
+                        .collect(),
                     trail,
                     since: head.since,
-                    removed: head.removed.iter().copied().collect(),
+                    gone: head.gone.clone(),
                 }),
             };
         }
@@ -96,6 +105,7 @@ impl Lineage {
                     trail,
                     since: None,
                     removed: HashSet::new(),
+                    gone: None,
                 }),
             };
         }
@@ -119,6 +129,9 @@ impl Lineage {
         if point.generation > known.generation {
             return if known.is_followed_by(point, all) { Standing::Own } else { Standing::Stray };
         }
+        if self.has_given_up(point.generation, point.point) {
+            return Standing::Stray;
+        }
         let is_in_trail = known.trail.get(&point.point) == Some(&point.generation);
         // Where the newest one is gone, and no trail says when it was made, that is told as a loss.
         let is_older = match (known.newest, known.newest_generation) {
@@ -128,6 +141,8 @@ impl Lineage {
         };
         match (is_in_trail, is_older) {
             (true, true) => Standing::Own,
+            // It was missing when a later head was written.
+            (true, false) if known.gone.is_some() => Standing::Stray,
             (true, false) => Standing::Removed,
             (false, true) if known.tells_nothing_of(point.generation) => Standing::Own,
             (false, _) => Standing::Stray,
@@ -145,6 +160,13 @@ impl Lineage {
         let Some(known) = &self.known else { return false };
         let is_covered = generation <= known.generation && !known.tells_nothing_of(generation);
         is_covered && known.newest != Some(point) && known.trail.get(&point) != Some(&generation)
+    }
+
+    /// Returns `true` if a prune has removed this point.
+    pub(crate) fn has_given_up(&self, generation: u64, point: PointId) -> bool {
+        let Some(known) = &self.known else { return false };
+        let is_gone = known.gone.as_ref().is_some_and(|gone| gone.contains(&generation));
+        is_gone && known.trail.get(&point) == Some(&generation)
     }
 
     /// Returns `true` if the series has had this point.

@@ -126,6 +126,19 @@ impl Points {
         Ok(points)
     }
 
+    /// Those of a series whose folder is gone: none, and a sentence about that.
+    pub(crate) fn of_missing(name: &str, what: String) -> Self {
+        Self { name: name.to_owned(), losses: vec![what], ..Self::default() }
+    }
+
+    /// Returns `true` if this is the series that the user has seen under another name, which it had before.
+    pub(crate) fn continues(&self, name: &str, seen: &SeenSeries) -> bool {
+        match seen.newest {
+            Some(newest) => self.has_had(newest),
+            None => self.head.iter().any(|head| head.was.iter().any(|was| was == name)),
+        }
+    }
+
     /// Parts the points of the series from what else lies in its folder.
     fn part(
         &mut self,
@@ -174,7 +187,7 @@ impl Points {
             }
         }
         for (generation, point, what) in unreadable {
-            match lineage.excludes(generation, point) {
+            match lineage.excludes(generation, point) || lineage.has_given_up(generation, point) {
                 true => {
                     let name = &self.name;
                     self.stray_sentences.push(format!(
@@ -262,8 +275,14 @@ impl Points {
         self.is_there(id) || trail.any(|(_, point)| point == id)
     }
 
-    /// The head of the series with this point as its newest; `removed`: points that a prune was told by name to remove.
-    pub(crate) fn head_with(&self, newest: Option<&RepositoryPoint>, removed: &[PointId]) -> Head {
+    /// The head of the series with this point as its newest; a prune removes the `unwanted` ones by its rules, and
+    /// those that are `named`.
+    pub(crate) fn head_with(
+        &self,
+        newest: Option<&RepositoryPoint>,
+        unwanted: &[PointId],
+        named: &[PointId],
+    ) -> Head {
         let number = |point: &RepositoryPoint| (point.generation, point.point);
         let mut trail: BTreeSet<_> = self.head.iter().flat_map(Head::trail).collect();
         trail.extend(self.points.iter().chain(&self.uncommitted).chain(newest).map(number));
@@ -279,7 +298,15 @@ impl Points {
         head.newest = newest.map(|newest| newest.point);
         head.generation = newest.map_or(0, |newest| newest.generation).max(self.last_generation);
         head.begun = begun;
-        head.removed = removed.iter().chain(self.removed.iter().map(|point| &point.point)).copied().collect();
+        // Of a prune that has not ended.
+        let there: BTreeSet<u64> = self.removed.iter().map(|point| point.generation).collect();
+        let was_named = |point: &PointId| self.head.as_ref().is_some_and(|head| head.removed.contains(point));
+        let (still_named, still_going): (Vec<_>, Vec<_>) =
+            self.removed.iter().partition(|point| was_named(&point.point));
+        head.removed = named.iter().chain(still_named.iter().map(|point| &point.point)).copied().collect();
+        let unwanted = self.points.iter().filter(|point| unwanted.contains(&point.point));
+        head.going = unwanted.chain(still_going).map(|point| point.generation).collect();
+        head.gone = Some(self.head.as_ref().map(|head| head.gone_but(&there)).unwrap_or_default());
         head.with_trail(&trail.into_iter().collect::<Vec<_>>(), since)
     }
 
@@ -288,10 +315,9 @@ impl Points {
         self.head.as_ref().and_then(|head| head.begun)
     }
 
-    /// The head, if a prune that has not ended has left points there.
+    /// The head, if the prune that wrote it has not ended.
     pub(crate) fn unended_head(&self) -> Option<Head> {
-        let head = self.head.as_ref()?;
-        (!head.removed.is_empty()).then(|| head.clone())
+        self.head.clone().filter(Head::is_of_prune)
     }
 
     /// Returns `true` if a run was cut off between its point and the head: the points that lead to the newest one must

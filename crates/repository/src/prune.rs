@@ -1,14 +1,14 @@
 //! Retention: points that are not kept are removed, and the room is freed that none needs any more.
 //!
 //! ```text
-//!   1  points    the head of the series, where its newest point goes or points were named; then manifests. From here
-//!                on every step may be repeated
+//!   1  points    the head of the series says which ones go; then manifests. From here on every step may be repeated
 //!   2  mark      every entry that a point of any series needs
 //!   3  rewrite   what is needed of packs that are mostly not, into new ones
 //!   4  dying     the list of packs to be removed: no run that begins from now on refers to them
 //!   5  alone     no run that began before is alive, and none begins: otherwise the next prune goes on
 //!   6  index     one segment in the place of all, without the dying
 //!   7  sweep     packs, then the list
+//!   8  end       when its user knows: the head says that the points are gone
 //! ```
 //!
 //! While another process writes, or reads a point, it ends behind step 1. A run that began before step 4 may have made
@@ -76,7 +76,9 @@ pub struct Unwanted<'a> {
     pub lease: &'a Lease<'a>,
     /// Ids of the points.
     pub points: Vec<PointId>,
-    /// They were named, as the latest one may be: until the prune has ended the head says so, by which the same words
+    /// The series ends with them: what is gone of it already is not missed.
+    pub is_whole: bool,
+    /// They were named, as the latest one may be: until [`Removal::end`] the head says so, by which the same words
     /// remove no other point when they are given again.
     pub is_named: bool,
 }
@@ -93,8 +95,35 @@ pub fn prune(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Pruned> {
     let points = given_up(&series.points()?, &Notes::load(&*series.folder)?, retention);
-    let unwanted = Unwanted { series, lease, points, is_named: false };
-    remove_points(&series.repository, &[unwanted], retention.despite_damage, progress)
+    let unwanted = Unwanted { series, lease, points, is_whole: false, is_named: false };
+    remove_points(&series.repository, &[unwanted], retention.despite_damage, progress)?.end()
+}
+
+/// Points that were removed. In the heads of their series they still stand as such that are being removed.
+#[must_use = "it has not ended"]
+pub struct Removal<'a> {
+    /// What was done.
+    pub pruned: Pruned,
+    heads: Vec<(&'a Series, Head)>,
+}
+
+impl Removal<'_> {
+    /// Ends it, when the user knows what was removed: the same words mean other points from then on. The leases are
+    /// held until this has returned.
+    ///
+    /// # Errors
+    ///
+    /// What the folder of a series says.
+    pub fn end(self) -> Result<Pruned> {
+        for (series, head) in self.heads {
+            match head.ended().store(&*series.folder, &series.repository.codec) {
+                // The next one does it.
+                Ok(()) | Err(BackupError::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.pruned)
+    }
 }
 
 /// Removes points of some series, and frees the room that no point of any series needs. `progress` hears of packs that
@@ -103,20 +132,28 @@ pub fn prune(
 /// # Errors
 ///
 /// [`BackupError::InUse`] while a point of one of these series is mounted. Where damage is known: what is damaged may
-/// be all that is left of something. [`BackupError::PruneEnded`] where it fails behind that.
-pub fn remove_points(
+/// be all that is left of something. Where points of any series are known to be gone, though no prune has removed them:
+/// they may come back. [`BackupError::PruneEnded`] where it fails behind that.
+pub fn remove_points<'a>(
     repository: &Repository,
-    all: &[Unwanted<'_>],
+    all: &[Unwanted<'a>],
     despite_damage: bool,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Pruned> {
-    let Some(Unwanted { lease: first, .. }) = all.first() else { return Ok(Pruned::default()) };
+) -> Result<Removal<'a>> {
+    let Some(Unwanted { lease: first, .. }) = all.first() else {
+        return Ok(Removal { pruned: Pruned::default(), heads: Vec::new() });
+    };
     let holder = first.holder();
     repository.refuse_strangers()?;
     match repository.heal_marker(holder) {
         // What is removed makes room, for the next one.
         Ok(_) | Err(BackupError::Full { .. }) => {}
         Err(error) => return Err(error),
+    }
+    let ending: BTreeSet<String> =
+        all.iter().filter(|of| of.is_whole).map(|of| of.series.name.clone()).collect();
+    if !despite_damage {
+        repository.refuse_losses(&repository.all_points()?, &ending)?;
     }
     let known = KnownDamage::load(&*repository.folder)?;
     let mut is_open = !known.frames.is_empty() || !known.segments.is_empty();
@@ -136,7 +173,7 @@ pub fn remove_points(
     // Damage that no run has repaired: a part of a point is nowhere else.
     let marked = match known.is_empty() || despite_damage {
         true => None,
-        false => Some(mark(repository, despite_damage, &pruned.removed)?),
+        false => Some(mark(repository, despite_damage, &ending, &pruned.removed)?),
     };
     let (mut gone, mut heads) = (Vec::new(), Vec::new());
     for (of, points) in all.iter().zip(&there) {
@@ -149,7 +186,8 @@ pub fn remove_points(
     }
     // A folder without room must not be kept from having some.
     let swept = Lease::take_without_room(&*repository.folder, holder.clone(), &|| false).and_then(|lease| {
-        Sweep { repository, lease: &lease, holder, despite_damage }.run(marked, &mut pruned, progress)
+        let sweep = Sweep { repository, lease: &lease, holder, despite_damage, ending: &ending };
+        sweep.run(marked, &mut pruned, progress)
     });
     let deferred = match swept {
         Ok(()) => None,
@@ -167,15 +205,8 @@ pub fn remove_points(
             });
         }
     };
-    for (of, head) in all.iter().zip(heads) {
-        let Some(head) = head else { continue };
-        match head.ended().store(&*of.series.folder, &repository.codec) {
-            // The next one does it.
-            Ok(()) | Err(BackupError::Full { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Pruned { deferred, ..pruned })
+    let heads = all.iter().zip(heads).filter_map(|(of, head)| Some((of.series, head?))).collect();
+    Ok(Removal { pruned: Pruned { deferred, ..pruned }, heads })
 }
 
 impl Unwanted<'_> {
@@ -185,16 +216,19 @@ impl Unwanted<'_> {
         let folder = &*self.series.folder;
         let is_unwanted = |point: &&RepositoryPoint| self.points.contains(&point.point);
         let newest = points.points().iter().rfind(|point| !is_unwanted(point));
-        let named: Vec<PointId> = match self.is_named {
-            true => points.points().iter().filter(is_unwanted).map(|point| point.point).collect(),
-            false => Vec::new(),
-        };
+        let unwanted: Vec<PointId> =
+            points.points().iter().filter(is_unwanted).map(|point| point.point).collect();
         let mut head = points.unended_head();
-        if points.is_head_behind() || newest != points.newest() || !named.is_empty() {
-            let new = points.head_with(newest, &named);
+        if points.is_head_behind() || !unwanted.is_empty() {
+            let new = match self.is_named {
+                true => points.head_with(newest, &[], &unwanted),
+                false => points.head_with(newest, &unwanted, &[]),
+            };
+            // Without it the newest point would be missed, and other points removed by the same words.
+            let is_needed = newest != points.newest()
+                || !unwanted.is_empty() && (self.is_named || points.is_head_behind());
             match self.store(&new, points) {
-                Err(BackupError::Full { .. }) if !points.points().iter().any(|point| is_unwanted(&point)) => {
-                }
+                Err(BackupError::Full { .. }) if !is_needed => {}
                 stored => {
                     stored?;
                     head = Some(new);
@@ -209,7 +243,7 @@ impl Unwanted<'_> {
             point.remove(folder)?;
             gone.push(point.point);
         }
-        Ok(head.filter(|head| !head.removed.is_empty()))
+        Ok(head.filter(Head::is_of_prune))
     }
 
     /// Writes the head, before anything is removed. Where there is no room for it, copies of manifests that are removed
@@ -239,10 +273,18 @@ fn refused_for_damage() -> BackupError {
     )
 }
 
-/// Marks what all points need but those that are about to be removed. Damage of any of them is refused, unless it is to
-/// be lost.
-fn mark(repository: &Repository, despite_damage: bool, removed: &[PointId]) -> Result<Marked> {
+/// Marks what all points need but those that are about to be removed. Damage of any of them is refused, and points that
+/// are gone, unless it is to be lost.
+fn mark(
+    repository: &Repository,
+    despite_damage: bool,
+    ending: &BTreeSet<String>,
+    removed: &[PointId],
+) -> Result<Marked> {
     let all = repository.all_points()?;
+    if !despite_damage {
+        repository.refuse_losses(&all, ending)?;
+    }
     if !despite_damage && let Some((name, _)) = all.iter().find(|(_, points)| !points.unreadable.is_empty()) {
         return Err(BackupError::Refused(format!(
             "a manifest of {name} cannot be read: no room is freed, as nothing says what its point needs"
@@ -285,6 +327,8 @@ struct Sweep<'a> {
     lease: &'a Lease<'a>,
     holder: &'a Holder,
     despite_damage: bool,
+    /// Series that end.
+    ending: &'a BTreeSet<String>,
 }
 
 /// What there is, and what of it is needed.
@@ -458,7 +502,7 @@ impl Sweep<'_> {
     }
 
     fn mark(&self) -> Result<Marked> {
-        mark(self.repository, self.despite_damage, &[])
+        mark(self.repository, self.despite_damage, self.ending, &[])
     }
 
     /// What is needed of each pack.

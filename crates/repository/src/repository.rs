@@ -1,5 +1,6 @@
 //! A repository, open.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -419,6 +420,74 @@ impl Repository {
             Ok((name, points))
         });
         points.collect()
+    }
+
+    /// Series that this user has made points in and whose folders are gone, beside those that are there: without
+    /// points, and with a sentence about each.
+    ///
+    /// # Errors
+    ///
+    /// Where what the user has seen cannot be read.
+    pub fn missing_series(&self, there: &[NamedPoints]) -> Result<Vec<NamedPoints>> {
+        let Some(pins) = &self.kept.pins else { return Ok(Vec::new()) };
+        let mut seen = pins.all_series((&self.marker, self.master.as_ref()))?;
+        let is_there = |name: &String, seen: &SeenSeries| {
+            there.iter().any(|(other, points)| other == name || points.continues(name, seen))
+        };
+        seen.retain(|name, seen| !is_there(name, seen));
+        if seen.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A run may have begun one meanwhile.
+        let now = self.places.series().map_err(BackupError::folder("reading", &self.folder.show("")))?;
+        seen.retain(|name, _| !now.contains(name));
+        let mut missing = Vec::new();
+        for (name, seen) in seen {
+            let (shown, number) = (self.folder.show(&name), seen.generation);
+            let points = if number == 1 { "point" } else { "points" };
+            let what = format!(
+                "{shown} is gone, a series that has had {number} {points} when this user last used it: put it back, or if it was \
+                 removed on purpose, `lunway backup prune {shown} --remove-series` forgets it"
+            );
+            let points = Points::of_missing(&name, what);
+            missing.push((name, points));
+        }
+        Ok(missing)
+    }
+
+    /// Forgets a series whose folder is gone; `false`: it is there, or this user has made no points in it.
+    ///
+    /// # Errors
+    ///
+    /// Where that cannot be kept.
+    pub fn forget_missing(&self, name: &str) -> Result<bool> {
+        let is_missing = self.missing_series(&self.all_points()?)?.iter().any(|(missing, _)| missing == name);
+        if is_missing {
+            self.forget_series(name)?;
+        }
+        Ok(is_missing)
+    }
+
+    /// Refuses to remove anything while points are gone, though no prune has removed them: they may be put back, and
+    /// would lack what they need. Of series that are `ending` nothing is missed.
+    pub(crate) fn refuse_losses(&self, all: &[NamedPoints], ending: &BTreeSet<String>) -> Result<()> {
+        let losses = |all: &[NamedPoints]| {
+            let mut stay = all.iter().filter(|(name, _)| !ending.contains(name));
+            stay.find_map(|(name, points)| Some((name.clone(), points.losses.first()?.clone())))
+        };
+        if let Some((name, what)) = losses(all) {
+            return Err(BackupError::Refused(format!(
+                "points of the series {name} are gone, and would lack what is removed now when they come back: {what}; put it \
+                 back, run a backup into {name}, which goes on without it, or give it up with --despite-damage"
+            )));
+        }
+        match losses(&self.missing_series(all)?) {
+            None => Ok(()),
+            Some((_, what)) => {
+                let how = "nothing is removed until then, unless --despite-damage says so";
+                Err(BackupError::Refused(format!("{what}; {how}")))
+            }
+        }
     }
 
     /// Refuses to remove anything while there are folders that are no series: their points would lose what they need.

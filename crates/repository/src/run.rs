@@ -364,7 +364,7 @@ impl<'a> Run<'a> {
         let point = self.point(guids, points, newest.as_ref(), why, &load)?;
         let point = point.sealed(&root, &self.repository().codec);
         self.commit(&point)?;
-        let head = points.head_with(Some(&point), &[]);
+        let head = points.head_with(Some(&point), &[], &[]);
         let seen = SeenSeries { generation: point.generation, newest: Some(point.point), begun: head.begun };
         let noted = head.store(&*self.series.folder, &self.repository().codec);
         let noted = noted.and_then(|()| self.repository().remember_series(&self.series.name, seen, points));

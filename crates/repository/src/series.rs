@@ -12,6 +12,13 @@ use crate::repository::Repository;
 /// Files of a series that are of no use without points.
 const LEFT: [&str; 3] = [HEAD, NOTES, EPOCHS];
 
+/// What is to be said of a series whose folder is gone.
+fn missing(repository: &Repository, name: &str) -> Option<String> {
+    let missing = repository.missing_series(&repository.all_points().ok()?).ok()?;
+    let (_, points) = missing.into_iter().find(|(missing, _)| missing == name)?;
+    points.losses.into_iter().next()
+}
+
 /// A series of a repository, open.
 #[derive(Clone)]
 pub struct Series {
@@ -34,6 +41,9 @@ impl Series {
         let folder = if is_begun { places.begin_series(name) } else { places.of_series(name) };
         let folder = folder.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
+                if let Some(what) = missing(&repository, name) {
+                    return BackupError::Refused(what);
+                }
                 let there = places.series().unwrap_or_default();
                 let there = if there.is_empty() {
                     "none yet".to_owned()
@@ -66,12 +76,13 @@ impl Series {
         if self.points()?.has_any() {
             return Err(BackupError::Refused(format!("{} has points: the series stays", self.show())));
         }
+        // First: killed behind it, a folder without points is left, which does not stand for any that are missed.
+        self.repository.forget_series(&self.name)?;
         for name in LEFT {
             self.folder.remove(name).map_err(BackupError::folder("removing", &self.folder.show(name)))?;
         }
         let ended = self.repository.places().end_series(&self.name);
-        ended.map_err(BackupError::folder("removing", &self.show()))?;
-        self.repository.forget_series(&self.name)
+        ended.map_err(BackupError::folder("removing", &self.show()))
     }
 
     /// Display name.

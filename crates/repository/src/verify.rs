@@ -63,6 +63,10 @@ pub fn verify(
         })
         .collect();
     manifests(&repository, series, &mut result.report)?;
+    if is_all {
+        let missing = repository.missing_series(&all)?;
+        result.report.findings.extend(missing.iter().flat_map(|(_, points)| of_series(points)));
+    }
     let mut index = repository.index()?;
     for (number, what) in &index.unusable {
         result.found.segments.insert(*number);
@@ -135,17 +139,22 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
             ));
         }
         report.remarks.extend(points.remarks());
-        for what in points.findings() {
-            let point = points.newest().map_or(PointId(0), |newest| newest.point);
-            let damage = Damage::Point { point, what: what.clone() };
-            report.findings.push(FoundDamage { damage, what, concerned: Vec::new() });
-        }
+        report.findings.extend(of_series(points));
         for (point, what) in &points.unreadable {
             let damage = Damage::Point { point: *point, what: what.clone() };
             report.findings.push(FoundDamage { damage, what: what.clone(), concerned: vec![*point] });
         }
     }
     Ok(())
+}
+
+/// What is wrong with a series as a whole.
+fn of_series(points: &Points) -> impl Iterator<Item = FoundDamage> {
+    let point = points.newest().map_or(PointId(0), |newest| newest.point);
+    points.findings().map(move |what| {
+        let damage = Damage::Point { point, what: what.clone() };
+        FoundDamage { damage, what, concerned: Vec::new() }
+    })
 }
 
 /// The packs that some points need.

@@ -65,8 +65,9 @@ fn latest(repository: &Repository, series: &str) -> Result<PointId, String> {
 fn remove(repository: &Repository, series: &str, unwanted: &[PointId], seed: u64) -> Result<(), BackupError> {
     let series = Series::of(repository.clone(), series, false).unwrap();
     let lease = Lease::take(&*series.folder, holder(seed), &|| false).unwrap();
-    let unwanted = Unwanted { series: &series, lease: &lease, points: unwanted.to_vec(), is_named: true };
-    remove_points(repository, &[unwanted], false, &mut |_, _| true).map(drop)
+    let points = unwanted.to_vec();
+    let unwanted = Unwanted { series: &series, lease: &lease, points, is_whole: false, is_named: true };
+    remove_points(repository, &[unwanted], false, &mut |_, _| true)?.end().map(drop)
 }
 
 /// One user, who has a folder for state.
@@ -317,8 +318,44 @@ fn a_point_that_was_removed_on_purpose_and_is_put_back_is_not_the_latest() {
     sound(&user.open(&directory), "removed");
     put(&before, "one", &directory, "one", from_number(2));
     assert_eq!(latest(&user.open(&directory), "one"), Ok(first));
+    let told = points(&user.open(&directory), "one").warnings();
+    assert!(told.len() == 1 && told[0].contains(&second.to_string()), "{told:?}");
     pruned(&user.open(&directory), "one", 1, 21).unwrap();
+    remove(&user.open(&directory), "one", &[second], 22).unwrap();
     sound(&user.open(&directory), "removed again");
+}
+
+#[test]
+fn points_that_a_rule_has_removed_are_none_of_the_series_when_they_are_put_back_and_block_nothing() {
+    let (user, other, directory) = (User::new(), User::new(), new_directory(true));
+    let all: Vec<PointId> = (1..5).map(|number| run(&user.open(&directory), "one", number)).collect();
+    points(&other.open(&directory), "one");
+    let before = directory.at_rest();
+    // The data of the second one goes as well.
+    pruned(&user.open(&directory), "one", 1, 20).unwrap();
+    sound(&user.open(&directory), "pruned");
+    put(&before, "one", &directory, "one", |name| name.starts_with("00000"));
+    let first = directory.names().into_iter().find(|name| name.starts_with("one~000001-")).unwrap();
+    let garbage = ["json", "copy.json"].map(|kind| format!("{}.{kind}", first.split('.').next().unwrap()));
+    for name in &garbage {
+        directory.remove(name);
+        directory.create(name).unwrap().write(0, b"garbage").unwrap();
+    }
+    for number in 0..2 {
+        let there = points(&user.open(&directory), "one");
+        assert!(there.points().iter().all(|point| !all[..3].contains(&point.point)), "{number}");
+        assert_eq!(there.warnings().len(), 3, "{:?}", there.warnings());
+        let removed = pruned(&user.open(&directory), "one", 1, 21 + number).unwrap().removed;
+        assert!(!all[..3].iter().any(|point| removed.contains(point)), "{removed:?}");
+        // A run keeps that in mind.
+        run(&user.open(&directory), "one", 7 + number as u8);
+    }
+    let report = verified(&user.open(&directory));
+    assert!(report.findings.iter().all(|found| found.concerned.is_empty()), "{report:?}");
+    remove(&user.open(&directory), "one", &all[..3], 30).unwrap();
+    garbage.iter().for_each(|name| directory.remove(name));
+    sound(&user.open(&directory), "removed");
+    assert!(latest(&other.open(&directory), "one").is_ok());
 }
 
 #[test]
@@ -390,4 +427,101 @@ fn files_that_are_no_manifests_block_neither_a_run_nor_a_prune_where_the_head_kn
     let outcome = compare(&crashing(&directory), "one", &mut source(4), 4);
     assert_eq!(outcome.point.generation, 4);
     assert_eq!(latest(&crashing(&directory), "one"), Ok(outcome.point.point));
+}
+
+#[test]
+fn nothing_is_removed_while_points_of_any_series_are_known_to_be_gone() {
+    type Goes = fn(&str) -> bool;
+    let losses: [(&str, Goes); 5] = [
+        ("moved away", |_| true),
+        ("emptied", |_| true),
+        ("emptied but for its head", |name| name.starts_with("00")),
+        ("without its newest point", |name| from_number(3)(name)),
+        ("without its newest point and its head", |name| name == "head.json" || from_number(3)(name)),
+    ];
+    for (what, goes) in losses {
+        let user = User::new();
+        let made = new_directory(true);
+        let mut model = Model::new();
+        for (number, series) in [(1, "one"), (2, "one"), (3, "two"), (4, "two"), (5, "two")] {
+            model.insert(run(&user.open(&made), series, number), source(number).model);
+        }
+        let made = made.at_rest();
+        let directory = made.at_rest();
+        for name in directory.names() {
+            if name.strip_prefix("two~").is_some_and(goes) {
+                directory.remove(&name);
+            }
+        }
+        if what == "emptied" {
+            directory.create("two~epochs.json").unwrap();
+        }
+        let packs = |directory: &Directory| {
+            let mut names = directory.names();
+            names.retain(|name| name.starts_with("pack-"));
+            names
+        };
+        let before = packs(&directory);
+        let (first, second) = {
+            let there = points(&user.open(&directory), "one");
+            (there.points()[0].point, there.points()[1].point)
+        };
+        let said = pruned(&user.open(&directory), "one", 1, 60).unwrap_err().to_string();
+        assert!(said.contains("two") && said.contains("put it back"), "{what}: {said}");
+        assert!(remove(&user.open(&directory), "one", &[second], 61).is_err(), "{what}");
+        assert_eq!(packs(&directory), before, "{what}");
+        assert!(points(&user.open(&directory), "one").get(first).is_some(), "{what}");
+        assert!(!verified(&user.open(&directory)).findings.is_empty(), "{what}");
+        // Put back, all is there.
+        let back = directory.at_rest();
+        take_away(&back, "two");
+        put(&made, "two", &back, "two", |_| true);
+        pruned(&user.open(&back), "one", 1, 62).unwrap();
+        sound(&user.open(&back), what);
+        assert_eq!(check(&user.open(&back), &model, what).len(), 4, "{what}");
+        // Given up: by a run into the series, and by its end.
+        if what == "moved away" {
+            let repository = user.open(&directory);
+            let missing = repository.missing_series(&repository.all_points().unwrap()).unwrap();
+            assert!(missing.len() == 1 && missing[0].0 == "two", "{missing:?}");
+            assert!(!repository.forget_missing("one").unwrap(), "it is there");
+            assert!(repository.forget_missing("two").unwrap() && !repository.forget_missing("two").unwrap());
+        } else {
+            let outcome = compare(&user.open(&directory), "two", &mut source(9), 63);
+            assert!(!outcome.notes.is_empty(), "{what}");
+        }
+        pruned(&user.open(&directory), "one", 1, 64).unwrap();
+        sound(&user.open(&directory), what);
+    }
+}
+
+#[test]
+fn a_series_that_ends_is_missed_by_its_user_no_more_and_one_that_another_user_has_renamed_is_not_gone() {
+    let (user, other, directory) = (User::new(), User::new(), new_directory(true));
+    for (number, series) in [(1, "one"), (2, "one"), (3, "two"), (4, "two")] {
+        run(&user.open(&directory), series, number);
+    }
+    rename(&directory, "two", "new");
+    let mut renamed = source(5);
+    let changed = renamed.unknown();
+    back_up_as(&other.open(&directory), "new", &renamed, How::new(changed, 5), true).unwrap();
+    let repository = user.open(&directory);
+    assert!(repository.missing_series(&repository.all_points().unwrap()).unwrap().is_empty());
+    pruned(&user.open(&directory), "one", 1, 60).unwrap();
+    // What is missing of the series that ends keeps it from nothing.
+    let newest = points(&user.open(&directory), "one").newest().unwrap().stem();
+    for name in ["json", "copy.json"] {
+        directory.remove(&format!("one~{newest}.{name}"));
+    }
+    let series = Series::of(user.open(&directory), "one", false).unwrap();
+    assert!(pruned(&user.open(&directory), "new", 1, 61).is_err());
+    {
+        let lease = Lease::take(&*series.folder, holder(62), &|| false).unwrap();
+        let unwanted =
+            Unwanted { series: &series, lease: &lease, points: Vec::new(), is_whole: true, is_named: false };
+        remove_points(&series.repository, &[unwanted], false, &mut |_, _| true).unwrap().end().unwrap();
+    }
+    series.end().unwrap();
+    pruned(&user.open(&directory), "new", 1, 63).unwrap();
+    sound(&user.open(&directory), "afterwards");
 }

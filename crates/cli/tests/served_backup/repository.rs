@@ -371,6 +371,43 @@ fn a_link_in_the_place_of_a_repository_leads_to_what_was_seen_through_it_alone()
 }
 
 #[test]
+fn a_series_whose_folder_is_gone_is_named_and_nothing_is_removed_until_it_is_back_or_given_up() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    for series in ["repo/one", "repo/one", "repo/two"] {
+        succeed(command(folder, &["backup", "run", "disk", series]));
+    }
+    let (there, away) = (folder.join("repo/two"), folder.join("away"));
+    fs::rename(&there, &away).unwrap();
+    let listed = json(folder, &["backup", "list", "repo"]);
+    let status = json(folder, &["backup", "status", "repo"]);
+    for series in [&listed[1], &status["series"][1]] {
+        assert_eq!((&series["series"], &series["points"]), (&"two".into(), &0.into()), "{listed} {status}");
+        assert!(series["warnings"][0].as_str().unwrap().contains("is gone"), "{series}");
+    }
+    let verified = command(folder, &["backup", "verify", "repo", "--json"]).output().unwrap();
+    assert_eq!(verified.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert!(report["findings"][0]["what"].as_str().unwrap().contains("two is gone"), "{report}");
+    let prune = ["backup", "prune", "repo/one", "--keep-last", "1"];
+    for words in [&prune[..], &["backup", "list", "repo/two"], &["backup", "verify", "repo/two"]] {
+        let said = refused(command(folder, words));
+        assert!(said.contains("two is gone") && said.contains("--remove-series"), "{said}");
+    }
+    assert_eq!(json(folder, &["backup", "list", "repo/one"]).as_array().unwrap().len(), 2);
+    fs::rename(&away, &there).unwrap();
+    succeed(command(folder, &prune));
+    fs::rename(&there, &away).unwrap();
+    refused(command(folder, &prune));
+    succeed(command(folder, &["backup", "prune", "repo/two", "--remove-series"]));
+    succeed(command(folder, &prune));
+    assert_eq!(json(folder, &["backup", "list", "repo"]).as_array().unwrap().len(), 1);
+    let said = refused(command(folder, &["backup", "prune", "repo/two", "--remove-series"]));
+    assert!(said.contains("has no series two"), "{said}");
+}
+
+#[test]
 fn what_is_put_in_the_place_of_a_repository_is_refused_and_the_file_that_remembers_is_named() {
     let folder = folder();
     let folder = folder.path();

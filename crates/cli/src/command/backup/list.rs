@@ -1,9 +1,11 @@
 //! `lunway backup list` and `status`.
 
+use std::path::Path;
+
 use clap::Args;
 use lunway_backup::Moment;
 use lunway_block::size::HumanSize;
-use lunway_repository::{Located, Repository, Series};
+use lunway_repository::{Located, Repository, Series, series_path};
 use serde_json::{Value, json};
 
 use super::store::{Listed, Listing, chain_listing, series_listing};
@@ -143,7 +145,8 @@ impl List {
 
     /// The series of a repository.
     fn series_of(&self, repository: &Repository) -> Result<(), Failure> {
-        let all = repository.all_points().map_err(failed)?;
+        let mut all = repository.all_points().map_err(failed)?;
+        all.extend(repository.missing_series(&all).map_err(failed)?);
         for warning in all.iter().flat_map(|(_, points)| points.warnings()) {
             eprintln!("{}", terminal::clean(&warning));
         }
@@ -187,7 +190,13 @@ impl List {
 impl Status {
     /// All series of a repository.
     fn of_repository(&self, repository: &Repository) -> Result<(), Failure> {
-        let series = Listing::of_series(repository)?;
+        let mut series = Listing::of_series(repository)?;
+        let all = repository.all_points().map_err(failed)?;
+        for (name, points) in repository.missing_series(&all).map_err(failed)? {
+            let listing = Listing::of_missing(&series_path(Path::new(&repository.show()), &name), &points);
+            listing.warn();
+            series.push((name, listing));
+        }
         let sum = |of: fn(&Listing) -> u64| series.iter().map(|(_, listing)| of(listing)).sum::<u64>();
         let points = sum(|listing| listing.points.len() as u64);
         let stored = sum(|listing| listing.sum(|point| point.facts.stored_bytes));

@@ -119,6 +119,21 @@ impl Prune {
                           interrupted runs have left";
                 return Err(Failure::Usage(no.into()));
             }
+            Located::Series { repository, name } if self.remove_series => {
+                let repository = self.destination.repository(&repository)?;
+                if !self.dry_run && repository.forget_missing(&name).map_err(failed)? {
+                    eprintln!(
+                        "{}",
+                        terminal::clean(&format!(
+                            "{name} was gone already: it is forgotten, and the next prune frees its room"
+                        ))
+                    );
+                    let told = Told { series: name, gone: Vec::new(), kept: 0 };
+                    return self.print_series(&[told], &Pruned::default(), &[], false);
+                }
+                let series = Series::of(repository, &name, false).map_err(failed)?;
+                return self.run_series(&[series], &retention, None);
+            }
             Located::Series { .. } => {
                 let series = self.destination.series(false)?;
                 return self.run_series(series.as_slice(), &retention, None);
@@ -259,7 +274,7 @@ impl Prune {
             let kept = points.points().iter().filter(|point| !gone.contains(&point.point)).count();
             told.push(Told { series: series.name.clone(), gone, kept });
         }
-        let mut pruned = Pruned::default();
+        let mut removal = None;
         if !self.dry_run {
             let unwanted: Vec<_> = leases
                 .iter()
@@ -268,6 +283,7 @@ impl Prune {
                     series,
                     lease,
                     points: told.gone.clone(),
+                    is_whole: self.remove_series,
                     is_named: !self.remove.is_empty(),
                 })
                 .collect();
@@ -278,16 +294,20 @@ impl Prune {
                 !cancel.is_cancelled()
             });
             bar.finish_and_clear();
-            pruned = done.map_err(|error| match error {
+            removal = Some(done.map_err(|error| match error {
                 BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
                 error => failed(error),
-            })?;
+            })?);
         }
-        drop(leases);
+        let pruned = removal.as_ref().map(|removal| removal.pruned.clone()).unwrap_or_default();
         if self.remove_series && !self.dry_run {
+            drop(leases);
             all[0].clone().end().map_err(failed)?;
+            return self.print_series(&told, &pruned, &busy, whole.is_some());
         }
-        self.print_series(&told, &pruned, &busy, whole.is_some())
+        // Killed before its user is told, it removes no other point when it is given again.
+        self.print_series(&told, &pruned, &busy, whole.is_some())?;
+        removal.map_or(Ok(()), |removal| removal.end().map(drop).map_err(failed))
     }
 
     fn print_series(

@@ -10,7 +10,9 @@ use lunway_backup::{
     BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Manifest, Notes, PointFacts, PointId, Progress,
     Request,
 };
-use lunway_repository::{Located, Repository, RepositoryPoint, Series, locate, open_repository, series_path};
+use lunway_repository::{
+    Located, Points, Repository, RepositoryPoint, Series, locate, open_repository, series_path,
+};
 
 use super::{Destination, KEY_FILE, failed};
 use crate::failure::Failure;
@@ -131,6 +133,21 @@ pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
         warnings: points.warnings(),
         unreadable: points.unreadable,
     })
+}
+
+impl Listing {
+    /// Of a series whose folder is gone.
+    pub(super) fn of_missing(folder: &Path, points: &Points) -> Self {
+        Self {
+            folder: folder.display().to_string(),
+            points: Vec::new(),
+            unreadable: Vec::new(),
+            warnings: points.warnings(),
+            incomplete: 0,
+            chain_files: None,
+            damage: 0,
+        }
+    }
 }
 
 fn listed(point: &RepositoryPoint, notes: &Notes) -> Listed {

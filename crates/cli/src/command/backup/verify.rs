@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{BackupError, Folder, Lease, PointMount, Report, Verification, verify};
 use lunway_block::size::HumanSize;
-use lunway_repository::{Located, NamedPoints, PACK_TARGET, Repository, RepositoryReport};
+use lunway_repository::{Located, NamedPoints, PACK_TARGET, Repository, RepositoryReport, Series};
 use serde_json::json;
 
 use super::{Destination, failed, holder, points};
@@ -138,7 +138,16 @@ impl Verify {
         let repository = self.destination.repository(path)?;
         let mut series = repository.all_points().map_err(failed)?;
         series.retain(|(series, _)| name.is_none_or(|name| name == series));
+        let missing = match name {
+            // Says what is there instead.
+            Some(name) => Series::of(repository.clone(), name, false).map(|_| Vec::new()),
+            None => repository.missing_series(&series),
+        };
+        let missing = missing.map_err(failed)?;
         if series.iter().all(|(_, points)| points.is_empty()) {
+            for warning in missing.iter().flat_map(|(_, points)| points.warnings()) {
+                eprintln!("{}", terminal::clean(&warning));
+            }
             return Err(Failure::failed(anyhow!("{} holds no points", self.destination.folder.display())));
         }
         let point = match (&self.point, &series[..]) {
