@@ -121,7 +121,9 @@ impl Store {
 pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
     let points = series.points().map_err(failed)?;
     if points.is_empty() {
-        return Err(Failure::failed(anyhow!("{} holds no points", series.show())));
+        let why: Vec<String> =
+            [format!("{} holds no points", series.show())].into_iter().chain(points.warnings()).collect();
+        return Err(Failure::failed(anyhow!("{}", why.join("; "))));
     }
     let notes = Notes::load(&*series.folder).map_err(failed)?;
     Ok(Listing {
