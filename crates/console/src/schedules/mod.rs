@@ -59,6 +59,8 @@ pub(crate) struct RunResult {
     pub(crate) error: Option<String>,
     /// What it made; null: no point.
     pub(crate) point: Option<RunPoint>,
+    /// What it told beside its result: points that are gone, a repository that is not remembered.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Run that ended with the daemon, which was stopped or killed, before it had come to its end.

@@ -1,6 +1,6 @@
 //! One run: its processes, its result, and the command that follows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lunway_schedule::Cause;
 use lunway_target::BackupConfig;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::Deserialize;
 
 use super::{BackupCommands, RunPoint, RunResult};
 
@@ -18,6 +19,8 @@ use super::{BackupCommands, RunPoint, RunResult};
 const OUTPUT_MAX: usize = 64 << 10;
 /// Longest sentence that is kept of an error, bytes: as much as a path of the kernel has.
 const ERROR_MAX: usize = 4096;
+/// Sentences that are kept of a run: more than any tells.
+const NOTES_MAX: usize = 16;
 /// Time that a command after a run has. One that hangs would keep the next run from beginning.
 const HOOK_TIME: Duration = Duration::from_secs(300);
 /// Interval at which it is looked whether it has ended.
@@ -88,27 +91,53 @@ pub(super) fn run(config: &BackupConfig, commands: BackupCommands, processes: &P
     let mut result = RunResult::default();
     let begun = Instant::now();
     match output(&config.name, commands.run, processes) {
-        Ok(text) => match serde_json::from_str::<RunPoint>(&text) {
-            Ok(point) => result.point = Some(point),
+        Ok(Output { printed, mut told }) => match serde_json::from_str::<RunPoint>(&printed) {
+            Ok(point) => {
+                told.extend(serde_json::from_str::<Notes>(&printed).map(|of| of.notes).unwrap_or_default());
+                (result.point, result.notes) = (Some(point), told);
+            }
             Err(error) => result.error = Some(format!("the result of the run cannot be read: {error}")),
         },
         Err(error) => result.error = Some(error),
     }
-    if let (Some(prune), None) = (commands.prune, &result.error)
-        && let Err(error) = output(&config.name, prune, processes)
-    {
-        result.error = Some(format!("the point was made, and old ones were not removed: {error}"));
+    if let (Some(prune), None) = (commands.prune, &result.error) {
+        match output(&config.name, prune, processes) {
+            Ok(Output { told, .. }) => result.notes.extend(told),
+            Err(error) => {
+                result.error = Some(format!("the point was made, and old ones were not removed: {error}"));
+            }
+        }
+    }
+    let mut heard = HashSet::new();
+    result.notes.retain(|note| heard.insert(note.clone()));
+    result.notes.truncate(NOTES_MAX);
+    for note in &mut result.notes {
+        cut(note);
+        tracing::warn!(backup = config.name, "{note}");
     }
     result.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     result
 }
 
-/// Runs a command to its end, and returns what it printed.
+/// What a command that has succeeded printed, and its sentences beside that.
+struct Output {
+    printed: String,
+    told: Vec<String>,
+}
+
+/// Sentences in the result of a run.
+#[derive(Deserialize)]
+struct Notes {
+    #[serde(default)]
+    notes: Vec<String>,
+}
+
+/// Runs a command to its end.
 ///
 /// # Errors
 ///
 /// What it says has failed, in a line.
-fn output(name: &str, mut command: Command, processes: &Processes) -> Result<String, String> {
+fn output(name: &str, mut command: Command, processes: &Processes) -> Result<Output, String> {
     let cannot = |error: io::Error| format!("the command cannot be run: {error}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = processes.spawn(name, &mut command).map_err(cannot)?;
@@ -118,7 +147,7 @@ fn output(name: &str, mut command: Command, processes: &Processes) -> Result<Str
     let status = processes.reap(name, &mut child).map_err(cannot)?;
     let said = errors.map(|errors| errors.join().unwrap_or_default()).unwrap_or_default();
     match status.success() {
-        true => Ok(printed),
+        true => Ok(Output { printed, told: sentences(&said).map(str::to_owned).collect() }),
         false => Err(failure(&said).unwrap_or_else(|| format!("the command ended with {status}"))),
     }
 }
@@ -142,14 +171,22 @@ fn last_bytes(mut stream: impl Read) -> String {
 
 /// The sentence of an error among what a command said: its own, else its last line.
 fn failure(said: &str) -> Option<String> {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let own = lines().filter_map(|line| line.strip_prefix(ERROR_MARK)).next_back();
-    let mut sentence = own.or_else(|| lines().next_back())?.to_owned();
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut sentence = sentences(said).next_back().or_else(|| lines.next_back())?.to_owned();
+    cut(&mut sentence);
+    Some(sentence)
+}
+
+/// The sentences of this program among what a command said.
+fn sentences(said: &str) -> impl DoubleEndedIterator<Item = &str> {
+    said.lines().filter_map(|line| line.trim().strip_prefix(ERROR_MARK))
+}
+
+fn cut(sentence: &mut String) {
     if sentence.len() > ERROR_MAX {
         let end = (0..=ERROR_MAX).rev().find(|end| sentence.is_char_boundary(*end)).unwrap_or(0);
         sentence.truncate(end);
     }
-    Some(sentence)
 }
 
 /// Runs the command that is configured for this result: after each attempt, of which so many follow if it has failed.
@@ -177,6 +214,7 @@ fn facts(config: &BackupConfig, result: &RunResult, retries_left: u32) -> Vec<(&
         ("LUNWAY_BACKUP_RESULT", if result.error.is_none() { "succeeded" } else { "failed" }.to_owned()),
         ("LUNWAY_BACKUP_ERROR", result.error.clone().unwrap_or_default()),
         ("LUNWAY_BACKUP_CAUSE", result.cause.map_or("", Cause::name).to_owned()),
+        ("LUNWAY_BACKUP_NOTES", result.notes.join("\n")),
         ("LUNWAY_BACKUP_ATTEMPT", result.attempt.to_string()),
         ("LUNWAY_BACKUP_RETRIES_LEFT", retries_left.to_string()),
         ("LUNWAY_BACKUP_SECONDS", (result.took_ms / 1000).to_string()),
@@ -240,6 +278,13 @@ mod tests {
         let good = format!("echo warning >&2; echo '{POINT}'");
         let done = made(&good, Some("true"));
         assert_eq!((done.error.as_deref(), done.point.as_ref().unwrap().sent_bytes), (None, 3));
+        assert!(done.notes.is_empty(), "not this program's: {:?}", done.notes);
+        let told =
+            format!("echo 'lunway: not kept' >&2; echo '{}'", POINT.replace("[]", r#"["two are gone"]"#));
+        let done = made(&told, Some("echo 'lunway: not kept' >&2; echo 'lunway: a pack' >&2"));
+        assert_eq!(done.notes, ["not kept", "two are gone", "a pack"]);
+        let many = "for each in $(seq 100); do echo lunway: $each >&2; done; echo '{}'".replace("{}", POINT);
+        assert_eq!(made(&many, None).notes.len(), NOTES_MAX);
         let done = made(&good, Some("echo 'lunway: no room' >&2; exit 1"));
         let error = done.error.unwrap();
         assert!(error.contains("old ones were not removed: no room"), "{error}");

@@ -74,6 +74,9 @@ fn table(answer: &Value) -> String {
         if let Some(error) = of["last"]["error"].as_str() {
             page += &format!("\n{}: {}", text(of, "name"), terminal::clean(error));
         }
+        for note in rows(&of["last"], "notes").iter().filter_map(Value::as_str) {
+            page += &format!("\n{}: {}", text(of, "name"), terminal::clean(note));
+        }
     }
     page
 }

@@ -1,6 +1,8 @@
 //! The commands of backups that the daemon begins by the clock.
 
-use std::path::Path;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -11,9 +13,27 @@ use lunway_target::BackupConfig;
 use crate::command::backup::{CHECK_DESTINATION, KEY_FILE};
 use crate::this_program::this_program;
 
-/// Makes them of the configuration.
-pub(super) fn commands() -> MakeBackupCommands {
-    Arc::new(|backup, socket| BackupCommands { run: run(backup, socket), prune: prune(backup) })
+/// Makes them of the configuration, for a daemon with this state directory.
+pub(super) fn commands(state_dir: Option<PathBuf>) -> MakeBackupCommands {
+    Arc::new(move |backup, socket| {
+        let mut commands = BackupCommands { run: run(backup, socket), prune: prune(backup) };
+        for command in [&mut commands.run].into_iter().chain(&mut commands.prune) {
+            with_state(command, state_dir.as_deref(), |name| env::var_os(name));
+        }
+        commands
+    })
+}
+
+/// What a user remembers of repositories is kept in the user's home, or in what a service has instead. A daemon that has
+/// neither keeps it in its state directory.
+fn with_state(command: &mut Command, state_dir: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) {
+    let is_place = |name: &&str| variable(name).is_some_and(|place| Path::new(&place).is_absolute());
+    if ["STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"].iter().any(is_place) {
+        return;
+    }
+    if let Some(state_dir) = state_dir.and_then(|folder| std::path::absolute(folder).ok()) {
+        command.env("STATE_DIRECTORY", state_dir);
+    }
 }
 
 /// A command that ends with this process.
@@ -92,11 +112,32 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_without_a_home_keeps_what_it_has_seen_in_its_state_directory() {
+        let kept = |state_dir: Option<&str>, variables: &[(&str, &str)]| {
+            let mut command = Command::new("true");
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            with_state(&mut command, state_dir.map(Path::new), variable);
+            let mut set = command.get_envs();
+            set.find(|(key, _)| *key == "STATE_DIRECTORY").and_then(|(_, value)| value.map(ToOwned::to_owned))
+        };
+        let state = Some("/var/lib/lunway");
+        assert_eq!(kept(state, &[]), Some("/var/lib/lunway".into()));
+        assert_eq!(kept(state, &[("HOME", "")]), Some("/var/lib/lunway".into()));
+        for name in ["HOME", "XDG_STATE_HOME", "STATE_DIRECTORY"] {
+            assert_eq!(kept(state, &[(name, "/home/a")]), None, "{name}");
+        }
+        assert_eq!(kept(None, &[]), None);
+    }
+
+    #[test]
     fn each_key_is_an_option_of_the_commands() {
         let text = "name = \"db\"\nsource = \"iqn.2026-11.com.example:a/3\"\ndestination = \"/mnt/x\"\nat = [\"02:00\"]\n\
                     credentials_file = \"/etc/c\"\nkey_file = \"/etc/k\"\nkeep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
                     freeze = \"-f\"\nthaw = \"t\"\ndeadline = \"20s\"\napplication = true\n";
-        let commands = commands()(&toml::from_str(text).unwrap(), Path::new("/run/api.sock"));
+        let commands = commands(None)(&toml::from_str(text).unwrap(), Path::new("/run/api.sock"));
         assert_eq!(
             words(&commands.run),
             "backup run --json --begun-by PID --socket /run/api.sock --limit=100MB/s --area=8G --freeze=-f --thaw=t \

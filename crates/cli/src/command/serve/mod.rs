@@ -153,7 +153,9 @@ impl Serve {
                     "no [[backup]] can be made: a backup needs the daemon's Unix socket, and it has none"
                 );
             }
-            console.begin_backups(backups::commands()).context("starting the thread of backups")?;
+            console
+                .begin_backups(backups::commands(server.config().state_dir.clone()))
+                .context("starting the thread of backups")?;
             let registered = RunningDaemon::register(managed.as_deref(), console.file().as_deref());
             if let Err(error) = &registered {
                 tracing::info!(
