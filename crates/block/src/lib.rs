@@ -34,6 +34,7 @@
 //! | [`Owner`] | whom operations are made for: devices that queue share out turns by it |
 //! | [`Permit`] | leave to begin work that a caller may stop waiting for |
 //! | [`FairQueue`] | a queue in which owners take turns |
+//! | [`FairTurn`] | a lock that is awaited, in which owners take turns |
 //! | [`TimeSlices`] | long work of the processor on a thread that serves many |
 //! | [`Caching`] | where answers may come from instead of the medium |
 //! | [`Finding`] | something noticed: what, where, why, and what to do |
@@ -57,6 +58,7 @@ pub mod duration;
 mod error;
 mod extent;
 mod fair_queue;
+mod fair_turn;
 mod file_range;
 mod finding;
 mod geometry;
@@ -85,6 +87,7 @@ pub use device::{
 pub use error::{BlockError, Fate};
 pub use extent::{Extent, ExtentKind};
 pub use fair_queue::FairQueue;
+pub use fair_turn::{FairTurn, HeldTurn};
 pub use file_range::FileRange;
 pub use finding::{Finding, Severity};
 pub use geometry::{Geometry, Unmap};

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lunway_block::decorate::{Opener, Openers};
-use lunway_block::{BlockDevice, Durability, Geometry};
+use lunway_block::{BlockDevice, Durability, FairTurn, Geometry};
 
 use crate::data::mode::{ModeChange, ModeParameters};
-use crate::model::fair_turn::FairTurn;
 use crate::model::gate::{Claim, Gate};
 use crate::model::given_up::GivenUpList;
 use crate::model::identity::UnitIdentity;

@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `authority.rs` | authority: what a nexus must be allowed to do before something is carried out for it |
 //! | `copy_record.rs` | records of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4) |
-//! | `fair_turn.rs` | a turn to change something that takes time to change: one at a time, and owners take turns |
 //! | `gate/` | the atomic gate of a logical unit |
 //! | `given_up.rs` | commands that were given up while the device had them, and the blocks that these may still change |
 //! | `identity.rs` | names of a logical unit that survive every restart |
@@ -26,7 +25,6 @@
 
 pub(crate) mod authority;
 pub(crate) mod copy_record;
-pub(crate) mod fair_turn;
 pub(crate) mod gate;
 pub(crate) mod given_up;
 pub(crate) mod identity;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use lunway_block::FairTurn;
+
 use crate::data::lun::Lun;
-use crate::model::fair_turn::FairTurn;
 use crate::model::logical_unit::LogicalUnit;
 use crate::model::lun_view::LunView;
 use crate::model::nexus::{Nexus, PortPair};

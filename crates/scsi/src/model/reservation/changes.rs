@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lunway_block::{FairTurn, HeldTurn};
+
 use super::{Notice, Outcome, Persistent, Refusal, ReservationType, Reservations};
 use crate::data::sense::{AdditionalSense, Sense, SenseKey};
-use crate::model::fair_turn::{FairTurn, Turn};
 use crate::model::logical_unit::{LogicalUnit, obstacle};
 use crate::model::state_store::{StateError, StateStore, item};
 use crate::model::unit_attention::UnitAttention;
@@ -40,7 +41,7 @@ impl Keeper {
     }
 
     /// Waits until no other change is under way.
-    pub(crate) async fn turn(&self) -> Turn {
+    pub(crate) async fn turn(&self) -> HeldTurn {
         self.turn.take().await
     }
 }

@@ -1,17 +1,18 @@
-//! A turn to change something that takes time to change: one at a time, and owners take turns.
+//! A turn to do something that takes time: one at a time, and owners take turns.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use lunway_block::{FairQueue, Owner, OwnerKey};
+use crate::fair_queue::FairQueue;
+use crate::owner::{Owner, OwnerKey};
 
-/// A lock that is awaited, for changes of one thing that wait for a disk. Of those who wait, the next is that of the
-/// [owner](Owner) whose turn it is: by principal, host and session. So a session with a window of changes delays one of
-/// another by the change under way and one of each turn.
+/// A lock that is awaited: for changes of one thing that wait for a disk, or for commands that a limit lets begin one
+/// after the other. Of those who wait, the next is that of the [owner](Owner) whose turn it is: by principal, host and
+/// session. So a session with a window of changes delays one of another by the change under way and one of each turn.
 #[derive(Debug, Default)]
-pub(crate) struct FairTurn(Mutex<State>);
+pub struct FairTurn(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -38,9 +39,10 @@ impl State {
     }
 }
 
-/// The right to make a change, or a place among those who wait for it; dropping it gives either up.
+/// The turn of a [`FairTurn`], or a place among those who wait for it; dropping it gives either up.
+#[must_use = "the turn is over when this is dropped"]
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub struct HeldTurn {
     of: Arc<FairTurn>,
     /// The owner and the ticket of one who had to wait.
     waited: Option<(OwnerKey, u64)>,
@@ -48,13 +50,19 @@ pub(crate) struct Turn {
 
 impl FairTurn {
     /// Waits for the turn, for the owner for whom the thread calls.
-    pub(crate) async fn take(self: &Arc<Self>) -> Turn {
+    pub async fn take(self: &Arc<Self>) -> HeldTurn {
         let turn = self.stand();
         poll_fn(|cx| turn.poll(cx)).await;
         turn
     }
 
-    fn stand(self: &Arc<Self>) -> Turn {
+    /// Takes the turn if no one has it.
+    pub fn try_take(self: &Arc<Self>) -> Option<HeldTurn> {
+        let taken = std::mem::replace(&mut self.state().taken, true);
+        (!taken).then(|| HeldTurn { of: Arc::clone(self), waited: None })
+    }
+
+    fn stand(self: &Arc<Self>) -> HeldTurn {
         let mut state = self.state();
         let waits = std::mem::replace(&mut state.taken, true);
         let waited = waits.then(|| {
@@ -65,7 +73,7 @@ impl FairTurn {
             state.wakers.insert(ticket, None);
             (owner, ticket)
         });
-        Turn { of: Arc::clone(self), waited }
+        HeldTurn { of: Arc::clone(self), waited }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,7 +82,7 @@ impl FairTurn {
     }
 }
 
-impl Turn {
+impl HeldTurn {
     fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         let Some((_, ticket)) = self.waited else { return Poll::Ready(()) };
         match self.of.state().wakers.get_mut(&ticket) {
@@ -87,7 +95,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for HeldTurn {
     fn drop(&mut self) {
         let mut state = self.of.state();
         if let Some((owner, ticket)) = self.waited
@@ -110,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    fn poll(future: Pin<&mut impl Future<Output = Turn>>) -> Option<Turn> {
+    fn poll(future: Pin<&mut impl Future<Output = HeldTurn>>) -> Option<HeldTurn> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Some(turn),
             Poll::Pending => None,
@@ -140,6 +148,18 @@ mod tests {
         assert!(waiting[1..].iter_mut().all(|next| poll(next.as_mut()).is_some()));
         let state = turn.state();
         assert!(!state.taken && state.waiting.is_empty() && state.wakers.is_empty());
+    }
+
+    #[test]
+    fn a_turn_that_is_free_is_taken_at_once_and_only_then() {
+        let turn = Arc::new(FairTurn::default());
+        let first = turn.try_take();
+        let mut waits = pin!(turn.take());
+        assert!(first.is_some() && turn.try_take().is_none() && poll(waits.as_mut()).is_none());
+        drop(first);
+        assert!(turn.try_take().is_none(), "it is that of who waits");
+        drop(poll(waits.as_mut()));
+        assert!(turn.try_take().is_some());
     }
 
     #[test]
