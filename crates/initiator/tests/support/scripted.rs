@@ -307,6 +307,7 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                     };
                     core.respond_task_management(request, result);
                 }
+                TargetEvent::Announced(announcement) => core.ask_for_data(announcement.task, true),
                 TargetEvent::SendTargets { request, .. } => core.respond_targets(request, &[]),
                 TargetEvent::CloseConnection { .. } | TargetEvent::Wake(_) | TargetEvent::Proof { .. } => {
                     unreachable!("sessions here have one connection")

@@ -141,7 +141,7 @@ impl TargetConnection {
     fn keep_dropped(&mut self, id: TaskId, mut task: Task) -> bool {
         let few = self.aborted.len() < usize::from(self.config.command_window);
         if few {
-            (task.state, task.charged) = (TaskState::Executing, 0);
+            (task.state, task.charged, task.aside) = (TaskState::Executing, 0, None);
             self.aborted.push(AbortedTask { id, task, answered: false, reserved: 0, place: None });
         }
         few
@@ -150,7 +150,9 @@ impl TargetConnection {
     /// An aborted task has the memory of its data until the driver completes it. Its place in the window is free at
     /// once, so that a device that hangs does not close the window for others; not so where that would let the
     /// initiator fill memory by sending and aborting.
-    fn leave_to_driver(&mut self, id: TaskId, task: Task) {
+    fn leave_to_driver(&mut self, id: TaskId, mut task: Task) {
+        // The driver may not have begun it.
+        self.leave_order(task.place.take());
         let unsolicited = match task.write {
             true => {
                 (task.expected_length as usize).min(self.config.data_out_max).saturating_sub(task.reserved)
@@ -158,14 +160,14 @@ impl TargetConnection {
             false => 0,
         };
         let few = self.aborted.len() < usize::from(self.config.command_window);
-        let frees_place = few && self.has_room_for(unsolicited);
+        let frees_place = few && task.aside.is_none() && self.has_room_for(unsolicited);
         let mut reserved = task.reserved;
         if frees_place {
             self.free_place(task.numbered);
             reserved += unsolicited;
             self.reserved += unsolicited;
         }
-        let place = (!frees_place).then_some(task.numbered);
+        let place = (!frees_place && task.aside.is_none()).then_some(task.numbered);
         self.aborted.push(AbortedTask { id, task, answered: false, reserved, place });
     }
 
@@ -174,6 +176,7 @@ impl TargetConnection {
         let at = self.aborted.iter().position(|aborted| aborted.id == id)?;
         let AbortedTask { task, answered, reserved, place, .. } = self.aborted.swap_remove(at);
         self.free_task(task.charged);
+        let reserved = reserved + self.end_aside(task.aside);
         if let Some(numbered) = place {
             let (expected, maximum) = self.numbering.window();
             self.free_place(numbered);

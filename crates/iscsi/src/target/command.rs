@@ -4,7 +4,7 @@ use lunway_block::Buf;
 
 use super::answer::IscsiSense;
 use super::task::{Collection, Task, TaskId, TaskState};
-use super::{Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent};
+use super::{Announcement, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent};
 use crate::connection::Cdb;
 use crate::negotiation::Negotiated;
 use crate::pdu::{self, AhsIter, RESERVED_TAG, RejectReason, ScsiCommand, TaskAttribute};
@@ -64,6 +64,9 @@ impl TargetConnection {
             reserved: 0,
             charged: 0,
             barrier: command.attribute() == TaskAttribute::ORDERED,
+            aside: None,
+            announced: false,
+            passed: false,
             place,
             state: TaskState::Executing,
         });
@@ -123,12 +126,99 @@ impl TargetConnection {
                 entry.reserved = want;
             }
         }
+        if self.announces && want > unsolicited_end {
+            return self.announce_task(task);
+        }
         // Unsolicited data is on its way, budget or not: FirstBurstLength bounds it.
         if has_space || (!unsolicited && self.unreserved.is_empty() && self.reserve(task)) {
             self.solicit(task);
         } else {
             self.unreserved.push_back(task);
         }
+    }
+
+    /// Announces commands to the driver from now on before their data is asked for: [`TargetEvent::Announced`]. So one
+    /// that the driver lets wait keeps nothing of the memory that other commands need for theirs.
+    pub fn announce(&mut self, announces: bool) {
+        self.announces = announces;
+    }
+
+    fn announce_task(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.announced = true;
+        let (lun, attribute, cdb) = (task.lun, task.attribute, task.cdb.clone());
+        self.events.push_back(TargetEvent::Announced(Announcement { task: id, lun, attribute, cdb }));
+    }
+
+    /// Asks for the data of an announced command, as soon as there is memory for it. One that has ended meanwhile is
+    /// passed over. `passes`: the command is [given](Command::passed) as one that the driver has let pass.
+    pub fn ask_for_data(&mut self, id: TaskId, passes: bool) {
+        let Some(task) = self.tasks.get_mut(id).filter(|task| task.announced) else { return };
+        (task.announced, task.passed) = (false, passes);
+        // Unsolicited data may be on its way: the last of it brings the task to its memory.
+        let quiet = matches!(&task.state, TaskState::Collecting(collection) if collection.is_quiet());
+        if quiet && self.unreserved.is_empty() && self.reserve(id) {
+            self.solicit(id);
+        } else {
+            self.unreserved.push_back(id);
+        }
+    }
+
+    /// The driver lets a command wait that no device has: it gives its place in the command window to others, so that
+    /// the initiator can go on with those. As many are set aside as the window has places, and as the budget for data
+    /// has room for what may come unasked in their place, beside the longest transfer.
+    pub fn set_aside(&mut self, id: TaskId) {
+        let depth = usize::from(self.config.command_window);
+        let room = self.data_out_budget().saturating_sub(self.config.data_out_max + self.aside_reserved);
+        let data_max = self
+            .negotiated()
+            .map_or(0, |negotiated| negotiated.first_burst_length.max(negotiated.max_recv_ours) as usize);
+        let is_full = self.aside >= depth;
+        let Some(task) = self.tasks.get_mut(id).filter(|task| task.numbered && task.aside.is_none()) else {
+            return;
+        };
+        let bytes = if task.write { data_max.min(task.expected_length as usize) } else { 0 };
+        if is_full || bytes > room {
+            return;
+        }
+        task.aside = Some(bytes);
+        self.aside += 1;
+        self.aside_reserved += bytes;
+        self.reserved += bytes;
+        let (expected, maximum) = self.numbering.window();
+        self.free_place(true);
+        // No answer may tell the initiator for long that the window is open again.
+        self.aside_untold |=
+            usize::from(maximum.wrapping_sub(expected).wrapping_add(1) as u16) < depth / 2 + 1;
+    }
+
+    /// Tells the initiator of the places that commands [set aside](Self::set_aside) have left, where it may lack them.
+    /// To be called after some of them.
+    pub fn tell_aside(&mut self) {
+        if std::mem::take(&mut self.aside_untold) && matches!(self.phase, Phase::FullFeature(_)) {
+            self.tell_window();
+        }
+    }
+
+    /// A task that was set aside is over. Returns the budget that it had for that.
+    pub(super) fn end_aside(&mut self, aside: Option<usize>) -> usize {
+        let bytes = aside.unwrap_or_default();
+        self.aside -= usize::from(aside.is_some());
+        self.aside_reserved -= bytes;
+        bytes
+    }
+
+    /// Takes back a command that the driver has not begun, to give it again before those that it has not given yet.
+    pub fn put_back(&mut self, mut command: Command) {
+        let before = |event: &TargetEvent| matches!(event, TargetEvent::Command(other) if other.passed);
+        let at = self.events.iter().position(|event| !before(event)).unwrap_or(self.events.len());
+        command.passed = true;
+        self.events.insert(at, TargetEvent::Command(command));
+    }
+
+    /// Returns `true` if a command has neither ended nor been aborted.
+    pub fn has_task(&self, id: TaskId) -> bool {
+        self.tasks.get(id).is_some()
     }
 
     /// All of a task's data is here: it goes to the driver when its turn has come.
@@ -160,7 +250,7 @@ impl TargetConnection {
     }
 
     /// A task is with the device server or gone: other connections may go on.
-    fn leave_order(&mut self, place: Option<u64>) {
+    pub(super) fn leave_order(&mut self, place: Option<u64>) {
         if let Some(place) = place {
             self.numbering.leave_order(place);
             self.wake_others();
@@ -204,6 +294,7 @@ impl TargetConnection {
             data_out: data.freeze(),
             expected_length: task.expected_length,
             data_in_max: if task.read { task.expected_length } else { 0 },
+            passed: task.passed,
         };
         self.events.push_back(TargetEvent::Command(command));
     }
@@ -211,9 +302,12 @@ impl TargetConnection {
     /// Takes a task out of all books; gives it back to be answered, or not.
     pub(super) fn end_task(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(id)?;
-        self.free_place(task.numbered);
+        if task.aside.is_none() {
+            self.free_place(task.numbered);
+        }
         self.free_task(task.charged);
-        self.free_memory(task.reserved);
+        let aside = self.end_aside(task.aside);
+        self.free_memory(task.reserved + aside);
         self.barriers -= usize::from(task.barrier);
         self.leave_order(task.place);
         if !self.waiting.is_empty() {

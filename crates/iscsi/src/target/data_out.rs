@@ -29,6 +29,7 @@ impl TargetConnection {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let want = (command.expected_data_transfer_length.get() as usize).min(self.config.data_out_max);
         let fits = command.is_write()
+            && !self.announces
             && want > head.data_len
             && self.unreserved.is_empty()
             && self.reserved + want <= self.data_out_budget()
@@ -37,7 +38,7 @@ impl TargetConnection {
     }
 
     /// This connection's part of the session's budget.
-    fn data_out_budget(&self) -> usize {
+    pub(super) fn data_out_budget(&self) -> usize {
         let connections = self.negotiated().map_or(1, |negotiated| negotiated.max_connections.max(1));
         self.config.data_out_budget / usize::from(connections)
     }
@@ -169,7 +170,9 @@ impl TargetConnection {
             return true;
         }
         let others = self.reserved - task.reserved;
-        if others > 0 && others + want > budget || !self.charge_whole(charged, want, others == 0) {
+        // Beside what is set aside there is always room for one.
+        let alone = others == self.aside_reserved;
+        if !alone && others + want > budget || !self.charge_whole(charged, want, alone) {
             return false;
         }
         let Some(task) = self.tasks.get_mut(id) else { return true };

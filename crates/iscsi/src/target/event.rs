@@ -30,6 +30,22 @@ pub struct Command {
     pub expected_length: u32,
     /// Bytes of data-in that the initiator has room for: the expected length of a read, else 0.
     pub data_in_max: u32,
+    /// The driver has let it pass already: it has [asked for its data](super::TargetConnection::ask_for_data), or
+    /// [put it back](super::TargetConnection::put_back).
+    pub passed: bool,
+}
+
+/// A command whose data has to be asked for, of a connection that [announces](super::TargetConnection::announce) such.
+#[derive(Debug)]
+pub struct Announcement {
+    /// To [ask for its data](super::TargetConnection::ask_for_data).
+    pub task: TaskId,
+    /// Logical unit number (SAM-5 §4.7).
+    pub lun: [u8; 8],
+    /// Simple, ordered and so on.
+    pub attribute: TaskAttribute,
+    /// The command descriptor block.
+    pub cdb: Cdb,
 }
 
 /// Event that the driver must know of or decide on.
@@ -49,6 +65,8 @@ pub enum TargetEvent {
     LoggedIn(Box<LoggedIn>),
     /// Execute this and `complete` it.
     Command(Command),
+    /// Call `ask_for_data`, at once or later. Until then the command occupies no more than came with it.
+    Announced(Announcement),
     /// Carry this out and call `respond_task_management`.
     TaskManagement {
         /// To answer it with.

@@ -62,7 +62,7 @@ use session::Numbering;
 pub use abort::{Aborted, AbortedTasks, Before};
 pub use answer::Completion;
 pub use control::{LogoutId, TaskManagementId, TextId};
-pub use event::{Command, TargetEvent};
+pub use event::{Announcement, Command, TargetEvent};
 use held::Held;
 pub use session::SharedSession;
 pub use task::TaskId;
@@ -180,6 +180,13 @@ pub struct TargetConnection {
     /// Tasks that wait for budget before they may ask for data, by arrival. It is given in that order: an older task
     /// must not wait for memory of younger ones, which may have to wait for it.
     unreserved: VecDeque<TaskId>,
+    /// Tasks that the driver has set aside, and the bytes of `reserved` that they have for that.
+    aside: usize,
+    aside_reserved: usize,
+    /// The initiator may not know of the places in the window that they have left.
+    aside_untold: bool,
+    /// Commands are announced before their data is asked for.
+    announces: bool,
     next_transfer_tag: u32,
     /// There is one where error recovery level 1 was agreed.
     retention: Option<Box<Retention>>,
@@ -212,6 +219,10 @@ impl TargetConnection {
             aborted: Vec::new(),
             reserved: 0,
             unreserved: VecDeque::new(),
+            aside: 0,
+            aside_reserved: 0,
+            aside_untold: false,
+            announces: false,
             next_transfer_tag: 0,
             retention: None,
             memory: Occupancy::default(),

@@ -102,6 +102,13 @@ pub(super) struct Task {
     pub(super) charged: usize,
     /// ORDERED, and not handed to the driver yet: younger commands of its logical unit are not either.
     pub(super) barrier: bool,
+    /// Set aside by the driver: it has no place in the command window. Bytes of the connection's Data-Out budget for
+    /// what may come unasked with another command in its place.
+    pub(super) aside: Option<usize>,
+    /// Announced to the driver, which has not asked for its data yet.
+    pub(super) announced: bool,
+    /// The driver has let it pass: see [`Command::passed`](super::Command).
+    pub(super) passed: bool,
     /// In the order of a session of several connections, until the device server has the task.
     pub(super) place: Option<u64>,
     pub(super) state: TaskState,

@@ -14,6 +14,7 @@ mod rules;
 mod sessions;
 mod text;
 mod tolerance;
+mod waiting;
 mod wire;
 
 use std::time::Duration;

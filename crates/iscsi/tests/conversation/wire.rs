@@ -49,6 +49,8 @@ pub(crate) struct Pair {
     /// The target's driver keeps commands instead of executing them.
     pub(crate) hold: bool,
     pub(crate) held: Vec<Command>,
+    /// Commands whose data the driver has not asked for.
+    pub(crate) announced: Vec<TaskId>,
     pub(crate) completed: Vec<Completed>,
     pub(crate) rejected: Vec<(u64, RejectReason)>,
     pub(crate) managed: Vec<(u64, TaskManagementResult)>,
@@ -115,6 +117,7 @@ impl Setup {
             targets: Vec::new(),
             hold: false,
             held: Vec::new(),
+            announced: Vec::new(),
             completed: Vec::new(),
             rejected: Vec::new(),
             managed: Vec::new(),
@@ -232,6 +235,7 @@ impl Pair {
                 TargetEvent::LoggedIn(_) => {}
                 TargetEvent::Command(command) if self.hold => self.held.push(command),
                 TargetEvent::Command(command) => self.execute(command),
+                TargetEvent::Announced(announcement) => self.announced.push(announcement.task),
                 TargetEvent::TaskManagement { request, function, lun, .. }
                     if function == TaskManagementCode::LOGICAL_UNIT_RESET =>
                 {
