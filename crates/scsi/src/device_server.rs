@@ -182,16 +182,23 @@ fn claim_of(operation: &Operation, cdb: &PaddedCdb, data_out: &[u8]) -> Claim {
     if !matches!(operation.passage(), Passage::Shared | Passage::Exclusive) {
         return Claim::Nothing;
     }
-    let blocks = match (operation.opcode, operation.usage.len()) {
-        (opcode::UNMAP, _) => return thin::claim_of_unmap(data_out),
+    if operation.opcode == opcode::UNMAP {
+        return thin::claim_of_unmap(data_out);
+    }
+    let blocks = blocks_of(operation, cdb);
+    Claim::blocks(blocks.lba, blocks.count.into())
+}
+
+/// The blocks that the CDB of a command that is about blocks names.
+pub(crate) fn blocks_of(operation: &Operation, cdb: &PaddedCdb) -> Blocks {
+    match (operation.opcode, operation.usage.len()) {
         (opcode::COMPARE_AND_WRITE, _) => atomic::blocks_of_compare_and_write(cdb),
         (opcode::WRITE_ATOMIC_16, _) => atomic::blocks_of_write_atomic(cdb),
         (_, 6) => Blocks::of_6(cdb),
         (_, 10) => Blocks::of_10(cdb),
         (_, 12) => Blocks::of_12(cdb),
         (_, _) => Blocks::of_16(cdb),
-    };
-    Claim::blocks(blocks.lba, blocks.count.into())
+    }
 }
 
 /// Possible changes to the medium of a command's unit while it is under way. Operations that have the whole medium for

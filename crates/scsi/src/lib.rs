@@ -44,6 +44,7 @@ mod data;
 mod device_server;
 mod handlers;
 mod limits;
+mod medium_work;
 mod model;
 mod working_memory;
 
@@ -57,6 +58,7 @@ pub use data::sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
 pub use data::status::Status;
 pub use data::{cdb, mode, opcode, vpd};
 pub use device_server::{Begun, TaskOptions};
+pub use medium_work::MediumWork;
 pub use model::authority::Authority;
 pub use model::given_up::{GivenUp, MediumEffect};
 pub use model::identity::UnitIdentity;

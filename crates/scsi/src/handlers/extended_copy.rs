@@ -366,6 +366,25 @@ fn list_identifier(list: &[u8]) -> Result<(Option<u8>, bool), Response> {
     }
 }
 
+/// Bytes that a parameter list asks to copy, as far as its descriptors are known: without looking at any unit, whose
+/// blocks are taken to have `sector` bytes.
+pub(crate) fn bytes_named(list: &[u8], sector: u64) -> u64 {
+    let targets_len = u16_at(list, 2).map_or(0, usize::from);
+    let segments_len = u32_at(list, 8).unwrap_or(0) as usize;
+    let begin = HEADER + targets_len;
+    let mut rest = list.get(begin..begin.saturating_add(segments_len)).unwrap_or_default();
+    let mut bytes = 0_u64;
+    for _ in 0..SEGMENTS_MAX {
+        let Ok((segment, next)) = segment(rest) else { break };
+        bytes += match segment.span {
+            Span::Blocks { count, .. } => u64::from(count) * sector,
+            Span::Bytes { count, .. } => count.into(),
+        };
+        rest = next;
+    }
+    bytes
+}
+
 pub(crate) fn extended_copy(command: Command, operations: &'static OperationTable) -> Answer {
     let len = command.cdb.u32(10) as usize;
     if len == 0 {
