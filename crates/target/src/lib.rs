@@ -24,6 +24,7 @@
 //! | `principal` | who sessions and reservations belong to |
 //! | `source` | limits of logins, and lines about denials, by where they come from |
 //! | [`SourceQuota`] | connections with a bounded number of places, none of which one source can take from others |
+//! | `io_limit` | limits on I/O: what logical units and initiators may have per second |
 //! | `chap_failures` | how long a secret that was tried in vain has to wait |
 //! | `metrics` | what is counted, and what Prometheus reads |
 //! | `isns` | registration with a name server |
@@ -41,6 +42,7 @@ mod background;
 mod chap_failures;
 mod config;
 mod driver;
+mod io_limit;
 mod isns;
 mod log_limit;
 mod metrics;
@@ -61,13 +63,14 @@ mod worker;
 
 pub use config::{
     AccessRule, ApiConfig, BackupConfig, BackupSource, Change, ChangeKind, ChapUser, CompactPolicy, Config,
-    ConfigError, DeviceName, DigestUse, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig,
-    Overrides, PortalGroupConfig, PortalGroupState, Redirect, RenamedKey, TargetConfig, TargetPortalGroup,
+    ConfigError, DeviceName, DigestUse, Discovery, FIRST_PORTAL_GROUP, IoLimit, IsnsConfig, Limits,
+    LunConfig, Overrides, PortalGroupConfig, PortalGroupState, Redirect, RenamedKey, TargetConfig,
+    TargetPortalGroup,
 };
 pub use metrics::{
-    BackupPoint, BackupReading, BackupReport, DeviceReading, FailureMetrics, LunMetrics, LunReading,
-    MemoryReading, MetricsSnapshot, OperationMetrics, PortalReading, PrincipalMemoryReading, Rates,
-    SessionReading, TaskManagementReading, WarningCount,
+    BackupPoint, BackupReading, BackupReport, DeviceReading, FailureMetrics, InitiatorLimitReading,
+    LimitReading, LunLimitReading, LunMetrics, LunReading, MemoryReading, MetricsSnapshot, OperationMetrics,
+    PortalReading, PrincipalMemoryReading, Rates, SessionReading, TaskManagementReading, WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};

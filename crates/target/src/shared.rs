@@ -16,7 +16,8 @@ use lunway_scsi::{LogicalUnit, LunView, Nexus, PortPair, ScsiTarget};
 
 use crate::access::{self, AccessDecision, Asker, Gate};
 use crate::chap_failures::ChapFailures;
-use crate::config::{FIRST_PORTAL_GROUP, Limits, TargetConfig};
+use crate::config::{AccessRule, FIRST_PORTAL_GROUP, Limits, TargetConfig};
+use crate::io_limit::{InitiatorKey, IoLimits, Limiter, LunLimiters};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{DeviceReading, Metrics, SessionCounters};
 use crate::portal::{Advertise, Ends, PortalTable};
@@ -194,6 +195,8 @@ pub(crate) struct Shared {
     pub(crate) denials: Denials,
     /// Memory that all sessions have, by principal.
     pub(crate) memory: Arc<MemoryBudget>,
+    /// Limits on the I/O of logical units and initiators.
+    pub(crate) io_limits: IoLimits,
     /// Held while sessions are given [their rights](Self::review).
     pub(crate) reviewing: Mutex<()>,
 }
@@ -207,6 +210,32 @@ impl Shared {
     /// Serves something else from now on.
     pub(crate) fn serve(&self, serving: Serving) {
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
+        self.limit_io();
+    }
+
+    /// Has the limits of I/O be those of what is served.
+    pub(crate) fn limit_io(&self) {
+        self.io_limits.configure(self.serving().targets.values().map(|target| &target.config));
+    }
+
+    /// The limits that a session is under, by the rules of now: of its initiator, and of logical units.
+    pub(crate) fn limiters(
+        &self,
+        logged_in: &LoggedIn,
+        ends: Ends,
+    ) -> (Option<Arc<Limiter>>, Arc<LunLimiters>) {
+        let target = logged_in.target_name.as_deref().unwrap_or_default().to_ascii_lowercase();
+        let user = logged_in.user.as_deref();
+        let asker = Asker { initiator: &logged_in.initiator_name, from: ends.peer.ip() };
+        let serving = self.serving();
+        let rules = serving.target(&target).map_or(&[][..], |target| &target.config.acl);
+        let limit = access::rule_of(rules, asker, user).and_then(AccessRule::io_limit);
+        let of_initiator = limit.map(|limit| {
+            let initiator = logged_in.initiator_name.to_ascii_lowercase();
+            let key = InitiatorKey { initiator, user: user.map(str::to_owned) };
+            self.io_limits.of_initiator(key, limit)
+        });
+        (of_initiator, self.io_limits.of_luns(&target))
     }
 
     /// No target is served any longer.

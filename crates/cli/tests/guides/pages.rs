@@ -183,6 +183,14 @@ pub(crate) const PAGES: &[Page] = &[
     },
     Page { file: "lab.md", left_out: &[("lab run control", "takes a minute: lab.rs")], ..PAGE },
     Page {
+        file: "limits.md",
+        daemon: concat!(
+            "[[target]]\nname = \"iqn.2026-11.com.example:disks\"\nopen = true\n",
+            "[[target.lun]]\nid = 3\ndevice = \"ram:64M\"\n"
+        ),
+        ..PAGE
+    },
+    Page {
         file: "manage.md",
         before: "truncate -s 64M other.img; mkdir -p /srv/lunway; lunway disk create /srv/lunway/db.vhdx --size 64M; \
                  truncate -s 64M /srv/disk.img; \

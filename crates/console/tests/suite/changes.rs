@@ -28,6 +28,36 @@ async fn a_put_creates_then_changes_then_does_nothing() {
 }
 
 #[tokio::test]
+async fn limits_of_io_are_set_kept_shown_and_removed() {
+    let daemon = Daemon::start().await;
+    let lun = format!("/v1/targets/{TARGET}/luns/0");
+    let limits = json!({ "iops_limit": 500, "rate_limit": "100M", "limit_burst": "2s" });
+    let changed = daemon.put(&lun, limits.clone()).await.unwrap();
+    assert_eq!((lines(&changed).len(), &changed["effects"]), (3, &json!([])));
+    let served = &daemon.get(&lun).await["config"];
+    for (key, value) in limits.as_object().unwrap() {
+        assert_eq!(&served[key], value);
+    }
+    assert!(daemon.text().contains("iops_limit = 500") && daemon.text().contains("limit_burst = \"2s\""));
+    let metrics = daemon.get("/v1/metrics").await;
+    let reading = json!({
+        "target": TARGET, "lun": 0, "iops": 500, "bytes_per_second": 100 << 20, "throttled": 0, "throttled_us_total": 0,
+    });
+    assert_eq!(metrics["lun_limits"], json!([reading]));
+    let rule = format!("/v1/targets/{TARGET}/acl/guests");
+    let guests = json!({ "initiators": ["iqn.2026-11.com.example:guest-*"], "iops_limit": 9 });
+    daemon.put(&rule, guests).await.unwrap();
+    let rules = daemon.get(&format!("/v1/targets/{TARGET}/acl")).await;
+    assert_eq!(rules["rules"][0]["iops_limit"], json!(9));
+    let none = json!({ "iops_limit": null, "rate_limit": null, "limit_burst": null });
+    daemon.put(&lun, none.clone()).await.unwrap();
+    daemon.put(&rule, none).await.unwrap();
+    assert_eq!(daemon.get("/v1/metrics").await["lun_limits"], json!([]));
+    assert!(!daemon.text().contains("_limit"), "{}", daemon.text());
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_delete_of_what_is_not_there_succeeds_unless_it_must_be() {
     let daemon = Daemon::start().await;
     let target = format!("/v1/targets/{TARGET}");
@@ -53,6 +83,8 @@ async fn a_rejected_change_leaves_everything_as_it_was() {
         ("/luns/1", json!({ "device": "/dev/none" }), "no such device here"),
         ("/luns/1", json!({ "device": "rams:1M" }), "rams"),
         ("/luns/1", json!({ "device": "ram:1M", "sector": 17 }), "512 and 4096"),
+        ("/luns/1", json!({ "device": "ram:1M", "iops_limit": 0 }), "at least 1 is possible"),
+        ("/luns/1", json!({ "device": "ram:1M", "rate_limit": "100" }), "write its unit too"),
         ("/luns/1", json!({ "device": "ram:1M", "colour": 1 }), "unknown field `colour`"),
         ("/luns/1", json!({}), "missing field `device`"),
         ("/luns/20000", json!({ "device": "ram:1M" }), "0 to 16383"),

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use lunway_block::duration::{ExactDuration, parse_duration};
 use lunway_schedule::{TimeOfDay, Weekday, When};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 use super::target::{is_no, is_yes, yes};
+use super::text;
 
 /// A logical unit of a target of this daemon, `TARGET/LUN`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -93,8 +93,8 @@ pub struct BackupConfig {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        serialize_with = "as_text",
-        deserialize_with = "from_text"
+        serialize_with = "text::from_time",
+        deserialize_with = "text::to_time"
     )]
     #[schemars(with = "Option<String>")]
     pub every: Option<Duration>,
@@ -103,8 +103,8 @@ pub struct BackupConfig {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        serialize_with = "as_text",
-        deserialize_with = "from_text"
+        serialize_with = "text::from_time",
+        deserialize_with = "text::to_time"
     )]
     #[schemars(with = "Option<String>")]
     pub jitter: Option<Duration>,
@@ -122,8 +122,8 @@ pub struct BackupConfig {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        serialize_with = "as_text",
-        deserialize_with = "from_text"
+        serialize_with = "text::from_time",
+        deserialize_with = "text::to_time"
     )]
     #[schemars(with = "Option<String>")]
     pub retry_after: Option<Duration>,
@@ -166,8 +166,8 @@ pub struct BackupConfig {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        serialize_with = "as_text",
-        deserialize_with = "from_text"
+        serialize_with = "text::from_time",
+        deserialize_with = "text::to_time"
     )]
     #[schemars(with = "Option<String>")]
     pub deadline: Option<Duration>,
@@ -209,17 +209,4 @@ impl BackupConfig {
             ("yearly", self.keep_yearly),
         ]
     }
-}
-
-fn as_text<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    match time {
-        Some(time) => serializer.collect_str(&ExactDuration(*time)),
-        None => serializer.serialize_none(),
-    }
-}
-
-/// A time with a unit: what a number alone means would be a guess.
-fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = Option::<String>::deserialize(deserializer)?;
-    text.map(|text| parse_duration(&text).map_err(de::Error::custom)).transpose()
 }

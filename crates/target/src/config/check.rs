@@ -1,10 +1,11 @@
 //! Validation: finds what cannot be served.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use lunway_block::duration::ExactDuration;
-use lunway_block::rate::parse_rate;
+use lunway_block::rate::{ExactRate, parse_rate};
 use lunway_block::size::parse_size;
 use lunway_iscsi::chap::Secret;
 
@@ -28,6 +29,13 @@ const FREEZE_MIN: Duration = Duration::from_secs(1);
 const TIME_MAX: Duration = Duration::from_secs(86_400);
 /// Longest time to poll: waking a core takes 20 to 40 µs, which is less than a twentieth of a round trip beyond it.
 const POLL_MAX: Duration = Duration::from_millis(1);
+
+/// Shortest time that a limit may let pass at once: the timers of sessions are exact to a millisecond, and with less a
+/// limit would not be reached. The longest: an hour, longer than people wait for what a limit is to even out.
+const BURST_MIN: Duration = Duration::from_millis(10);
+const BURST_MAX: Duration = Duration::from_secs(3600);
+/// Lowest limit of bytes per second: one block of 4 KiB. Below it a single transfer of 8 MiB would take half an hour.
+const RATE_MIN: u64 = 4096;
 
 /// Most backups by the clock: ten for each of a hundred LUNs.
 const BACKUPS_MAX: usize = 1000;
@@ -391,6 +399,35 @@ impl Config {
         if let Some(lun) = rule.luns.iter().flatten().find(|lun| **lun > LUN_MAX) {
             return Err(self.wrong(&at("luns"), lun, format!("0 to {LUN_MAX} can be addressed")));
         }
+        self.check_io_limit(&at, rule.iops_limit, rule.rate_limit, rule.limit_burst)
+    }
+
+    /// Limits of I/O, whose keys stand in the place that `at` says.
+    fn check_io_limit(
+        &self,
+        at: &dyn Fn(&str) -> String,
+        iops: Option<u64>,
+        rate: Option<NonZeroU64>,
+        burst: Option<Duration>,
+    ) -> Result<(), ConfigError> {
+        if iops == Some(0) {
+            return Err(self.wrong(
+                &at("iops_limit"),
+                &0,
+                "at least 1 is possible: leave it out for no limit",
+            ));
+        }
+        if let Some(rate) = rate.filter(|rate| rate.get() < RATE_MIN) {
+            return Err(self.wrong(&at("rate_limit"), &ExactRate(rate), "at least 4K is possible"));
+        }
+        let Some(burst) = burst else { return Ok(()) };
+        if iops.is_none() && rate.is_none() {
+            let why = "it belongs to iops_limit or rate_limit, which are missing";
+            return Err(self.wrong(&at("limit_burst"), &ExactDuration(burst), why));
+        }
+        if !(BURST_MIN..=BURST_MAX).contains(&burst) {
+            return Err(self.wrong(&at("limit_burst"), &ExactDuration(burst), "10ms to 1h are possible"));
+        }
         Ok(())
     }
 
@@ -426,7 +463,7 @@ impl Config {
         if let Some(serial) = lun.serial.as_ref().filter(|serial| !is_visible(serial, 32)) {
             return Err(self.wrong(&at("serial"), serial, "1 to 32 visible ASCII characters are possible"));
         }
-        Ok(())
+        self.check_io_limit(&at, lun.iops_limit, lun.rate_limit, lun.limit_burst)
     }
 
     /// Reads the secret of a CHAP entry; `place` says where it stands: `target iqn.…: chap`.

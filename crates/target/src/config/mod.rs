@@ -3,7 +3,8 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Config`]: reading, writing, errors |
-//! | `target.rs`, `device.rs`, `discovery.rs`, `limits.rs`, `backup.rs` | its parts |
+//! | `target.rs`, `device.rs`, `discovery.rs`, `limits.rs`, `io_limit.rs`, `backup.rs` | its parts |
+//! | `text.rs` | values that are text with a unit |
 //! | `check.rs` | what cannot be served |
 //! | `change.rs` | [`Change`]: how two configurations differ |
 
@@ -12,9 +13,11 @@ mod change;
 mod check;
 mod device;
 mod discovery;
+mod io_limit;
 mod limits;
 mod overrides;
 mod target;
+mod text;
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -32,6 +35,7 @@ pub use backup::{BackupConfig, BackupSource};
 pub use change::{Change, ChangeKind};
 pub use device::DeviceName;
 pub use discovery::Discovery;
+pub use io_limit::IoLimit;
 pub use limits::{Limits, RenamedKey};
 pub use overrides::Overrides;
 pub use target::{
@@ -92,6 +96,8 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// read_only = false
 /// removable = false
 /// serial = "4F2A"                           # default: made of the machine, the target, the LUN and the device
+/// iops_limit = 5000                         # I/Os per second of all initiators together; default: no limit
+/// rate_limit = "200M"                       # and bytes per second; rules have the same keys for each initiator
 ///
 /// [[backup]]                                # the daemon backs a LUN up by the clock; it needs `state_dir`
 /// name = "db"

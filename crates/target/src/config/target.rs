@@ -1,13 +1,15 @@
 //! Targets as they are configured: logical units, users, rules.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::DeviceName;
+use super::{DeviceName, text};
 use crate::name::IscsiName;
 
 /// One target: a name that initiators log in to.
@@ -170,6 +172,29 @@ pub struct AccessRule {
     #[serde(default, skip_serializing_if = "is_no")]
     #[schemars(extend("default" = false))]
     pub deny: bool,
+    /// Commands per second of each of these initiators, over all its sessions, that read or change the medium. Without
+    /// it: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u64>,
+    /// Bytes per second that these read and write, such as `100M`. Without it: no limit.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "text::from_rate",
+        deserialize_with = "text::to_rate"
+    )]
+    #[schemars(with = "Option<String>")]
+    pub rate_limit: Option<NonZeroU64>,
+    /// After a pause, what was not used of these limits in this time may be used at once, such as `2s`. Without it:
+    /// `100ms`.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "text::from_time",
+        deserialize_with = "text::to_time"
+    )]
+    #[schemars(with = "Option<String>")]
+    pub limit_burst: Option<Duration>,
 }
 
 /// A logical unit and the device behind it.
@@ -214,6 +239,28 @@ pub struct LunConfig {
     #[serde(default, skip_serializing_if = "is_no")]
     #[schemars(extend("default" = false))]
     pub track: bool,
+    /// Commands per second of all initiators together that read or change the medium. Without it: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u64>,
+    /// Bytes per second that they read and write, such as `100M`. Without it: no limit.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "text::from_rate",
+        deserialize_with = "text::to_rate"
+    )]
+    #[schemars(with = "Option<String>")]
+    pub rate_limit: Option<NonZeroU64>,
+    /// After a pause, what was not used of these limits in this time may be used at once, such as `2s`. Without it:
+    /// `100ms`.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "text::from_time",
+        deserialize_with = "text::to_time"
+    )]
+    #[schemars(with = "Option<String>")]
+    pub limit_burst: Option<Duration>,
 }
 
 /// Policy of automatic compaction of a VHDX file.
@@ -256,6 +303,9 @@ impl LunConfig {
             threshold_percent: None,
             compact: Vec::new(),
             track: false,
+            iops_limit: None,
+            rate_limit: None,
+            limit_burst: None,
         }
     }
 }

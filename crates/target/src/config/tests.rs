@@ -207,3 +207,43 @@ fn a_backup_by_the_clock_says_when_and_what_cannot_be_is_refused() {
     let no_state = with(every).replace("state_dir = \"s\"\n", "");
     assert!(error(&no_state).contains("set state_dir"), "{}", error(&no_state));
 }
+
+const LIMITED: &str =
+    "[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n";
+
+#[test]
+fn limits_of_io_are_read_and_written_as_they_are() {
+    let limits = "iops_limit = 500\nrate_limit = \"100M\"\nlimit_burst = \"2s\"\n";
+    let acl = format!("[[target.acl]]\ninitiators = [\"*\"]\n{limits}");
+    let config = parse(&format!("{LIMITED}{limits}{acl}")).unwrap();
+    let target = &config.targets[0];
+    let limit = target.luns[0].io_limit().unwrap();
+    assert_eq!((limit.iops.unwrap().get(), limit.bytes.unwrap().get()), (500, 100 << 20));
+    assert_eq!((limit.burst, target.acl[0].io_limit()), (Duration::from_secs(2), Some(limit)));
+    let written = config.to_toml().unwrap();
+    assert!(
+        written.contains("rate_limit = \"100M\"") && written.contains("limit_burst = \"2s\""),
+        "{written}"
+    );
+    assert_eq!(Config::from_toml(&written, "lunway.toml").unwrap(), config);
+    let one = parse(&format!("{LIMITED}iops_limit = 1\n")).unwrap().targets[0].luns[0].io_limit().unwrap();
+    assert_eq!((one.bytes, one.burst), (None, IoLimit::BURST));
+    assert_eq!(parse(LIMITED).unwrap().targets[0].luns[0].io_limit(), None);
+}
+
+#[test]
+fn limits_of_io_that_cannot_be_are_refused() {
+    for (line, part) in [
+        ("iops_limit = 0", "lun 0: iops_limit = \"0\": at least 1 is possible: leave it out for no limit"),
+        ("rate_limit = \"100\"", "`100` is not a rate: write its unit too"),
+        ("rate_limit = \"1000B\"", "rate_limit = \"1000B\": at least 4K is possible"),
+        ("limit_burst = \"1s\"", "it belongs to iops_limit or rate_limit, which are missing"),
+        ("iops_limit = 9\nlimit_burst = \"9ms\"", "10ms to 1h are possible"),
+        ("iops_limit = 9\nlimit_burst = \"2h\"", "10ms to 1h are possible"),
+    ] {
+        let message = error(&format!("{LIMITED}{line}\n"));
+        assert!(message.contains(part), "{line}: {message}");
+    }
+    let rule = error(&format!("{LIMITED}[[target.acl]]\niops_limit = 0\n"));
+    assert!(rule.contains("acl: iops_limit"), "{rule}");
+}

@@ -87,6 +87,7 @@ impl Connection {
             mut ticket,
             session,
             mut executing,
+            limited,
             mut aborts,
             ends,
             socket,
@@ -119,6 +120,8 @@ impl Connection {
                 sibling.send(Order::Resume);
             }
         }
+        // What waits for a limit never begins.
+        drop(limited);
         // Before anybody can know that the connection is over, and send elsewhere what was sent here.
         executing.give_up(|_| true);
         let nexus = session.as_ref().and_then(|session| session.nexus.clone());

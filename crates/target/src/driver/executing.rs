@@ -50,6 +50,11 @@ impl Executing {
         self.work.push(work);
     }
 
+    /// Adds what there is.
+    pub(super) fn extend(&mut self, work: Option<Work>) {
+        work.into_iter().for_each(|work| self.push(work));
+    }
+
     /// Returns `true` if there is work that was never polled: the device may begin only when it is asked for the first
     /// time.
     pub(super) fn take_unpolled(&mut self) -> bool {

@@ -8,6 +8,7 @@
 //! | `waiting.rs` | how it waits |
 //! | `timer.rs` | [`Timer`](timer::Timer): until when |
 //! | `work.rs` | what it waits for, other than its socket |
+//! | `limited.rs` | commands that wait for a limit of their logical unit or initiator |
 //! | `executing.rs` | [`Executing`](executing::Executing): the commands among it, and what they occupy |
 //! | `proof.rs` | when a CHAP response is checked |
 //! | `session.rs` | what of a session is not the protocol's; the takeover of another's place |
@@ -16,6 +17,7 @@
 
 mod end;
 mod executing;
+mod limited;
 mod proof;
 mod session;
 mod socket;
@@ -45,6 +47,7 @@ use crate::registry::{Cause, Joinable, Order, Ticket};
 use crate::shared::{Admission, SessionContext, Shared};
 use end::End;
 use executing::Executing;
+use limited::Limited;
 use proof::LoginUnderWay;
 use session::Takeover;
 use socket::Socket;
@@ -92,6 +95,8 @@ pub(crate) struct Connection {
     ticket: Ticket,
     session: Option<SessionContext>,
     executing: Executing,
+    /// `None`: no limit on I/O is set for the session.
+    limited: Option<Box<Limited>>,
     aborts: Aborts,
     ends: Ends,
     socket: Socket,
@@ -143,6 +148,7 @@ impl Connection {
             ticket,
             session: None,
             executing: Executing::new(serving.bytes_executing_max),
+            limited: None,
             aborts: Aborts::default(),
             ends,
             socket: Socket::new(stream)?,
@@ -176,6 +182,9 @@ impl Connection {
             self.execute();
             if let Some(counters) = self.counters() {
                 counters.end_round();
+            }
+            if self.limited.is_some() {
+                self.core.tell_aside();
             }
             if self.executing.take_unpolled() {
                 poll_fn(|cx| Poll::Ready(self.poll_work(cx).is_ready())).await;
@@ -280,6 +289,7 @@ impl Connection {
             };
             match event {
                 TargetEvent::Command(command) => self.command(command),
+                TargetEvent::Announced(announcement) => self.announced(announcement),
                 TargetEvent::TaskManagement { request, function, lun, referenced_task_tag } => {
                     self.manage(request, function, lun, referenced_task_tag);
                 }
@@ -345,8 +355,15 @@ impl Connection {
         Some(nexus.owner().enter())
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, mut command: Command) {
         let bytes = memory_of(&command);
+        if self.limited.is_some() && !command.passed {
+            let Some(passes) = self.let_pass(command) else {
+                self.turn.command(0);
+                return self.core.give_memory(bytes);
+            };
+            command = passes;
+        }
         // The core gives commands in normal sessions only.
         let Some(SessionContext { nexus: Some(nexus), counters: Some(counters), .. }) = &mut self.session
         else {
@@ -404,6 +421,7 @@ impl Connection {
             Done::Stopped(Some(busy)) => self.predecessors_stopped(busy),
             Done::Stopped(None) => self.end(End::NotReinstated),
             Done::ProofDue => self.core.check_proof(),
+            Done::Passes { lun, wait, waited_for } => self.passes(lun, wait, waited_for),
             Done::LoggedOut { request, in_time } => {
                 let result = if in_time { LogoutResult::CLOSED } else { LogoutResult::CLEANUP_FAILED };
                 self.core.respond_logout(request, result);

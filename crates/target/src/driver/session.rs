@@ -98,6 +98,7 @@ impl Connection {
         self.session = Some(session);
         // A connection that joins may narrow the session's rights: before its first command.
         self.review();
+        self.renew_limits();
         if predecessors.is_empty() {
             return self.open_nexus();
         }
@@ -188,7 +189,9 @@ impl Connection {
         let Some(logged_in) = self.core.logged_in() else { return };
         // A session that waits for its predecessor opens its nexus as things are then.
         self.review();
-        if self.shared.admit(logged_in, self.ends).is_none() {
+        let may_stay = self.shared.admit(logged_in, self.ends).is_some();
+        self.renew_limits();
+        if !may_stay {
             self.core.request_logout(LEAVE_TIME, Instant::now());
             self.eventful = true;
         }

@@ -398,9 +398,8 @@ impl Connection {
     fn abort_one(&mut self, referenced_task_tag: u32) -> Aborted {
         let lun = self.core.lun_of(referenced_task_tag).and_then(unit_number);
         let aborted = self.core.abort_task(referenced_task_tag);
-        if let Aborted::Executing(task) = aborted {
-            self.gave_up(&AbortedTasks { executing: vec![task], dropped: Vec::new() }, lun);
-        }
+        let executing = if let Aborted::Executing(task) = aborted { vec![task] } else { Vec::new() };
+        self.gave_up(&AbortedTasks { executing, dropped: Vec::new() }, lun);
         aborted
     }
 
@@ -440,6 +439,9 @@ impl Connection {
 
     /// The core has given commands up.
     fn gave_up(&mut self, AbortedTasks { executing, dropped }: &AbortedTasks, lun: Option<u16>) {
+        // Of those that waited for a limit the device knows nothing.
+        let waited = self.forget_waiting(executing);
+        self.aborts.add(&waited, lun, true);
         self.aborts.add(executing, lun, false);
         self.aborts.add(dropped, lun, true);
         if !executing.is_empty() {

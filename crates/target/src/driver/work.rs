@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use lunway_iscsi::target::{LogoutId, TaskId, TaskManagementId};
 use lunway_scsi::{GivenUp, Lun, LunAddress, MediumEffect, Response};
 
 use super::task_management::Managed;
+use crate::io_limit::Limiter;
 use crate::metrics::Counted;
 
 /// Something that a connection waits for, other than its socket.
@@ -62,6 +64,13 @@ pub(super) enum Done {
     /// The connections whose place this one takes begin no command any more, and these are the logical units whose
     /// devices still have some; `None`: that has not come in time.
     Stopped(Option<BTreeSet<u16>>),
+    /// The first command that waits for the limits of a logical unit and its initiator may pass: this wait is over, in
+    /// which the command waited for this limit, if for any.
+    Passes {
+        lun: u16,
+        wait: u64,
+        waited_for: Option<Arc<Limiter>>,
+    },
     /// The time has come to check a CHAP response.
     ProofDue,
     /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in

@@ -95,6 +95,12 @@ pub struct MetricsSnapshot {
     /// Memory for data in flight.
     #[serde(default)]
     pub memory: MemoryReading,
+    /// By logical unit that has a limit of I/O.
+    #[serde(default)]
+    pub lun_limits: Vec<LunLimitReading>,
+    /// By initiator that has a session under a limit of I/O.
+    #[serde(default)]
+    pub initiator_limits: Vec<InitiatorLimitReading>,
     /// By logical unit: its size, and the space in its backing store.
     pub devices: Vec<DeviceReading>,
     /// Number of warnings by kind.
@@ -161,6 +167,41 @@ impl From<MemoryUse> for MemoryReading {
             principals: owners.into_iter().map(principal).collect(),
         }
     }
+}
+
+/// A limit of I/O, and what has waited for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitReading {
+    /// `iops_limit`; null: none.
+    pub iops: Option<u64>,
+    /// `rate_limit`, bytes per second; null: none.
+    pub bytes_per_second: Option<u64>,
+    /// Commands that have waited for it.
+    pub throttled: u64,
+    /// Sum of the microseconds that they waited.
+    pub throttled_us_total: u64,
+}
+
+/// The limit of a logical unit. Its counters go on when the limit is changed, and end when it is removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LunLimitReading {
+    /// The target's name.
+    pub target: String,
+    /// Its number.
+    pub lun: u16,
+    /// The limit.
+    #[serde(flatten)]
+    pub limit: LimitReading,
+}
+
+/// The limit of an initiator. Its counters end with the last session under the limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InitiatorLimitReading {
+    /// The initiator's name.
+    pub initiator: String,
+    /// The limit.
+    #[serde(flatten)]
+    pub limit: LimitReading,
 }
 
 /// The size of a logical unit, and the space in its backing store.
@@ -347,6 +388,8 @@ impl Metrics {
             snapshots_broken,
             backups,
             memory: MemoryReading::default(),
+            lun_limits: Vec::new(),
+            initiator_limits: Vec::new(),
             devices: Vec::new(),
             warnings: Vec::new(),
         }

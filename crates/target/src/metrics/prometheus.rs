@@ -3,8 +3,8 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    BackupPoint, BackupReading, DeviceReading, LunMetrics, MemoryReading, MetricsSnapshot, OperationMetrics,
-    PrincipalMemoryReading,
+    BackupPoint, BackupReading, DeviceReading, LimitReading, LunMetrics, MemoryReading, MetricsSnapshot,
+    OperationMetrics, PrincipalMemoryReading,
 };
 
 /// The name of a counted thing and how it is told apart from others of its kind.
@@ -13,6 +13,8 @@ type Labels<'a> = Vec<(&'a str, String)>;
 type Value = fn(&OperationMetrics) -> u64;
 /// Reads one size; `None`: the backing store does not tell.
 type Gauge = fn(&DeviceReading) -> Option<u64>;
+/// Reads one limit of I/O; `None`: there is none.
+type Limit = fn(&LimitReading) -> Option<u64>;
 /// Reads one figure of a backup.
 type BackupFigure = fn(&BackupPoint) -> u64;
 /// Reads one counter of a principal's memory.
@@ -64,6 +66,14 @@ impl MetricsSnapshot {
         page.line("lunway_snapshots_broken_total", &[], self.snapshots_broken);
         page.backups(&self.backups);
         page.memory(&self.memory);
+        let of_luns = self.lun_limits.iter().map(|of| {
+            let labels = vec![("target", of.target.clone()), ("lun", of.lun.to_string())];
+            (labels, &of.limit)
+        });
+        page.limits("lun", &of_luns.collect::<Vec<_>>());
+        let of_initiators = self.initiator_limits.iter();
+        let of_initiators = of_initiators.map(|of| (vec![("initiator", of.initiator.clone())], &of.limit));
+        page.limits("initiator", &of_initiators.collect::<Vec<_>>());
         page.devices(&self.devices);
         page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
         for portal in &self.portals {
@@ -136,6 +146,33 @@ impl Page {
             for of in &memory.principals {
                 self.line(name, &labels(of), value(of));
             }
+        }
+    }
+
+    /// Limits of I/O, of logical units or initiators.
+    fn limits(&mut self, of: &str, readings: &[(Labels<'_>, &LimitReading)]) {
+        let gauges: [(&str, &str, Limit); 2] = [
+            ("iops_limit", "Commands per second that may read or change the medium.", |of| of.iops),
+            ("rate_limit_bytes", "Bytes per second that these may move.", |of| of.bytes_per_second),
+        ];
+        for (what, help, value) in gauges {
+            let name = format!("lunway_{of}_{what}");
+            self.family(&name, "gauge", help);
+            for (labels, limit) in readings {
+                if let Some(value) = value(limit) {
+                    self.line(&name, labels, value);
+                }
+            }
+        }
+        let name = format!("lunway_{of}_throttled_total");
+        self.family(&name, "counter", "Commands that waited for the limit.");
+        for (labels, limit) in readings {
+            self.line(&name, labels, limit.throttled);
+        }
+        let name = format!("lunway_{of}_throttled_seconds_total");
+        self.family(&name, "counter", "Time that they waited, all together.");
+        for (labels, limit) in readings {
+            self.line(&name, labels, seconds(limit.throttled_us_total));
         }
     }
 
@@ -291,7 +328,8 @@ fn seconds(micros: u64) -> String {
 mod tests {
     use super::super::counters::{Counters, Ending, Kind};
     use super::super::{
-        BackupPoint, BackupReading, LunReading, MemoryReading, MetricsSnapshot, PrincipalMemoryReading,
+        BackupPoint, BackupReading, InitiatorLimitReading, LimitReading, LunLimitReading, LunReading,
+        MemoryReading, MetricsSnapshot, PrincipalMemoryReading,
     };
     use std::time::Duration;
 
@@ -303,6 +341,12 @@ mod tests {
             counters.took(Kind::Read, 1, Duration::from_micros(micros));
         }
         let lun = LunReading { target: "a\"b\\c".to_owned(), lun: 3, metrics: counters.snapshot() };
+        let limit = LimitReading {
+            iops: Some(500),
+            bytes_per_second: None,
+            throttled: 8,
+            throttled_us_total: 2_500_000,
+        };
         let snapshot = MetricsSnapshot {
             luns: vec![lun],
             sessions: Vec::new(),
@@ -343,6 +387,8 @@ mod tests {
                 }],
                 ..MemoryReading::default()
             },
+            lun_limits: vec![LunLimitReading { target: "t".to_owned(), lun: 1, limit: limit.clone() }],
+            initiator_limits: vec![InitiatorLimitReading { initiator: "i".to_owned(), limit }],
             devices: Vec::new(),
             warnings: Vec::new(),
         };
@@ -357,6 +403,9 @@ mod tests {
             format!("lunway_backup_last_duration_seconds{{{backup}}} 1.5"),
             format!("lunway_backup_last_full{{{backup}}} 1"),
             format!("lunway_backup_last_sent_bytes{{{backup}}} 3"),
+            "lunway_lun_iops_limit{target=\"t\",lun=\"1\"} 500".to_owned(),
+            "lunway_lun_throttled_total{target=\"t\",lun=\"1\"} 8".to_owned(),
+            "lunway_initiator_throttled_seconds_total{initiator=\"i\"} 2.500000".to_owned(),
             "lunway_memory_bytes 5242880".to_owned(),
             "lunway_memory_waits_total 7".to_owned(),
             "lunway_principal_memory_bytes{principal=\"user:joe\"} 3145728".to_owned(),

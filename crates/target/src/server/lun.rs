@@ -349,13 +349,17 @@ impl Lun {
             let locked = same_device && reopened && !self.opened_read_only;
             return if memory || locked { Succession::Reopened { memory } } else { Succession::NewDevice };
         }
-        let LunConfig { read_only, threshold_percent, compact, .. } = new;
+        let LunConfig { read_only, threshold_percent, compact, iops_limit, rate_limit, limit_burst, .. } =
+            new;
         let in_place = LunConfig {
             device: new.device.clone(),
             track: new.track,
             read_only: *read_only,
             threshold_percent: *threshold_percent,
             compact: compact.clone(),
+            iops_limit: *iops_limit,
+            rate_limit: *rate_limit,
+            limit_burst: *limit_burst,
             ..old.clone()
         };
         if in_place == *new { Succession::Kept { resize } } else { Succession::NewUnit }

@@ -68,6 +68,7 @@ use tokio::runtime::Handle as Runtime;
 use crate::acceptor::Acceptor;
 use crate::chap_failures::ChapFailures;
 use crate::config::Config;
+use crate::io_limit::IoLimits;
 use crate::isns::IsnsRegistrar;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{BackupReading, BackupReport, MetricsSnapshot, WarningCount};
@@ -235,7 +236,9 @@ impl Server {
             reviewing: Mutex::default(),
             denials: Denials::default(),
             memory: MemoryBudget::new(settings::memory_limits(&limits)),
+            io_limits: IoLimits::default(),
         });
+        shared.limit_io();
         let cores = worker::allowed_cores();
         let count = config.cores.unwrap_or(cores.len()).max(1);
         let workers = (0..count).map(|index| Worker::start(index, cores[index % cores.len()]));
@@ -403,6 +406,8 @@ impl Server {
             chap_delayed: self.changer.shared.chap_failures.delayed(),
             devices: serving.targets.values().flat_map(|target| target.devices()).collect(),
             memory: self.changer.shared.memory.reading().into(),
+            lun_limits: self.changer.shared.io_limits.luns(),
+            initiator_limits: self.changer.shared.io_limits.initiators(),
             warnings: self.warning_counts(),
             ..self.changer.shared.metrics.snapshot(luns)
         }

@@ -8,6 +8,7 @@ mod changing;
 mod discovery;
 mod hostile;
 mod hung_device;
+mod io_limits;
 mod isns;
 mod isolation;
 mod kept;

@@ -365,6 +365,11 @@ impl Client {
         }
     }
 
+    /// A command was answered, and the answer not waited for.
+    pub(crate) fn has_answer(&self, token: u64) -> bool {
+        self.completed.contains_key(&token)
+    }
+
     /// An event has come that is no completion.
     pub(crate) fn was_told_anything(&self) -> bool {
         !self.others.is_empty()

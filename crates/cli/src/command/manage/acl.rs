@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
 use serde_json::{Value, json};
 
+use super::io_limit::{self, IoLimits};
 use super::{Changing, Daemon, MUST_BE_NEW, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
@@ -21,6 +22,8 @@ Examples:
   lunway acl add iqn.2026-11.com.example:disks host-1 \\
       --initiator iqn.2026-11.com.example:host-1 --luns 0,2
   lunway acl add iqn.2026-11.com.example:disks lan --from 10.0.0.0/8 --read-only
+  lunway acl add iqn.2026-11.com.example:disks guests --initiator '*:guest-*' \\
+      --iops-limit 1000 --rate-limit 50M
   lunway acl add iqn.2026-11.com.example:disks no --from 10.0.0.7 --deny --at 1
   lunway acl remove iqn.2026-11.com.example:disks host-1")]
 pub(crate) struct Acl {
@@ -87,6 +90,8 @@ struct Add {
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
+    limits: IoLimits,
+    #[command(flatten)]
     changing: Changing,
 }
 
@@ -116,7 +121,7 @@ impl Add {
             )));
         }
         // All of the rule: what is not said is as it is by default, also where a rule of that name was there.
-        let body = json!({
+        let mut body = json!({
             "initiators": self.initiator,
             "from": self.from,
             "users": self.user,
@@ -124,6 +129,9 @@ impl Add {
             "read_only": self.read_only,
             "deny": self.deny,
         });
+        if let Some(body) = body.as_object_mut() {
+            body.extend(self.limits.all());
+        }
         let at = self.at.map(|at| format!("at={at}"));
         let new = (!self.replace).then(|| MUST_BE_NEW.to_owned());
         let query: Vec<_> = at.into_iter().chain(new).collect();
@@ -146,11 +154,13 @@ fn network(text: &str) -> Result<String, String> {
 fn table(answer: &Value) -> String {
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let row = |(at, rule): (usize, &Value)| {
-        let may = match (rule["deny"] == true, rule["read_only"] == true) {
+        let rights = match (rule["deny"] == true, rule["read_only"] == true) {
             (true, _) => "none",
             (false, true) => "read",
             (false, false) => "read, write",
         };
+        let limits = io_limit::shown(rule);
+        let separator = if limits.is_empty() { "" } else { "; " };
         [
             (at + 1).to_string(),
             text(rule, "name"),
@@ -158,7 +168,7 @@ fn table(answer: &Value) -> String {
             or(text(rule, "from"), "anywhere"),
             or(text(rule, "users"), "any"),
             if rule["luns"].is_array() { or(text(rule, "luns"), "none") } else { "all".to_owned() },
-            may.to_owned(),
+            format!("{rights}{separator}{limits}"),
         ]
     };
     let rows: Vec<_> = rows(answer, "rules").iter().enumerate().map(row).collect();

@@ -8,6 +8,7 @@ use lunway_console::Method;
 use serde_json::{Map, Value, json};
 
 use super::compaction::Compacting;
+use super::io_limit::{self, IoLimits};
 use super::{
     Changing, Daemon, Ending, Forcing, MUST_BE_NEW, MUST_EXIST, Shrinking, joined, rows, target, text,
 };
@@ -30,6 +31,7 @@ Examples:
   lunway lun epoch close iqn.2026-11.com.example:disks 6
   lunway lun changes iqn.2026-11.com.example:disks 6
   lunway lun set iqn.2026-11.com.example:disks 3 --read-only true
+  lunway lun set iqn.2026-11.com.example:disks 3 --iops-limit 5000
   lunway lun remove iqn.2026-11.com.example:disks 3")]
 pub(crate) struct Lun {
     #[command(subcommand)]
@@ -189,6 +191,8 @@ struct Shape {
     /// Record which 64 KiB change: see `lunway lun changes`
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
     track: Option<bool>,
+    #[command(flatten)]
+    limits: IoLimits,
 }
 
 /// Largest logical unit number that flat addressing can name (SAM-5 §4.7.5.4).
@@ -242,6 +246,7 @@ impl Lun {
             Verb::Set { selector, device, shape, shrinking, ending, forcing, changing } => {
                 let mut body = shape.body(device.as_deref(), &changing.daemon)?;
                 body.retain(|_, value| !value.is_null());
+                body.extend(shape.limits.given());
                 let must_exist = Some(MUST_EXIST.to_owned());
                 let query = joined([must_exist, shrinking.query(), ending.query(), forcing.query()]);
                 changing.change_at(Method::PUT, &selector.path(), &query, Some(&Value::Object(body)))
@@ -285,6 +290,7 @@ impl Shape {
             "track": self.track,
         });
         let mut body = body.as_object().cloned().unwrap_or_default();
+        body.extend(self.limits.all());
         if let Some(device) = device {
             body.insert("device".to_owned(), json!(daemon.device(device)?));
         }
@@ -319,6 +325,9 @@ fn row(config: &Value, status: &Value, target: &str) -> [String; 8] {
     }
     if config["removable"] == true {
         flags.push("removable");
+    }
+    if !io_limit::shown(config).is_empty() {
+        flags.push("limited");
     }
     [
         terminal::clean(target),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | how a daemon is found, asked, and its changes are printed |
 //! | `target.rs`, `lun.rs`, `portal.rs`, `acl.rs` | what is served, how, to whom |
+//! | `io_limit.rs` | limits on I/O, as options |
 //! | `epoch.rs` | what changed on a logical unit |
 //! | `snapshot.rs` | what a logical unit held at one instant |
 //! | `session.rs`, `reservation.rs` | what initiators hold |
@@ -14,6 +15,7 @@ pub(crate) mod acl;
 mod compaction;
 pub(crate) mod config;
 mod epoch;
+mod io_limit;
 pub(crate) mod lun;
 pub(crate) mod portal;
 pub(crate) mod reservation;
