@@ -7,10 +7,11 @@ use lunway_block::Buf;
 use crate::digest::{self, DIGEST_LEN};
 use crate::pdu::{self, HEADER_LEN, Header};
 
-/// Before login: a Login Request of usual size, and little to lose to connections that never log in.
-const SPACE_LOGIN: usize = 8 << 10;
-/// In full feature phase: what the kernel hands over in one go at depth 32 with 4 KiB of immediate data each. Larger
-/// data segments do not pass through it, see [`Receiver`].
+/// At first, and again after a time of silence: a Login Request of usual size, and a command with 4 KiB of data. Little
+/// to lose to connections that never log in, and ten thousand idle sessions have 80 MiB.
+const SPACE_FIRST: usize = 8 << 10;
+/// Once a read has filled that, in full feature phase: what the kernel hands over in one go at depth 32 with 4 KiB of
+/// immediate data each. Larger data segments do not pass through it, see [`Receiver`].
 const SPACE_FULL_FEATURE: usize = 128 << 10;
 
 /// Data segments from this length on, bytes, do not pass through the space: copying more costs more than the system
@@ -81,6 +82,8 @@ pub(crate) struct Receiver {
     start: usize,
     end: usize,
     filling: Option<Filling>,
+    /// Size of the space once a read has filled it.
+    space_max: usize,
     /// For so many more PDUs segments count as large.
     large: u8,
     #[cfg(test)]
@@ -94,10 +97,11 @@ impl Receiver {
     /// `data_max`: the longest data segment that is accepted, bytes.
     pub(crate) fn new(data_max: usize) -> Self {
         Self {
-            space: vec![0; SPACE_LOGIN],
+            space: vec![0; SPACE_FIRST],
             start: 0,
             end: 0,
             filling: None,
+            space_max: SPACE_FIRST,
             large: 0,
             #[cfg(test)]
             copied: 0,
@@ -117,7 +121,15 @@ impl Receiver {
         self.data_max = data_max;
         self.header_digest = header_digest;
         self.data_digest = data_digest;
-        self.space.resize(SPACE_FULL_FEATURE, 0);
+        self.space_max = SPACE_FULL_FEATURE;
+    }
+
+    /// Gives back memory that a busy connection has and an idle one does not need.
+    pub(crate) fn rest(&mut self) {
+        if self.start == self.end && self.filling.is_none() && self.space.len() > SPACE_FIRST {
+            (self.start, self.end) = (0, 0);
+            self.space = vec![0; SPACE_FIRST];
+        }
     }
 
     /// Returns the space for the next bytes, in order. The first slice is never empty.
@@ -151,6 +163,9 @@ impl Receiver {
             bytes -= direct;
         }
         self.end = (self.end + bytes).min(self.space.len());
+        if self.end == self.space.len() && self.end < self.space_max {
+            self.space.resize(self.space_max, 0);
+        }
     }
 
     /// Returns `true` if the basic header segment of a PDU is here that [`next_head`](Self::next_head) has not given.
@@ -327,5 +342,25 @@ mod tests {
         assert!(receiver.copied < SPACE_FULL_FEATURE + 40 * SPACE_BETWEEN_LARGE, "{}", receiver.copied);
         let reads = take_all(&mut receiver, &pdu(&[9; 4096]).repeat(320));
         assert!(reads < 40, "{reads}");
+    }
+
+    #[test]
+    fn the_space_is_small_until_a_read_fills_it_and_again_after_a_rest() {
+        const LEN: usize = 4096;
+        let mut receiver = Receiver::new(LEN);
+        receiver.enter_full_feature_phase(LEN, false, false);
+        for _ in 0..2 {
+            (0..10).for_each(|_| assert_eq!(take_all(&mut receiver, &pdu(&[9; LEN])), 1));
+            assert_eq!(receiver.space.len(), SPACE_FIRST);
+            take_all(&mut receiver, &pdu(&[9; LEN]).repeat(100));
+            assert_eq!(receiver.space.len(), SPACE_FULL_FEATURE);
+            // Not while a PDU is on its way.
+            let bytes = pdu(&[9; LEN]);
+            put(&mut receiver, &bytes[..10]);
+            receiver.rest();
+            assert_eq!(receiver.space.len(), SPACE_FULL_FEATURE);
+            take_all(&mut receiver, &bytes[10..]);
+            receiver.rest();
+        }
     }
 }

@@ -64,6 +64,13 @@ impl Transmitter {
         self.data_digest = data_digest;
     }
 
+    /// Gives back memory that a busy connection has and an idle one does not need.
+    pub(crate) fn rest(&mut self) {
+        if self.unsent == 0 {
+            (self.copied, self.parts) = (VecDeque::new(), VecDeque::new());
+        }
+    }
+
     /// Queues a PDU. The lengths in the header are set here, from `ahs` (whole words) and `data`.
     // RFC 7143 [11.1-1, 11.2.1.5-1, 11.2.1.6-1, 13.1-2, 13.1-3]
     pub(crate) fn push(&mut self, header: &Header, ahs: &[u8], data: SharedBuf) {

@@ -297,6 +297,33 @@ fn floods_of_the_longest_reads_do_not_add_up() {
     assert!(most < PROMISED + OTHERS, "{} MiB", most >> 20);
 }
 
+/// What a session costs that has logged in, has read and written, and waits: of the daemon alone, as the other ends are
+/// only sockets.
+#[test]
+fn an_idle_session_takes_no_more_than_32_kib() {
+    const SESSIONS: u16 = 500;
+    const EACH: usize = 32 << 10;
+    let _alone = ALONE.lock();
+    let limits = "sessions = 1000\nsessions_per_initiator = 1000\nlogins_per_second = 0";
+    let daemon = Daemon::start(&format!("[limits]\n{limits}"));
+    let session = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let login = InitiatorLoginConfig { isid: [0x80, 0, 0, 1, high, low], ..login(0) };
+        let mut client = Client::log_in(daemon.address, login).unwrap().ready();
+        client.write(0, 0, &[7; 4096]);
+        client.read(0, 0, 8);
+        client.stream
+    };
+    // What is there once.
+    drop((0..20).map(session).collect::<Vec<_>>());
+    daemon.await_sessions(0);
+    let before = resident();
+    let sessions: Vec<TcpStream> = (0..SESSIONS).map(session).collect();
+    let each = resident().saturating_sub(before) / sessions.len();
+    println!("{each} bytes for each of {SESSIONS} idle sessions");
+    assert!(each <= EACH, "{each} bytes");
+}
+
 /// What is promised is the session's, over all its connections.
 #[test]
 fn a_session_of_two_connections_takes_no_more_memory_than_one() {

@@ -331,9 +331,22 @@ impl TargetConnection {
             }
             Phase::FullFeature(_) => match self.liveness.check(now) {
                 Check::Fine => {}
-                Check::Ping => self.ping(),
+                Check::Ping => {
+                    self.rest();
+                    self.ping();
+                }
                 Check::Gone => self.close(CloseReason::PingTimeout),
             },
+        }
+    }
+
+    /// Gives back memory that a busy connection has and an idle one does not need.
+    fn rest(&mut self) {
+        self.receiver.rest();
+        self.transmitter.rest();
+        self.tasks.rest();
+        if self.events.is_empty() {
+            self.events = VecDeque::new();
         }
     }
 

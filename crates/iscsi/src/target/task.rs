@@ -144,7 +144,7 @@ pub(super) struct AbortedTask {
     pub(super) place: Option<bool>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
     generation: u32,
     task: Option<Task>,
@@ -154,6 +154,8 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct TaskTable {
     slots: Vec<Slot>,
+    /// Generation of a new slot: the last one that was used of those that are gone.
+    generation: u32,
     free: Vec<u32>,
     /// Initiator Task Tag of each slot, packed: a search through a full window of 128 reads eight cache lines, less
     /// than hashing costs at the usual depth.
@@ -163,7 +165,7 @@ pub(super) struct TaskTable {
 impl TaskTable {
     pub(super) fn insert(&mut self, task: Task) -> TaskId {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(Slot { generation: self.generation, task: None });
             self.tags.push(RESERVED_TAG);
             (self.slots.len() - 1) as u32
         });
@@ -172,6 +174,14 @@ impl TaskTable {
         entry.generation = entry.generation.wrapping_add(1);
         entry.task = Some(task);
         TaskId { slot, generation: entry.generation }
+    }
+
+    /// Gives back the memory of a table without tasks.
+    pub(super) fn rest(&mut self) {
+        if self.len() == 0 {
+            let last = self.slots.iter().map(|slot| slot.generation).max();
+            *self = Self { generation: last.unwrap_or(self.generation), ..Self::default() };
+        }
     }
 
     pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
@@ -215,5 +225,52 @@ impl TaskTable {
 
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(tag: u32) -> Task {
+        Task {
+            initiator_task_tag: tag,
+            lun: [0; 8],
+            cdb: Cdb::new(&[]),
+            attribute: TaskAttribute::SIMPLE,
+            read: false,
+            write: false,
+            numbered: true,
+            expected_length: 0,
+            bidirectional_read_length: None,
+            cmd_sn: 0,
+            arrival: 0,
+            next_r2t_sn: 0,
+            reserved: 0,
+            charged: 0,
+            barrier: false,
+            aside: None,
+            announced: false,
+            passed: false,
+            place: None,
+            state: TaskState::Executing,
+        }
+    }
+
+    #[test]
+    fn an_id_is_never_used_again_also_after_a_rest() {
+        let mut table = TaskTable::default();
+        let mut used = Vec::new();
+        for _ in 0..3 {
+            let ids: Vec<_> = (0..4).map(|tag| table.insert(task(tag))).collect();
+            table.rest();
+            assert_eq!(table.len(), 4, "not while there are tasks");
+            ids.iter().for_each(|id| drop(table.remove(*id)));
+            table.rest();
+            assert_eq!((table.len(), table.slots.capacity()), (0, 0));
+            used.extend(ids);
+        }
+        let last = table.insert(task(9));
+        assert!(!used.contains(&last) && used.iter().all(|id| table.get(*id).is_none()));
     }
 }
