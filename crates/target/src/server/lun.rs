@@ -139,7 +139,7 @@ impl Maker {
         let options = LunOpenOptions { sector: lun.sector, read_only: lun.read_only, without_tail };
         let mut track_file = TrackFile::Settled;
         if let Some(folder) = self.tracks.clone().filter(|_| !lun.track && !lun.read_only) {
-            let (target, lun) = (target.clone(), lun.clone());
+            let (target, lun) = (TargetConfig::new(target.name.clone()), lun.clone());
             let unwanted =
                 self.runtime.spawn_blocking(move || Track::unwanted(&folder, &target, &lun, fallback));
             match unwanted.await.map_err(|error| refused(error.into()))? {
@@ -176,7 +176,9 @@ impl Maker {
         // Outermost, so that all that is under way is under way there.
         let layer = Arc::new(SnapshotLayer::new(opened.device));
         let device = Arc::clone(&layer) as Arc<dyn BlockDevice>;
-        let (maker, of, config, inner) = (self.clone(), target.clone(), lun.clone(), Arc::clone(&device));
+        // Not all of the target, which has thousands of logical units.
+        let of = TargetConfig::new(target.name.clone());
+        let (maker, config, inner) = (self.clone(), lun.clone(), Arc::clone(&device));
         let made = self.runtime.spawn_blocking(move || {
             let unit = maker.unit(&of, &config, &inner)?;
             let kept_size = |state| KeptSize::of(state, of.name.as_str(), &config, inner.geometry().size);

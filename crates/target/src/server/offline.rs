@@ -6,7 +6,7 @@
 //!                   └── failed, or late ─▶ offline ── again and again ──▶ served
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,6 +28,10 @@ use crate::warning::Warning;
 /// Maximum time that the start waits for one device before it goes on with the next: 100 that hang take no longer than
 /// one.
 const STEP_TIME: Duration = Duration::from_millis(100);
+/// Disks of memory that are opened at the same time: they wait for nothing but each other's threads, which takes longer
+/// than all else of a start with thousands of them. Others are opened one after the other, so that of two with the same
+/// file the first one has it.
+const AT_ONCE: usize = 16;
 /// Minimum time that it waits for those that came last.
 const LAST_TIME: Duration = Duration::from_millis(500);
 /// Maximum time that it waits for all of them, before it serves those that are open: a disk that answers is open in
@@ -200,16 +204,24 @@ impl Offline {
         config: &Config,
         maker: &Maker,
     ) -> Result<(Vec<Lun>, Vec<Left>), StartError> {
-        let mut openings = Vec::new();
+        let (mut openings, mut of_memory) = (Vec::new(), VecDeque::new());
         let by = Instant::now() + START_TIME;
         for target in &config.targets {
             // Shared by the openings: it has the configurations of all its logical units.
             let target = Arc::new(target.clone());
             for lun in &target.luns {
-                let mut opening = begin(maker, &target, lun);
-                let opened =
-                    tokio::time::timeout_at(by.min(Instant::now() + STEP_TIME), &mut opening).await.ok();
-                openings.push((Arc::clone(&target), lun.clone(), opening, opened));
+                openings.push((Arc::clone(&target), lun.clone(), begin(maker, &target, lun), None));
+                let last = openings.len() - 1;
+                let next = match lun.device.spec().is_memory() {
+                    true => {
+                        of_memory.push_back(last);
+                        if of_memory.len() > AT_ONCE { of_memory.pop_front() } else { None }
+                    }
+                    false => Some(last),
+                };
+                if let Some((.., opening, opened)) = next.map(|next| &mut openings[next]) {
+                    *opened = tokio::time::timeout_at(by.min(Instant::now() + STEP_TIME), opening).await.ok();
+                }
             }
         }
         let by = by.max(Instant::now() + LAST_TIME);
