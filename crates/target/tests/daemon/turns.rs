@@ -4,11 +4,16 @@ use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
 use lunway_iscsi::login::InitiatorLoginConfig;
 use lunway_iscsi::pdu::HEADER_LEN;
+
+use lunway_memory::RamDisk;
+use lunway_target::{Config, OpenDevice, Server};
 
 use crate::support::*;
 
@@ -316,6 +321,115 @@ fn a_session_has_the_turns_of_a_core_as_often_as_all_those_of_another_principal(
     // It has half of its core, and of the other one nothing: a third of what the others have. A part for each session
     // would be a 24th.
     assert!(of_one > of_many / 8, "{of_one} beside {of_many}");
+}
+
+/// A disk that writes down where it is read, and whose first block stops the core that reads it until it is let go.
+struct Recorder {
+    disk: RamDisk,
+    reads: Mutex<Vec<u64>>,
+    /// The core is stopped.
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Recorder {
+    fn stop_here(&self) {
+        let mut stopped = self.stopped.lock().unwrap();
+        *stopped = true;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(stopped, |stopped| *stopped).unwrap());
+    }
+
+    fn await_stop(&self) {
+        let stopped = self.stopped.lock().unwrap();
+        let (stopped, late) =
+            self.changed.wait_timeout_while(stopped, PATIENCE, |stopped| !*stopped).unwrap();
+        assert!(*stopped && !late.timed_out());
+    }
+
+    fn go_on(&self) {
+        *self.stopped.lock().unwrap() = false;
+        self.changed.notify_all();
+    }
+
+    /// Blocks that were read since the last time, in the order in which they were.
+    fn taken(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.reads.lock().unwrap())
+    }
+}
+
+impl BlockDevice for Recorder {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+        if offset == 0 {
+            self.stop_here();
+        }
+        self.reads.lock().unwrap().push(offset / BLOCK as u64);
+        self.disk.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
+        self.disk.write(offset, data, durability)
+    }
+
+    fn flush(&self) -> Io<Result<(), BlockError>> {
+        Io::ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
+        self.disk.write_zeroes(offset, len, zeroing)
+    }
+}
+
+/// Not measured in time: the one core is stopped while two sessions send, the one as much as it likes, and the disk
+/// says in which order they are served when it goes on.
+#[test]
+fn a_session_that_floods_does_one_turn_before_another_on_its_core_whatever_it_has_sent() {
+    /// Reads of half a block's worth of a turn: a turn of 1 MiB is sixteen of them.
+    const BLOCKS: u16 = 128;
+    const TURN: usize = 16;
+    const FLOOD: u32 = 1 << 10;
+    const NEIGHBOUR: u32 = 1 << 14;
+    let recorder = Arc::new(Recorder {
+        disk: RamDisk::new(64 << 20, 512).unwrap(),
+        reads: Mutex::default(),
+        stopped: Mutex::default(),
+        changed: Condvar::new(),
+    });
+    let device = Arc::clone(&recorder);
+    let open: OpenDevice = Arc::new(move |_, _| {
+        let device = Arc::clone(&device) as Arc<dyn BlockDevice>;
+        Box::pin(async move { Ok(device.into()) })
+    });
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{TARGET}\"\nopen = true\n\
+         [[target.lun]]\nid = 0\ndevice = \"recorder\"\n[[target.lun]]\nid = 1\ndevice = \"recorder\"\n"
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = Config::from_toml(&text, "test.toml").unwrap();
+    let server = runtime.block_on(Server::start(config, open)).unwrap();
+    let session = |isid: u8| Client::log_in(server.addresses()[0], login(isid)).unwrap().ready();
+    let [mut stopper, mut flood, mut neighbour] = [1, 2, 3].map(session);
+    for _ in 0..8 {
+        let stop = stopper.submit_read(0, 0, 1);
+        recorder.await_stop();
+        let sent: Vec<u64> = (0..DEPTH).map(|_| flood.submit_read(0, FLOOD, BLOCKS)).collect();
+        let read = neighbour.submit_read(1, NEIGHBOUR, 8);
+        recorder.taken();
+        recorder.go_on();
+        neighbour.wait(read);
+        sent.into_iter().for_each(|token| assert_eq!(flood.wait(token).status, 0));
+        stopper.wait(stop);
+        let order = recorder.taken();
+        let before = order.iter().position(|block| *block == u64::from(NEIGHBOUR)).unwrap();
+        let flooded = order[..before].iter().filter(|block| **block == u64::from(FLOOD)).count();
+        assert_eq!(order.len(), DEPTH + 2, "all are served: {order:?}");
+        assert!(flooded <= TURN, "of the flood {flooded} went first: {order:?}");
+    }
+    runtime.block_on(server.shutdown(Duration::ZERO)).unwrap();
 }
 
 const TEXT_REQUEST: u8 = 0x44;
