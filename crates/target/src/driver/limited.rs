@@ -250,7 +250,9 @@ impl Connection {
         let has_target = self.session.as_ref().is_some_and(|session| session.target.is_some());
         let Some(logged_in) = self.core.logged_in().filter(|_| has_target) else { return };
         let (initiator, luns) = self.shared.limiters(logged_in, self.ends);
-        let lines = self.limited.take().map(|limited| limited.lines).unwrap_or_default();
+        // Waits that were given up may still be heard of: no other has their number.
+        let (lines, last_wait) =
+            self.limited.take().map(|limited| (limited.lines, limited.last_wait)).unwrap_or_default();
         let is_limited = initiator.is_some() || !luns.is_empty();
         self.core.announce(is_limited);
         if !is_limited {
@@ -258,7 +260,7 @@ impl Connection {
             return waiting.for_each(|waiting| self.release(waiting));
         }
         let waiting: Vec<u16> = lines.keys().copied().collect();
-        self.limited = Some(Box::new(Limited { initiator, luns, lines, last_wait: 0 }));
+        self.limited = Some(Box::new(Limited { initiator, luns, lines, last_wait }));
         waiting.into_iter().for_each(|lun| self.go_on(lun));
     }
 
