@@ -24,8 +24,8 @@ pub(super) fn commands(state_dir: Option<PathBuf>) -> MakeBackupCommands {
     })
 }
 
-/// What a user remembers of repositories is kept in the user's home, or in what a service has instead. A daemon that has
-/// neither keeps it in its state directory.
+/// What a user remembers of repositories is kept in the user's home, or in what a service has instead. A daemon that
+/// has neither keeps it in its state directory.
 fn with_state(command: &mut Command, state_dir: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) {
     let is_place = |name: &&str| variable(name).is_some_and(|place| Path::new(&place).is_absolute());
     if ["STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"].iter().any(is_place) {
