@@ -36,7 +36,7 @@
 //! | `reader`, `content` | reading entries; a point's disk |
 //! | [`run()`], `ship`, `packer` | one run |
 //! | [`verify()`], `walk`, `damage`, `frames` | what is needed, what is damaged, what is mended |
-//! | [`prune()`], `dying` | retention, and freeing room |
+//! | [`prune()`], [`Removal`], `dying` | retention: which points go, how they do, and freeing room |
 //!
 //! **Invariant:** this crate is handed devices, maps and folders. It does not know the command line, or where devices
 //! come from.
@@ -68,6 +68,7 @@ mod points;
 mod prune;
 mod random;
 mod reader;
+mod removal;
 mod repository;
 mod run;
 mod seen;
@@ -93,7 +94,8 @@ pub use pin::Pins;
 pub use places::{HostPlaces, Places, is_series_name};
 pub use point::RepositoryPoint;
 pub use points::Points;
-pub use prune::{Pruned, Removal, Unwanted, given_up, prune, remove_points};
+pub use prune::{Pruned, given_up, prune, remove_points};
+pub use removal::{Removal, Unwanted};
 pub use repository::{Kept, NamedPoints, Repository, is_repository};
 pub use run::{RunOutcome, run};
 pub use segment::Segment;

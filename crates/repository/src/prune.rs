@@ -21,21 +21,21 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Holder, INCOMPLETE, Lease, Notes, PointId, Presence, Result, Retention, manifest_names,
-    refuse, refuse_mounts,
+    BackupError, Holder, INCOMPLETE, Lease, Notes, PointId, Presence, Result, Retention, refuse,
+    refuse_mounts,
 };
 
 use crate::codec::Id;
 use crate::damage::KnownDamage;
 use crate::dying::Dying;
 use crate::frames;
-use crate::head::Head;
 use crate::index::{Index, of_file, write_segment};
 use crate::pack::{Location, pack_name, read_directory};
 use crate::packer::{Kind, Packer};
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::reader::Reader;
+use crate::removal::{Removal, Unwanted};
 use crate::repository::{NamedPoints, Repository, SWEEPER, WRITER};
 use crate::segment::{Segment, merged, segment_name};
 use crate::series::Series;
@@ -68,21 +68,6 @@ pub fn given_up(points: &Points, notes: &Notes, retention: &Retention) -> Vec<Po
     points.points().iter().map(|point| point.point).filter(|point| !kept.contains(point)).collect()
 }
 
-/// Points of a series that are to be removed.
-pub struct Unwanted<'a> {
-    /// The series.
-    pub series: &'a Series,
-    /// Its lease.
-    pub lease: &'a Lease<'a>,
-    /// Ids of the points.
-    pub points: Vec<PointId>,
-    /// The series ends with them: what is gone of it already is not missed.
-    pub is_whole: bool,
-    /// They were named, as the latest one may be: until [`Removal::end`] the head says so, by which the same words
-    /// remove no other point when they are given again.
-    pub is_named: bool,
-}
-
 /// Removes what is not kept of a series, whose lease the caller holds, and frees room, as [`remove_points`] does.
 ///
 /// # Errors
@@ -97,33 +82,6 @@ pub fn prune(
     let points = given_up(&series.points()?, &Notes::load(&*series.folder)?, retention);
     let unwanted = Unwanted { series, lease, points, is_whole: false, is_named: false };
     remove_points(&series.repository, &[unwanted], retention.despite_damage, progress)?.end()
-}
-
-/// Points that were removed. In the heads of their series they still stand as such that are being removed.
-#[must_use = "it has not ended"]
-pub struct Removal<'a> {
-    /// What was done.
-    pub pruned: Pruned,
-    heads: Vec<(&'a Series, Head)>,
-}
-
-impl Removal<'_> {
-    /// Ends it, when the user knows what was removed: the same words mean other points from then on. The leases are
-    /// held until this has returned.
-    ///
-    /// # Errors
-    ///
-    /// What the folder of a series says.
-    pub fn end(self) -> Result<Pruned> {
-        for (series, head) in self.heads {
-            match head.ended().store(&*series.folder, &series.repository.codec) {
-                // The next one does it.
-                Ok(()) | Err(BackupError::Full { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(self.pruned)
-    }
 }
 
 /// Removes points of some series, and frees the room that no point of any series needs. `progress` hears of packs that
@@ -207,62 +165,6 @@ pub fn remove_points<'a>(
     };
     let heads = all.iter().zip(heads).filter_map(|(of, head)| Some((of.series, head?))).collect();
     Ok(Removal { pruned: Pruned { deferred, ..pruned }, heads })
-}
-
-impl Unwanted<'_> {
-    /// Removes the manifests, of the points that there are in the series, and those that another prune has left: the
-    /// head that says so until this one has ended.
-    fn remove(&self, points: &Points, gone: &mut Vec<PointId>) -> Result<Option<Head>> {
-        let folder = &*self.series.folder;
-        let is_unwanted = |point: &&RepositoryPoint| self.points.contains(&point.point);
-        let newest = points.points().iter().rfind(|point| !is_unwanted(point));
-        let unwanted: Vec<PointId> =
-            points.points().iter().filter(is_unwanted).map(|point| point.point).collect();
-        let mut head = points.unended_head();
-        if points.is_head_behind() || !unwanted.is_empty() {
-            let new = match self.is_named {
-                true => points.head_with(newest, &[], &unwanted),
-                false => points.head_with(newest, &unwanted, &[]),
-            };
-            // Without it the newest point would be missed, and other points removed by the same words.
-            let is_needed = newest != points.newest()
-                || !unwanted.is_empty() && (self.is_named || points.is_head_behind());
-            match self.store(&new, points) {
-                Err(BackupError::Full { .. }) if !is_needed => {}
-                stored => {
-                    stored?;
-                    head = Some(new);
-                }
-            }
-        }
-        let is_removed = |point: &&RepositoryPoint| {
-            is_unwanted(point) || points.removed().iter().any(|removed| removed.point == point.point)
-        };
-        for point in points.all().filter(is_removed) {
-            self.lease.check()?;
-            point.remove(folder)?;
-            gone.push(point.point);
-        }
-        Ok(head.filter(Head::is_of_prune))
-    }
-
-    /// Writes the head, before anything is removed. Where there is no room for it, copies of manifests that are removed
-    /// anyway make some.
-    fn store(&self, head: &Head, points: &Points) -> Result<()> {
-        let (folder, codec) = (&*self.series.folder, &self.series.repository.codec);
-        let written = head.clone().store(folder, codec);
-        let Err(BackupError::Full { .. }) = written else { return written };
-        let has_both =
-            |point: &&RepositoryPoint| !points.copy_problems.iter().any(|(of, _)| *of == point.point);
-        let unwanted = points.points().iter().filter(|point| self.points.contains(&point.point));
-        for point in unwanted.filter(has_both) {
-            let [copy, _] = manifest_names(&point.stem());
-            self.lease.check()?;
-            folder.remove(&copy).map_err(BackupError::folder("removing", &folder.show(&copy)))?;
-        }
-        folder.sync().map_err(BackupError::folder("removing", &folder.show("")))?;
-        head.clone().store(folder, codec)
-    }
 }
 
 fn refused_for_damage() -> BackupError {

@@ -1,0 +1,107 @@
+//! Removal of points from their series: what of them goes, in which order, and its end.
+
+use lunway_backup::{BackupError, Lease, PointId, Result, manifest_names};
+
+use crate::head::Head;
+use crate::point::RepositoryPoint;
+use crate::points::Points;
+use crate::prune::Pruned;
+use crate::series::Series;
+
+/// Points of a series that are to be removed.
+pub struct Unwanted<'a> {
+    /// The series.
+    pub series: &'a Series,
+    /// Its lease.
+    pub lease: &'a Lease<'a>,
+    /// Ids of the points.
+    pub points: Vec<PointId>,
+    /// The series ends with them: what is gone of it already is not missed.
+    pub is_whole: bool,
+    /// They were named, as the latest one may be: until [`Removal::end`] the head says so, by which the same words
+    /// remove no other point when they are given again.
+    pub is_named: bool,
+}
+
+/// Points that were removed. In the heads of their series they still stand as such that are being removed.
+#[must_use = "it has not ended"]
+pub struct Removal<'a> {
+    /// What was done.
+    pub pruned: Pruned,
+    pub(crate) heads: Vec<(&'a Series, Head)>,
+}
+
+impl Removal<'_> {
+    /// Ends it, when the user knows what was removed: the same words mean other points from then on. The leases are
+    /// held until this has returned.
+    ///
+    /// # Errors
+    ///
+    /// What the folder of a series says.
+    pub fn end(self) -> Result<Pruned> {
+        for (series, head) in self.heads {
+            match head.ended().store(&*series.folder, &series.repository.codec) {
+                // The next one does it.
+                Ok(()) | Err(BackupError::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.pruned)
+    }
+}
+
+impl Unwanted<'_> {
+    /// Removes the manifests, of the points that there are in the series, and those that another prune has left: the
+    /// head that says so until this one has ended.
+    pub(crate) fn remove(&self, points: &Points, gone: &mut Vec<PointId>) -> Result<Option<Head>> {
+        let folder = &*self.series.folder;
+        let is_unwanted = |point: &&RepositoryPoint| self.points.contains(&point.point);
+        let newest = points.points().iter().rfind(|point| !is_unwanted(point));
+        let unwanted: Vec<PointId> =
+            points.points().iter().filter(is_unwanted).map(|point| point.point).collect();
+        let mut head = points.unended_head();
+        if points.is_head_behind() || !unwanted.is_empty() {
+            let new = match self.is_named {
+                true => points.head_with(newest, &[], &unwanted),
+                false => points.head_with(newest, &unwanted, &[]),
+            };
+            // Without it the newest point would be missed, and other points removed by the same words.
+            let is_needed = newest != points.newest()
+                || !unwanted.is_empty() && (self.is_named || points.is_head_behind());
+            match self.store(&new, points) {
+                Err(BackupError::Full { .. }) if !is_needed => {}
+                stored => {
+                    stored?;
+                    head = Some(new);
+                }
+            }
+        }
+        let is_removed = |point: &&RepositoryPoint| {
+            is_unwanted(point) || points.removed().iter().any(|removed| removed.point == point.point)
+        };
+        for point in points.all().filter(is_removed) {
+            self.lease.check()?;
+            point.remove(folder)?;
+            gone.push(point.point);
+        }
+        Ok(head.filter(Head::is_of_prune))
+    }
+
+    /// Writes the head, before anything is removed. Where there is no room for it, copies of manifests that are removed
+    /// anyway make some.
+    fn store(&self, head: &Head, points: &Points) -> Result<()> {
+        let (folder, codec) = (&*self.series.folder, &self.series.repository.codec);
+        let written = head.clone().store(folder, codec);
+        let Err(BackupError::Full { .. }) = written else { return written };
+        let has_both =
+            |point: &&RepositoryPoint| !points.copy_problems.iter().any(|(of, _)| *of == point.point);
+        let unwanted = points.points().iter().filter(|point| self.points.contains(&point.point));
+        for point in unwanted.filter(has_both) {
+            let [copy, _] = manifest_names(&point.stem());
+            self.lease.check()?;
+            folder.remove(&copy).map_err(BackupError::folder("removing", &folder.show(&copy)))?;
+        }
+        folder.sync().map_err(BackupError::folder("removing", &folder.show("")))?;
+        head.clone().store(folder, codec)
+    }
+}
