@@ -71,7 +71,12 @@ pub fn is_repository(folder: &dyn Folder) -> io::Result<bool> {
 }
 
 /// The repository's key, out of a marker that is wrapped for one of these; `None`: it is not encrypted.
-fn unlock(folder: &dyn Folder, marker: &Marker, identities: &[Identity]) -> Result<Option<MasterKey>> {
+fn unlock(
+    folder: &dyn Folder,
+    marker: &Marker,
+    identities: &[Identity],
+    pins: Option<&Pins>,
+) -> Result<Option<MasterKey>> {
     if !marker.encrypted {
         return Ok(None);
     }
@@ -91,19 +96,17 @@ fn unlock(folder: &dyn Folder, marker: &Marker, identities: &[Identity]) -> Resu
     };
     match marker.is_authentic(&Codec::encrypted(&master)) {
         true => Ok(Some(master)),
-        false => Err(unauthentic(folder)),
+        false => Err(unauthentic(folder, pins)),
     }
 }
 
-fn unauthentic(folder: &dyn Folder) -> BackupError {
-    BackupError::Refused(unauthentic_sentence(folder))
-}
-
-fn unauthentic_sentence(folder: &dyn Folder) -> String {
-    format!(
-        "{} was changed by somebody who does not have the repository's key: put an older copy of it back",
-        folder.show(MARKER)
-    )
+/// `pins`: where what this user has kept of the marker is the way back.
+fn unauthentic(folder: &dyn Folder, pins: Option<&Pins>) -> BackupError {
+    BackupError::Refused(format!(
+        "{} was changed by somebody who does not have the repository's key: put an older copy of it back{}",
+        folder.show(MARKER),
+        pins.map(Pins::way_back).unwrap_or_default()
+    ))
 }
 
 /// A marker that this user has kept.
@@ -145,7 +148,7 @@ fn unchanged(folder: &dyn Folder, pins: &Pins, identities: &[Identity]) -> Resul
         if there.iter().any(|there| there.repository != marker.repository) {
             continue;
         }
-        let Ok(master) = unlock(folder, &marker, identities) else { continue };
+        let Ok(master) = unlock(folder, &marker, identities, None) else { continue };
         let is_ours = |there: &Marker| match &master {
             Some(key) => there.is_sealed() && there.is_authentic(&Codec::encrypted(key)),
             None => true,
@@ -210,7 +213,7 @@ impl Repository {
         let folder = places.packs();
         let mut warnings = Vec::new();
         let found = Marker::load(&*folder, &|marker| {
-            let master = unlock(&*folder, marker, identities)?;
+            let master = unlock(&*folder, marker, identities, kept.pins.as_ref())?;
             kept.pins.as_ref().map_or(Ok(()), |pins| pins.check(marker, master.as_ref()))?;
             Ok(master)
         });
@@ -235,10 +238,6 @@ impl Repository {
                 (restored.marker, restored.master)
             }
             (None, Ok(found)) => found,
-            (None, Err(BackupError::Refused(what))) if what == unauthentic_sentence(&*folder) => {
-                let way = kept.pins.as_ref().map(Pins::way_back).unwrap_or_default();
-                return Err(BackupError::Refused(what + &way));
-            }
             (None, Err(error)) => return Err(error),
         };
         if let Some(pins) = &kept.pins
@@ -348,7 +347,7 @@ impl Repository {
             let is_sealed = marker.is_sealed() || !self.marker.is_sealed();
             match is_same && is_sealed && marker.is_authentic(&self.codec) {
                 true => Ok(()),
-                false => Err(unauthentic(&*self.folder)),
+                false => Err(unauthentic(&*self.folder, None)),
             }
         };
         match Marker::load(&*self.folder, &is_ours) {
