@@ -23,22 +23,23 @@ pub(super) struct IoLimits {
 }
 
 impl IoLimits {
-    /// The members of a request that sets those that are given, and no others.
-    pub(super) fn given(&self) -> Map<String, Value> {
+    fn members(&self) -> impl Iterator<Item = (String, Option<Value>)> {
         let members = [
             ("iops_limit", &self.iops_limit),
             ("rate_limit", &self.rate_limit),
             ("limit_burst", &self.limit_burst),
         ];
-        members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect()
+        members.into_iter().map(|(key, value)| (key.to_owned(), value.clone()))
+    }
+
+    /// The members of a request that sets those that are given, and no others.
+    pub(super) fn given(&self) -> Map<String, Value> {
+        self.members().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
     /// The same, and null for the others.
     pub(super) fn all(&self) -> Map<String, Value> {
-        let keys = ["iops_limit", "rate_limit", "limit_burst"];
-        let mut members: Map<_, _> = keys.map(|key| (key.to_owned(), Value::Null)).into_iter().collect();
-        members.extend(self.given());
-        members
+        self.members().map(|(key, value)| (key, value.unwrap_or_default())).collect()
     }
 }
 
