@@ -91,9 +91,9 @@ pub(super) fn run(config: &BackupConfig, commands: BackupCommands, processes: &P
     let mut result = RunResult::default();
     let begun = Instant::now();
     match output(&config.name, commands.run, processes) {
-        Ok(Output { printed, mut told }) => match serde_json::from_str::<RunPoint>(&printed) {
-            Ok(point) => {
-                told.extend(serde_json::from_str::<Notes>(&printed).map(|of| of.notes).unwrap_or_default());
+        Ok(Output { printed, mut told }) => match serde_json::from_str::<Printed>(&printed) {
+            Ok(Printed { point, notes }) => {
+                told.extend(notes);
                 (result.point, result.notes) = (Some(point), told);
             }
             Err(error) => result.error = Some(format!("the result of the run cannot be read: {error}")),
@@ -125,9 +125,11 @@ struct Output {
     told: Vec<String>,
 }
 
-/// Sentences in the result of a run.
+/// Result of a run, as its command prints it.
 #[derive(Deserialize)]
-struct Notes {
+struct Printed {
+    #[serde(flatten)]
+    point: RunPoint,
     #[serde(default)]
     notes: Vec<String>,
 }
