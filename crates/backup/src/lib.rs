@@ -31,7 +31,7 @@
 //! | [`Catalogue`], [`Manifest`], [`PointId`], [`PointFacts`] | which points there are |
 //! | `sidecar`, `history`, `leaf`, `skeleton` | hashes: of a point, through a chain, of 64 KiB, of all else |
 //! | [`restore()`], [`Content`], [`verify()`], [`prune()`] | the other verbs |
-//! | [`Epochs`], [`SourceId`] | those of change tracking that were closed for a destination; what tells sources of one name apart |
+//! | [`Epochs`], [`SourceId`] | those of change tracking closed for a destination; what tells sources of one name apart |
 //! | `merge`, `heal`, [`Notes`] | points into one; damage, noted and repaired |
 //!
 //! **Invariant:** this crate is handed devices, maps and a folder. It does not know the command line, where devices

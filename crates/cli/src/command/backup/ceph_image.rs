@@ -13,14 +13,14 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::Context;
-use lunway_backup::{Changed, CoarseMap, Epochs, Since};
+use lunway_backup::{Changed, CoarseMap, Since};
 use lunway_block::spec::RbdName;
 use lunway_block::{BlockDevice, BlockError};
 use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions, RbdSnapshots};
 use lunway_vhdx_device::random_guids;
 
-use super::failed;
-use super::store::Store;
+use super::closed_epochs::{self, Missing};
+use super::store::{Past, Store};
 use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 use crate::terminal;
@@ -52,20 +52,12 @@ fn parts(epoch: &str) -> Option<(&str, &str)> {
     snapshot.starts_with(SNAPSHOT).then_some((image, snapshot))
 }
 
-/// What becomes of the name of a snapshot that is not there: it was removed, or never made; or it is about to be made,
-/// if the run that asked for it was killed a moment ago. That is over when another run has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Kept,
-    Forgotten,
-}
-
 impl Moment {
     /// Freezes an image, and says what was written to it since the newest point of the destination. The error inside
     /// is the reason why there is no snapshot: the image has to be read as it is.
     pub(super) fn make(
         name: &RbdName,
-        store: &Store,
+        (store, past): (&Store, &[Past]),
         runtime: &BlockingRuntime,
     ) -> Result<Result<Frozen, String>, Failure> {
         let snapshots = match runtime.wait(RbdSnapshots::open(name, &RbdOptions::default())) {
@@ -78,10 +70,7 @@ impl Moment {
         let random = random_guids().context("asking for random numbers")?.next().to_digits();
         let snapshot = format!("{SNAPSHOT}{random:032x}");
         let epoch = format!("{PREFIX}{image}@{snapshot}");
-        let folder = &**store.folder();
-        let mut epochs = Epochs::load(folder).map_err(failed)?;
-        epochs.closed.push(epoch.clone());
-        epochs.store(folder).map_err(failed)?;
+        closed_epochs::note(store, &epoch)?;
         let made = runtime.wait(snapshots.create(&snapshot));
         close(snapshots, runtime);
         if let Err(error) = made {
@@ -92,7 +81,7 @@ impl Moment {
         let options = RbdOptions { read_only: true, ..RbdOptions::default() };
         let opened = runtime.wait(RbdDevice::open(&at, &options));
         let changed = match opened {
-            Ok(device) => moment.changed(&device, store, runtime).map(|changed| (device, changed)),
+            Ok(device) => moment.changed(&device, past, runtime).map(|changed| (device, changed)),
             Err(error) => Err(Failure::failed(error)),
         };
         match changed {
@@ -118,11 +107,10 @@ impl Moment {
     fn changed(
         &self,
         device: &RbdDevice,
-        store: &Store,
+        past: &[Past],
         runtime: &BlockingRuntime,
     ) -> Result<Changed, Failure> {
         let unknown = |why: String| Ok(Changed::Unknown { why: terminal::clean(&why) });
-        let past = store.past()?;
         let Some(newest) = past.last() else { return unknown("there is no point yet".to_owned()) };
         let Some((epoch, (image, since))) =
             newest.epoch.as_ref().and_then(|epoch| Some((epoch, parts(epoch)?)))
@@ -190,24 +178,12 @@ fn remove_old(
     runtime: &BlockingRuntime,
     missing: Missing,
 ) -> Result<(), Failure> {
-    let newest = store.past()?.pop().and_then(|newest| newest.epoch);
-    let folder = &**store.folder();
-    let mut epochs = Epochs::load(folder).map_err(failed)?;
-    let before = epochs.clone();
-    for epoch in &before.closed {
-        let Some((image, snapshot)) = parts(epoch) else { continue };
-        if Some(epoch) == newest.as_ref() || image != snapshots.identity() {
-            continue;
+    closed_epochs::release_old(store, missing, |epoch| match parts(epoch) {
+        Some((image, snapshot)) if image == snapshots.identity() => {
+            runtime.wait(snapshots.remove(snapshot)).map(Some).map_err(Failure::failed)
         }
-        let was_there = runtime.wait(snapshots.remove(snapshot)).map_err(Failure::failed)?;
-        if was_there || missing == Missing::Forgotten {
-            epochs.closed.retain(|closed| closed != epoch);
-        }
-    }
-    if epochs != before {
-        epochs.store(folder).map_err(failed)?;
-    }
-    Ok(())
+        _ => Ok(None),
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `lunway backup`: points in time of a disk, in a folder on any share, or in a repository of many disks.
 
 mod ceph_image;
+mod closed_epochs;
 mod destination_check;
 mod export;
 mod files;

@@ -160,12 +160,13 @@ impl Run {
         let destination = folder.show("");
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
+        // Under the lease it stays so until this run seals its point.
+        let past = store.past()?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let mut moment = None;
         let (opened, changed, epoch) = match &spec {
             DeviceSpec::Nbd { uri } => {
-                let past = store.past()?;
                 let epoch = self.bitmaps.epoch(&past)?;
                 let export = self.bitmaps.open(uri, &past, &runtime)?;
                 (Opened::plain(export.device), export.changed, epoch)
@@ -175,7 +176,7 @@ impl Run {
                 let mut why = "nothing keeps track of changes of this source".to_owned();
                 let frozen = match &spec {
                     DeviceSpec::Rbd { name } if name.snapshot.is_none() => {
-                        Moment::make(name, &store, &runtime)?.map_err(|reason| why = reason).ok()
+                        Moment::make(name, (&store, &past), &runtime)?.map_err(|reason| why = reason).ok()
                     }
                     _ => None,
                 };
@@ -205,11 +206,9 @@ impl Run {
         interrupt::waits_for(waits_for(vec![read.unanswered()], destination));
         let state = moment.as_ref().map(|moment| moment.snapshot().to_owned());
         let begun = Instant::now();
-        let done = doubt(&id, &store).and_then(|doubt| {
-            let level = Level::Crash;
-            let source = Source { device: &read, name, changed, state, epoch, level, doubt };
-            self.make_point(source, (&store, &lease), (&runtime, &cancel))
-        });
+        let (level, doubt) = (Level::Crash, doubt(&id, &past));
+        let source = Source { device: &read, name, changed, state, epoch, level, doubt };
+        let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
         // A file is closed when nothing uses it any more.
         drop(read);
         runtime.wait(opened.close_or_log());
@@ -245,11 +244,13 @@ impl Run {
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
+        let past = store.past()?;
         let runtime = BlockingRuntime::new()?;
         let begun = Instant::now();
         let name = served::source_name(&lun);
-        let (frozen, changed) = Frozen::make(daemon, lun, &store, (self.area, &self.freezing), &runtime)?;
-        let doubt = doubt(&frozen.id, &store)?;
+        let (frozen, changed) =
+            Frozen::make(daemon, lun, (&store, &past), (self.area, &self.freezing), &runtime)?;
+        let doubt = doubt(&frozen.id, &past);
         let is_other = doubt.is_some();
         let read = IdentifiedSource::new(frozen.client.clone(), &frozen.id);
         let source = Source {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use lunway_backup::{Change, Changed, ChangedRange, Epochs, Level, PointKind, Since, SourceId};
+use lunway_backup::{Change, Changed, ChangedRange, Level, PointKind, Since, SourceId};
 use lunway_block::spec::{DeviceSpec, NbdUri};
 use lunway_console::{Method, path_part};
 use lunway_nbd::NbdClient;
@@ -19,10 +19,10 @@ use lunway_track::EpochId;
 use lunway_vhdx_device::random_guids;
 use serde_json::{Value, json};
 
+use super::closed_epochs::{self, Missing};
 use super::run::Ended;
 use super::source_id::of_lun;
-use super::store::Store;
-use super::{failed, failed_in};
+use super::store::{Past, Store};
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
 use crate::device::BlockingRuntime;
@@ -71,7 +71,7 @@ impl<'a> Frozen<'a> {
     pub(super) fn make(
         daemon: &'a DaemonAddress,
         lun: LunName,
-        store: &'a Store,
+        (store, past): (&'a Store, &[Past]),
         (area, freezing): (u64, &Freezing),
         runtime: &BlockingRuntime,
     ) -> Result<(Self, Changed), Failure> {
@@ -101,17 +101,16 @@ impl<'a> Frozen<'a> {
             epoch,
             held_ms: snapshot["held_ms"].as_u64().unwrap_or(0),
         };
-        let changed = frozen.changed()?;
+        let changed = frozen.changed(past)?;
         Ok((frozen, changed))
     }
 
     /// Returns the changes between the newest point and this snapshot.
-    fn changed(&self) -> Result<Changed, Failure> {
+    fn changed(&self, past: &[Past]) -> Result<Changed, Failure> {
         let unknown = |why: &str| Ok(Changed::Unknown { why: terminal::clean(why) });
         let Some(until) = &self.epoch else {
             return unknown("changes of the LUN are not tracked (`lunway lun add … --track`)");
         };
-        let past = self.store.past()?;
         let Some(newest) = past.last() else { return unknown("there is no point yet") };
         let Some(since) = &newest.epoch else {
             return unknown(&format!("point {} ended with no epoch of change tracking", newest.point));
@@ -201,21 +200,10 @@ fn range(range: &Value) -> Option<ChangedRange> {
 /// Names the epoch that is to be closed, and notes it at the destination.
 fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, store: &Store) -> Result<String, Failure> {
     release_old(daemon, lun, store, Missing::Kept)?;
-    let folder = &**store.folder();
     let random = random_guids().context("asking for random numbers")?.next().to_digits();
     let id = EpochId(random.to_be_bytes()).to_string();
-    let mut epochs = Epochs::load(folder).map_err(failed)?;
-    epochs.closed.push(id.clone());
-    epochs.store(folder).map_err(|error| failed_in(folder, error))?;
+    closed_epochs::note(store, &id)?;
     Ok(id)
-}
-
-/// What becomes of the name of an epoch that the daemon does not have. It was released, or never closed; or it is about
-/// to be, if the run that asked for it was killed a moment ago. That is over when another run has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Kept,
-    Forgotten,
 }
 
 /// Releases the epochs that were closed for the destination, but for the newest point's.
@@ -225,24 +213,16 @@ fn release_old(
     store: &Store,
     missing: Missing,
 ) -> Result<(), Failure> {
-    let newest = store.past()?.pop().and_then(|newest| newest.epoch);
-    let folder = &**store.folder();
-    let mut epochs = Epochs::load(folder).map_err(failed)?;
-    let before = epochs.clone();
-    for epoch in &before.closed {
-        if Some(epoch) == newest.as_ref() || epoch.parse::<EpochId>().is_err() {
-            continue;
+    closed_epochs::release_old(store, missing, |epoch| {
+        if epoch.parse::<EpochId>().is_err() {
+            return Ok(None);
         }
         match daemon.call(Method::DELETE, &format!("{}/epochs/{epoch}", path(lun)), None)? {
-            Err((404 | 422, _)) if missing == Missing::Kept => {}
-            Ok(_) | Err((404 | 422, _)) => epochs.closed.retain(|closed| closed != epoch),
-            Err((_, why)) => return Err(Failure::failed(anyhow!("releasing epoch {epoch}: {why}"))),
+            Ok(_) => Ok(Some(true)),
+            Err((404 | 422, _)) => Ok(Some(false)),
+            Err((_, why)) => Err(Failure::failed(anyhow!("releasing epoch {epoch}: {why}"))),
         }
-    }
-    if epochs != before {
-        epochs.store(folder).map_err(failed)?;
-    }
-    Ok(())
+    })
 }
 
 /// Consistency level that the guest had reached when it was frozen.

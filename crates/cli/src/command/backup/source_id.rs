@@ -9,8 +9,7 @@ use lunway_backup::{Holder, SourceId};
 use lunway_block::spec::{DeviceSpec, NbdEndpoint};
 use lunway_block::{BlockDevice, Identity, Layer};
 
-use super::store::Store;
-use crate::failure::Failure;
+use super::store::Past;
 use crate::report_file::file_of;
 
 /// A source, whose manifest says what it is told by.
@@ -52,11 +51,11 @@ pub(super) fn of_lun(spec: Option<&DeviceSpec>) -> SourceId {
 }
 
 /// Why the newest point of a destination does not show this source; `None`: nothing says so.
-pub(super) fn doubt(id: &SourceId, store: &Store) -> Result<Option<String>, Failure> {
-    let Some(newest) = store.past()?.pop() else { return Ok(None) };
+pub(super) fn doubt(id: &SourceId, past: &[Past]) -> Option<String> {
+    let newest = past.last()?;
     let before = newest.source_id.as_deref().map(SourceId::parse).unwrap_or_default();
     let doubt = id.doubt(&before);
-    Ok(doubt.map(|why| format!("this source is not the one that point {} shows: {why}", newest.point)))
+    doubt.map(|why| format!("this source is not the one that point {} shows: {why}", newest.point))
 }
 
 fn on_this_machine(id: SourceId) -> SourceId {
