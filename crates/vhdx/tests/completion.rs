@@ -8,8 +8,8 @@ use crate::support::*;
 use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::item::PARENT_LOCATOR;
 use lunway_vhdx::{
-    Chain, Completed, DiscardMode, Disk, DiskKind, Item, Storage, VhdxOpenOptions, detach, divide_blocks,
-    repair,
+    Chain, Completed, DiscardMode, Disk, DiskKind, Fill, Item, Stop, Storage, VhdxOpenOptions, WritePlan,
+    detach, divide_blocks, repair,
 };
 
 /// Blocks of the disks, of 1 MiB; behind them half of one.
@@ -210,6 +210,56 @@ fn a_power_cut_at_any_step_leaves_the_disk_whole_with_its_parent_or_without() {
     });
     println!("{images} images, {with} with the parent, {without} without");
     assert!(with > 40 && without > 8, "{with} with the parent, {without} without");
+}
+
+/// Resolves a write, and no more.
+fn begin<S: Storage>(disk: &Disk<S>, offset: u64, len: u64) -> WritePlan {
+    let mut plan = WritePlan::default();
+    loop {
+        match disk.begin_write(offset, len, &mut plan) {
+            Ok(()) => return plan,
+            Err(Stop::Needs(need)) => disk.provide(need).expect("what it needs"),
+            Err(Stop::Failed(error)) => panic!("{error}"),
+        }
+    }
+}
+
+/// A write whose bytes are not in the file yet when the block is claimed: its sectors are not marked, and it is not for
+/// the parent to fill them.
+#[test]
+fn a_write_that_began_before_its_block_was_claimed_is_kept() {
+    for (at, len) in [(64 << 10, 4096), (0, MIB)] {
+        let (parent, of) = parent();
+        let mut model = of.clone();
+        let leaf = Arc::new(child(&parent));
+        let chain = over(open(leaf.clone(), true, 5), open(Arc::new(parent), false, 0));
+        chain.write_at(512, &[251; 512]).expect("a write");
+        let disk = &chain.disks()[0];
+        let mut plan = begin(disk, at, len);
+        let (done, written) = std::thread::scope(|scope| {
+            let completion =
+                scope.spawn(|| disk.complete_block(0, Some(&of[..MIB as usize])).expect("a block"));
+            // Longer than it takes to claim the block, and shorter than a completion waits for what began before.
+            std::thread::sleep(std::time::Duration::from_millis(15));
+            let was_waited_for = !completion.is_finished();
+            for segment in plan.segments() {
+                let Fill::Data(_) = segment.fill else { panic!("{segment:?}") };
+                leaf.write_at(segment.offset, &vec![252; segment.len as usize]).expect("memory");
+            }
+            disk.complete(&mut plan);
+            (completion.join().expect("a completion"), was_waited_for)
+        });
+        assert!(written, "the completion waits for the write");
+        let expected = if len == MIB { Completed::Nothing } else { Completed::Written(MIB - 512 - len) };
+        assert_eq!(done, expected);
+        model[512..1024].fill(251);
+        model[at as usize..(at + len) as usize].fill(252);
+        assert!(contents(&chain) == model, "{len} bytes at {at}");
+        complete(disk, &of);
+        chain.close().expect("a close");
+        detach(leaf.as_ref(), guids(6).as_mut()).unwrap_or_else(|error| panic!("{error}"));
+        assert!(contents(&alone(open(leaf, false, 0))) == model, "{len} bytes at {at}, without the parent");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::write::{Change, Claimed, Part};
-use super::{Disk, DiskState, Fill, Stop, WritePlan};
+use super::{Disk, Fill, Stop, WritePlan};
 use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState};
@@ -32,14 +32,17 @@ pub enum Completed {
 /// A block that is about to get what it lacks. It is claimed: reads go on, writes wait.
 struct Completion {
     plan: WritePlan,
-    block: u64,
     /// Pieces of the file to write, and the bytes of the block that belong there.
-    pieces: Vec<(u64, Range<u64>)>,
+    pieces: Vec<Piece>,
     /// Pieces of the file that become zero.
     zeroes: Vec<Span>,
-    /// Writes that were resolved up to this generation may still go where the pieces are.
+    /// Of a block that was there in part: writes that were resolved up to this generation may still go into it. Its
+    /// pieces are known when they have ended.
     since: Option<u64>,
 }
+
+/// Offset in the file, and the bytes of the block that belong there.
+type Piece = (u64, Range<u64>);
 
 impl<S: Storage> Disk<S> {
     /// Returns the first block from `block` on of which the parent may have bytes; `None`: there is none.
@@ -99,17 +102,25 @@ impl<S: Storage> Disk<S> {
             let (offset, size) = (block * self.geometry.block_size, self.geometry.disk_size);
             return Err(DiskError::OutOfRange { offset, len: data.len() as u64, size });
         }
-        let completion = loop {
-            match self.begin_completion(block, data.is_none()) {
-                Ok(Some(completion)) => break completion,
-                Ok(None) => return Ok(Completed::Nothing),
-                Err(Stop::Needs(need)) => self.provide(need)?,
-                Err(Stop::Failed(error)) => return Err(error),
-            }
+        let Some(mut completion) = self.provided(|| self.begin_completion(block, data.is_none()))? else {
+            return Ok(Completed::Nothing);
         };
-        if !self.settles(&completion) {
-            self.abort_completion(completion);
-            return Ok(Completed::Yielded);
+        if let Some(since) = completion.since {
+            if !self.settles(block, since) {
+                self.abort_completion(completion);
+                return Ok(Completed::Yielded);
+            }
+            match self.provided(|| self.missing(block)) {
+                Ok(Some(pieces)) => completion.pieces = pieces,
+                Ok(None) => {
+                    self.abort_completion(completion);
+                    return Ok(Completed::Nothing);
+                }
+                Err(error) => {
+                    self.abort_completion(completion);
+                    return Err(error);
+                }
+            }
         }
         let mut written = 0;
         let result = completion.pieces.iter().try_for_each(|(offset, part)| {
@@ -140,14 +151,25 @@ impl<S: Storage> Disk<S> {
         self.abort(&mut completion.plan);
     }
 
-    /// Waits until no older write goes where the pieces do. `false`: a write waits for the block, or one does not end.
-    fn settles(&self, completion: &Completion) -> bool {
-        let Some(since) = completion.since else { return true };
+    /// The result of a step, with what it needs.
+    fn provided<T>(&self, mut step: impl FnMut() -> Result<T, Stop>) -> Result<T, DiskError> {
+        loop {
+            match step() {
+                Ok(done) => return Ok(done),
+                Err(Stop::Needs(need)) => self.provide(need)?,
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until no write goes into a claimed block that was resolved up to a generation. `false`: a write waits for
+    /// the block, or one does not end.
+    fn settles(&self, block: u64, since: u64) -> bool {
         for _ in 0..SETTLE_TRIES {
             if self.state().pins.have_left(since) {
                 return true;
             }
-            if self.rest_on(completion.block, SETTLE_PAUSE) {
+            if self.rest_on(block, SETTLE_PAUSE) {
                 return false;
             }
         }
@@ -167,7 +189,7 @@ impl<S: Storage> Disk<S> {
         if self.geometry.kind != DiskKind::Differencing || !lacks(before) {
             return Ok(None);
         }
-        let mut plan = WritePlan::default();
+        let (mut plan, mut pieces, mut zeroes) = (WritePlan::default(), Vec::new(), Vec::new());
         if before.state() == Some(BlockState::NotPresent) {
             if is_zero {
                 return Ok(None);
@@ -175,7 +197,6 @@ impl<S: Storage> Disk<S> {
             let len = self.geometry.block_len(block);
             let part = Part { block, within: 0, len, at: 0, whole: true };
             self.allocate(state, part, before, BlockState::FullyPresent, Some(Fill::Data(0)), &mut plan)?;
-            let (mut pieces, mut zeroes) = (Vec::new(), Vec::new());
             for segment in plan.segments() {
                 match segment.fill {
                     Fill::Data(from) => pieces.push((segment.offset, from..from + segment.len)),
@@ -185,9 +206,8 @@ impl<S: Storage> Disk<S> {
                 }
             }
             // What writes to a block that is not there is known by its claim.
-            return Ok(Some(Completion { plan, block, pieces, zeroes, since: None }));
+            return Ok(Some(Completion { plan, pieces, zeroes, since: None }));
         }
-        let pieces = self.missing(state, block, before)?;
         let change = Change {
             block,
             before,
@@ -201,20 +221,23 @@ impl<S: Storage> Disk<S> {
         self.hold(state, &mut plan, change)?;
         state.claims.insert(block);
         let since = Some(state.pins.now());
-        Ok(Some(Completion { plan, block, pieces, zeroes: Vec::new(), since }))
+        Ok(Some(Completion { plan, pieces, zeroes, since }))
     }
 
     /// The sectors that a partially present block does not have: where they belong in the file, and in the block.
-    fn missing(
-        &self,
-        state: &mut DiskState,
-        block: u64,
-        entry: BatEntry,
-    ) -> Result<Vec<(u64, Range<u64>)>, Stop> {
+    /// `None`: it has come to have all. What is asked before the writes into it have ended is not right: those have yet
+    /// to mark what they write.
+    fn missing(&self, block: u64) -> Result<Option<Vec<Piece>>, Stop> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let entry = state.entry(self.payload_place(block))?;
+        if entry.state() != Some(BlockState::PartiallyPresent) {
+            return Ok(None);
+        }
         let bitmap = state.entry(self.bitmap_place(self.geometry.chunk_of(block)))?;
         let sector = self.geometry.sector;
         let first = self.geometry.first_bit(block);
-        let mut missing: Vec<(u64, Range<u64>)> = Vec::new();
+        let mut missing: Vec<Piece> = Vec::new();
         let mut at = 0;
         for (page, mut bits) in
             bitmap::pages(bitmap.offset(), first..first + self.geometry.block_len(block) / sector)
@@ -232,7 +255,7 @@ impl<S: Storage> Disk<S> {
                 at += len;
             }
         }
-        Ok(missing)
+        Ok(Some(missing))
     }
 }
 
