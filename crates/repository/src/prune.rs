@@ -35,7 +35,7 @@ use crate::packer::{Kind, Packer};
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::reader::Reader;
-use crate::removal::{Removal, Unwanted};
+use crate::removal::{Pruned, Removal, Unwanted};
 use crate::repository::{NamedPoints, Repository, SWEEPER, WRITER};
 use crate::segment::{Segment, merged, segment_name};
 use crate::series::Series;
@@ -45,21 +45,6 @@ use crate::walk::{Marks, Walk};
 const REWRITTEN_MAX: usize = 1 << 19;
 /// Attempts to mark what runs that end meanwhile have added.
 const ATTEMPTS: usize = 3;
-
-/// Result of a prune.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pruned {
-    /// Points that were removed, the oldest first.
-    pub removed: Vec<PointId>,
-    /// Packs that were removed.
-    pub packs: usize,
-    /// Bytes of entries in them.
-    pub freed_bytes: u64,
-    /// Bytes of those that were written again before.
-    pub rewritten_bytes: u64,
-    /// Why room is freed by the next prune only.
-    pub deferred: Option<String>,
-}
 
 /// The points of a series that a prune would remove, the oldest first.
 pub fn given_up(points: &Points, notes: &Notes, retention: &Retention) -> Vec<PointId> {

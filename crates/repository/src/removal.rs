@@ -5,8 +5,22 @@ use lunway_backup::{BackupError, Lease, PointId, Result, manifest_names};
 use crate::head::Head;
 use crate::point::RepositoryPoint;
 use crate::points::Points;
-use crate::prune::Pruned;
 use crate::series::Series;
+
+/// Result of a prune.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Points that were removed, the oldest first.
+    pub removed: Vec<PointId>,
+    /// Packs that were removed.
+    pub packs: usize,
+    /// Bytes of entries in them.
+    pub freed_bytes: u64,
+    /// Bytes of those that were written again before.
+    pub rewritten_bytes: u64,
+    /// Why room is freed by the next prune only.
+    pub deferred: Option<String>,
+}
 
 /// Points of a series that are to be removed.
 pub struct Unwanted<'a> {
