@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lunway_block::decorate::{Opener, Openers};
 use lunway_block::{BlockDevice, Durability, FairTurn, Geometry};
@@ -11,6 +11,7 @@ use crate::data::mode::{ModeChange, ModeParameters};
 use crate::model::gate::{Claim, Gate};
 use crate::model::given_up::GivenUpList;
 use crate::model::identity::UnitIdentity;
+use crate::model::itl_nexuses::ItlNexuses;
 use crate::model::medium_operation::{self, MediumOperation, MediumWork, Phase};
 use crate::model::nexus::{ItlNexus, PortPair};
 use crate::model::reservation::{Keeper, Reservations};
@@ -66,7 +67,7 @@ pub struct LogicalUnit {
     threshold_told: AtomicBool,
     obstacles: AtomicU8,
     keeper: Keeper,
-    nexuses: Mutex<Vec<Weak<ItlNexus>>>,
+    nexuses: Mutex<ItlNexuses>,
     /// Ports that were told that the unit is on, oldest first.
     greeted: Mutex<VecDeque<PortPair>>,
     gate: Gate,
@@ -314,8 +315,11 @@ impl LogicalUnit {
 
     /// The nexuses that see it.
     pub(crate) fn itl_nexuses(&self) -> Vec<Arc<ItlNexus>> {
-        let list = self.nexuses.lock().unwrap_or_else(PoisonError::into_inner);
-        list.iter().filter_map(Weak::upgrade).collect()
+        self.nexuses().all()
+    }
+
+    fn nexuses(&self) -> MutexGuard<'_, ItlNexuses> {
+        self.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The ports of the nexuses that see it.
@@ -326,12 +330,12 @@ impl LogicalUnit {
     /// Takes in a new nexus; gives the unit attention that it starts with.
     pub(crate) fn join(&self, itl: &Arc<ItlNexus>) -> UnitAttention {
         // A nexus that this one takes the place of may not have left yet: the device still has commands of it.
-        let replaces = |other: &Arc<ItlNexus>| {
-            other.nexus().ports() == itl.nexus().ports() && !other.pending().has(UnitAttention::PowerOn)
-        };
-        self.change_reservations(|reservations| reservations.adopt(itl.nexus().ports()));
-        let knows = self.greeted().contains(itl.nexus().ports()) || self.itl_nexuses().iter().any(replaces);
-        self.nexuses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(itl));
+        let ports = itl.nexus().ports();
+        self.change_reservations(|reservations| reservations.adopt(ports));
+        let others: Vec<_> = self.nexuses().of(ports).collect();
+        let knows = self.greeted().contains(ports)
+            || others.iter().any(|other| !other.pending().has(UnitAttention::PowerOn));
+        self.nexuses().add(itl);
         if knows { UnitAttention::NexusLoss } else { UnitAttention::PowerOn }
     }
 
@@ -341,10 +345,7 @@ impl LogicalUnit {
 
     /// I_T nexus loss (SAM-5 §6.3.5): what belonged to the nexus alone goes; persistent reservations stay.
     pub(crate) fn leave(&self, itl: &ItlNexus) {
-        self.nexuses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), itl));
+        self.nexuses().remove(itl);
         self.change_reservations(|reservations| reservations.nexus_lost(itl.nexus().id()));
         if !itl.pending().has(UnitAttention::PowerOn) {
             let mut greeted = self.greeted();

@@ -10,6 +10,7 @@
 //! | `gate/` | the atomic gate of a logical unit |
 //! | `given_up.rs` | commands that were given up while the device had them, and the blocks that these may still change |
 //! | `identity.rs` | names of a logical unit that survive every restart |
+//! | `itl_nexuses.rs` | the I_T_L nexuses of a logical unit |
 //! | `logical_unit.rs` | a logical unit: a device with identity, mode parameters, reservations and the nexuses that see it |
 //! | `lun_view.rs` | LUN masking: what a nexus may see of its target |
 //! | `medium_operation.rs` | operations that have the whole medium for themselves and outlive their command: sanitize and format |
@@ -28,6 +29,7 @@ pub(crate) mod copy_record;
 pub(crate) mod gate;
 pub(crate) mod given_up;
 pub(crate) mod identity;
+pub(crate) mod itl_nexuses;
 pub(crate) mod logical_unit;
 pub(crate) mod lun_view;
 pub(crate) mod medium_operation;

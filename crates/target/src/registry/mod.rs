@@ -1,6 +1,6 @@
 //! Registry of connections before login, and of sessions.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +12,7 @@ use crate::summary::SessionSummary;
 mod handle;
 mod order;
 mod session;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -20,6 +21,7 @@ pub(crate) use handle::{Handle, busy_after};
 pub(crate) use order::{AbortScope, Cause, Order, SiblingFunction};
 use session::SessionEntry;
 pub(crate) use session::{Joinable, Refusal, SessionKey, Standing};
+use sessions::Sessions;
 pub(crate) use ticket::Ticket;
 
 /// Of the places for sessions, one in so many is for principals that have few: a user that takes all it can get leaves
@@ -54,9 +56,7 @@ struct Inner {
     /// Discovery sessions. They cost less than others and need no authentication, so they must not take the place of
     /// those: one of them makes place for a new one.
     discoveries: SourceQuota<Arc<Handle>>,
-    /// By the number of the connection that made them.
-    sessions: BTreeMap<u64, SessionEntry>,
-    by_key: HashMap<SessionKey, u64>,
+    sessions: Sessions,
     tsihs: HashSet<u16>,
     last_tsih: u16,
     closed: bool,
@@ -176,15 +176,10 @@ impl Inner {
     /// Checks that there is a place for another session of this name. The session whose place it takes does not count;
     /// others that are still ending do, as they have memory and devices have their commands.
     fn has_place(&self, key: &SessionKey) -> Result<(), Refusal> {
-        let others =
-            || self.sessions.values().filter(|session| session.replaced || !session.key.agrees_with(key));
-        let (all, max) = (others().count(), self.sessions_max);
-        let own = others().filter(|session| session.key.is_of_same_initiator(key)).count();
+        let others = self.sessions.others(key);
+        let (all, max) = (others.all, self.sessions_max);
         // What an initiator says its name is counts for nothing here.
-        let has_fewer_than = |most: usize| {
-            let of_principal = others().filter(|session| session.key.principal == key.principal).count();
-            key.principal.is_none() || of_principal < most
-        };
+        let has_fewer_than = |most: usize| key.principal.is_none() || others.of_principal < most;
         // A name costs nothing, so a user that may have so many sessions under one has no more under several.
         let user_max = (max / USER_PART).max(self.sessions_per_initiator_max);
         let user_has_place =
@@ -192,18 +187,16 @@ impl Inner {
         let has_place = all < max - max / RESERVED_PART
             || all < max - max / FIRST_PART && has_fewer_than((max / FEW_PART).max(1))
             || all < max && has_fewer_than(1);
-        match has_place && user_has_place && own < self.sessions_per_initiator_max {
+        match has_place && user_has_place && others.of_initiator < self.sessions_per_initiator_max {
             true => Ok(()),
             false => Err(Refusal::Full),
         }
     }
 
     fn find(&mut self, key: &SessionKey, tsih: u16) -> Result<(u64, &mut SessionEntry), Refusal> {
-        let meant = |session: &SessionEntry| {
-            session.tsih == tsih && !session.replaced && session.key.agrees_with(key)
-        };
-        let session = self.sessions.iter_mut().find(|(_, session)| meant(session));
-        session.map(|(id, session)| (*id, session)).ok_or(Refusal::NoSession)
+        let id = self.sessions.find(key, tsih).ok_or(Refusal::NoSession)?;
+        let session = self.sessions.get_mut(id).ok_or(Refusal::NoSession)?;
+        Ok((id, session))
     }
 
     fn connections_with(&self, target: &str, except: Option<u64>) -> Vec<Arc<Handle>> {

@@ -83,17 +83,16 @@ impl Ticket {
         if inner.closed {
             return Err(Refusal::ShuttingDown);
         }
-        let predecessor = inner.by_key.get(&key).copied();
+        let predecessor = inner.sessions.holder(&key);
         inner.has_place(&key)?;
         let tsih = self.tsih.take().ok_or(Refusal::NoSession)?;
         let id = self.handle.id;
         inner.before_login.leave(id);
-        let predecessor = predecessor.and_then(|old| inner.sessions.get_mut(&old));
+        let predecessor = predecessor.and_then(|old| inner.sessions.get_mut(old));
         let leaving = predecessor.map_or_else(Vec::new, |old| {
             (old.replaced, old.over) = (true, true);
             old.handles().cloned().collect()
         });
-        inner.by_key.insert(key.clone(), id);
         let connections = vec![Member::new(cid, &self.handle)];
         let session =
             SessionEntry { key, tsih, connections, joinable, nexus: None, over: false, replaced: false };
@@ -129,20 +128,20 @@ impl Ticket {
     /// From now on connections may join the session.
     pub(crate) fn set_nexus(&self, nexus: &Arc<Nexus>) {
         let mut inner = self.registry.lock();
-        if let Some(session) = self.session.and_then(|id| inner.sessions.get_mut(&id)) {
+        if let Some(session) = self.session.and_then(|id| inner.sessions.get_mut(id)) {
             session.nexus = Some(Arc::clone(nexus));
         }
     }
 
     /// Basis of the rights of its session.
     pub(crate) fn standing(&self) -> Option<Standing> {
-        self.registry.lock().sessions.get(&self.session?)?.standing()
+        self.registry.lock().sessions.get(self.session?)?.standing()
     }
 
     /// The session's other connections.
     pub(crate) fn siblings(&self) -> Vec<Arc<Handle>> {
         let inner = self.registry.lock();
-        let session = self.session.and_then(|id| inner.sessions.get(&id));
+        let session = self.session.and_then(|id| inner.sessions.get(id));
         let handles = session.into_iter().flat_map(SessionEntry::handles);
         handles.filter(|handle| handle.id != self.handle.id).cloned().collect()
     }
@@ -150,7 +149,7 @@ impl Ticket {
     /// The session's connection with this number, another than this one.
     pub(crate) fn sibling(&self, cid: u16) -> Option<Arc<Handle>> {
         let inner = self.registry.lock();
-        let mut members = inner.sessions.get(&self.session?)?.connections.iter().rev();
+        let mut members = inner.sessions.get(self.session?)?.connections.iter().rev();
         let is_meant =
             |member: &&Member| member.cid == cid && !member.departed && member.handle.id != self.handle.id;
         members.find(is_meant).map(|member| Arc::clone(&member.handle))
@@ -164,7 +163,7 @@ impl Ticket {
     /// The session ends with this connection: no connection joins any longer, and the others are told to close.
     pub(crate) fn end_session(&self, cause: Cause) {
         let mut inner = self.registry.lock();
-        let session = self.session.and_then(|id| inner.sessions.get_mut(&id));
+        let session = self.session.and_then(|id| inner.sessions.get_mut(id));
         // Those that were told do not tell others again.
         if session.is_none_or(|session| std::mem::replace(&mut session.over, true)) {
             return;
@@ -181,7 +180,7 @@ impl Ticket {
         let is_news = self.handle.next_cmd_sn.set(next_cmd_sn).is_ok();
         let nexus = {
             let mut inner = self.registry.lock();
-            let session = self.session.and_then(|id| inner.sessions.get_mut(&id));
+            let session = self.session.and_then(|id| inner.sessions.get_mut(id));
             session.and_then(|session| {
                 let own = session.connections.iter_mut().find(|member| member.handle.id == self.handle.id)?;
                 own.busy = Some(busy.clone());
@@ -199,7 +198,7 @@ impl Ticket {
     /// [leaves](Self::leave) and the session's name is free.
     pub(crate) fn depart(&mut self) -> Option<Arc<Nexus>> {
         let mut inner = self.registry.lock();
-        let session = inner.sessions.get_mut(&self.session?)?;
+        let session = inner.sessions.get_mut(self.session?)?;
         for member in &mut session.connections {
             member.departed |= member.handle.id == self.handle.id;
         }
@@ -235,17 +234,13 @@ impl Ticket {
         inner.before_login.leave(id);
         inner.discoveries.leave(id);
         if let Some(session_id) = self.session.take()
-            && let Some(session) = inner.sessions.get_mut(&session_id)
+            && let Some(session) = inner.sessions.get_mut(session_id)
         {
             session.connections.retain(|member| member.handle.id != id);
             if session.connections.is_empty()
-                && let Some(SessionEntry { key, tsih, .. }) = inner.sessions.remove(&session_id)
+                && let Some(SessionEntry { tsih, .. }) = inner.sessions.remove(session_id)
             {
                 inner.tsihs.remove(&tsih);
-                // A session that took this one's place has the key now.
-                if inner.by_key.get(&key) == Some(&session_id) {
-                    inner.by_key.remove(&key);
-                }
             }
         }
         if let Some(tsih) = self.tsih.take() {
