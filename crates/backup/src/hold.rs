@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, read_small, write_whole};
-use crate::lease::Holder;
+use crate::holder::Holder;
 use crate::presence::is_one;
 
 const NAME: &str = "hold-";
@@ -102,7 +102,14 @@ mod tests {
     use crate::folder::HostFolder;
 
     fn machine(host: &str) -> Holder {
-        Holder { machine: "m".into(), lasting: host.into(), host: host.into(), process: 7, nonce: 1 }
+        Holder {
+            machine: "m".into(),
+            lasting: host.into(),
+            host: host.into(),
+            process: 7,
+            nonce: 1,
+            ..Holder::default()
+        }
     }
 
     #[test]

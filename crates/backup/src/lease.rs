@@ -3,8 +3,9 @@
 //! A lease is a file `lease-N`, made so that of two callers one succeeds; N counts takings. Its holder keeps a lock on
 //! it and counts a beat in it every [`BEAT`]. Who finds one:
 //!
-//! - of this machine, and the lock is free: the holder was killed. It is taken over at once, as N + 1. Not so in a
-//!   folder [that does not see all locks](Folder::sees_all_locks): there beats alone say whether it is alive.
+//! - of this machine, and the lock is free: the holder was killed. It is taken over at once, as N + 1. In a folder
+//!   [that does not see all locks](Folder::sees_all_locks) only if there is no such process any more, which only its
+//!   own PID namespace can tell.
 //! - else: it is stale when its beat has not changed for [`PATIENCE`] of the observer's monotonic clock.
 //!
 //! A holder that was suspended meanwhile notices before it seals anything: there is a higher N, or its file is gone.
@@ -12,17 +13,17 @@
 //! has not certainly ended goes on with none of them. A holder of this machine's earlier start, known by its lasting id
 //! and its name, has ended with that start: its incomplete point is gone on with.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fs, io, process};
 
 use lunway_vhdx::Storage;
-use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Lock, Open, read_small};
+use crate::holder::{Alive, Holder};
 use crate::point_files::is_journal;
 
 /// Between two beats: seldom enough for a share, often enough that a stale lease is found in half a minute.
@@ -38,44 +39,6 @@ const BEAT_LEN: u64 = 8;
 const LEASE_MAX: u64 = 4096;
 const NAME: &str = "lease-";
 
-/// Holder of a lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// This machine since its last start: the kernel's boot id. Locks are believed among processes of one machine.
-    pub machine: String,
-    /// The machine through all of its starts; empty where it is not known. Copies of a virtual machine may share it, so
-    /// that it counts together with the name.
-    #[serde(default)]
-    pub lasting: String,
-    /// Host name.
-    pub host: String,
-    /// The process.
-    pub process: u32,
-    /// Random, another one for each taking.
-    pub nonce: u64,
-}
-
-impl Holder {
-    /// This process, with a random number.
-    pub fn this_process(nonce: u64) -> Self {
-        let read =
-            |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
-        Self {
-            machine: read("/proc/sys/kernel/random/boot_id"),
-            lasting: read("/etc/machine-id"),
-            host: read("/proc/sys/kernel/hostname"),
-            process: process::id(),
-            nonce,
-        }
-    }
-
-    /// Returns `true` if the machine of `us` took this lease and has restarted since.
-    fn has_ended_with_its_machine(&self, us: &Self) -> bool {
-        let same = (&self.lasting, &self.host) == (&us.lasting, &us.host) && !us.lasting.is_empty();
-        same && self.machine != us.machine
-    }
-}
-
 /// The right to write to a folder; it ends when this is dropped.
 pub struct Lease<'a> {
     folder: &'a dyn Folder,
@@ -85,6 +48,7 @@ pub struct Lease<'a> {
     /// The holder stands in the file. There may have been no room for it.
     written: AtomicBool,
     _lock: Option<Lock>,
+    _alive: Alive,
     end: Option<mpsc::Sender<()>>,
     beats: Option<JoinHandle<()>>,
 }
@@ -127,6 +91,7 @@ impl<'a> Lease<'a> {
         is_cancelled: &dyn Fn() -> bool,
         room: Room,
     ) -> Result<Self> {
+        let alive = Alive::new(&holder);
         let numbers = numbers(folder)?;
         let (mut number, mut has_ended) = (1, true);
         if let Some(&last) = numbers.last() {
@@ -173,8 +138,17 @@ impl<'a> Lease<'a> {
         let beating = file.clone();
         let beats = thread::Builder::new().name("backup-lease".into()).spawn(move || beat(&beating, &ended));
         let written = AtomicBool::new(written);
-        let lease =
-            Self { folder, number, holder, file, written, _lock: lock, end: Some(end), beats: beats.ok() };
+        let lease = Self {
+            folder,
+            number,
+            holder,
+            file,
+            written,
+            _lock: lock,
+            _alive: alive,
+            end: Some(end),
+            beats: beats.ok(),
+        };
         lease.check()?;
         Ok(lease)
     }
@@ -289,10 +263,13 @@ pub(crate) fn wait_until_stale(
     };
     // A file without a holder was left by a kill between two steps, or is being written.
     if last.holder.as_ref().is_none_or(|holder| holder.machine == us.machine) {
-        match folder.lock(name) {
-            Ok(Some(_free)) if last.holder.is_some() && folder.sees_all_locks() => return Ok(true),
-            Ok(None) => return Err(BackupError::InUse { holder: told(&last) }),
-            _ => {}
+        let lock = folder.lock(name);
+        if let Ok(None) = lock {
+            return Err(BackupError::InUse { holder: told(&last) });
+        }
+        let is_seen = lock.is_ok() && folder.sees_all_locks();
+        if last.holder.as_ref().is_some_and(|holder| is_seen || holder.has_ended_here(us)) {
+            return Ok(true);
         }
     }
     let mut since = Instant::now();
@@ -330,7 +307,7 @@ mod tests {
     use crate::folder::HostFolder;
 
     fn holder(machine: &str, nonce: u64) -> Holder {
-        Holder { machine: machine.into(), lasting: String::new(), host: machine.into(), process: 1, nonce }
+        Holder { machine: machine.into(), host: machine.into(), process: 1, nonce, ..Holder::default() }
     }
 
     /// A machine in one of its starts.
@@ -364,12 +341,6 @@ mod tests {
                 });
             }
         });
-    }
-
-    #[test]
-    fn a_lease_of_a_version_without_lasting_ids_is_read() {
-        let json = r#"{"machine":"m","host":"h","process":1,"nonce":2}"#;
-        assert_eq!(serde_json::from_str::<Holder>(json).unwrap().lasting, "");
     }
 
     #[test]
@@ -433,6 +404,35 @@ mod tests {
         let other = OtherMount(HostFolder::open(place.path()).unwrap());
         let first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
         let second = Lease::take(&other, holder("a", 2), &|| false);
+        assert!(matches!(second, Err(BackupError::InUse { .. })));
+        first.check().unwrap();
+    }
+
+    #[test]
+    fn a_holder_whose_lock_is_not_seen_is_taken_over_at_once_when_its_process_is_gone() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = OtherMount(HostFolder::open(place.path()).unwrap());
+        let us = Holder::this_process(0xa11e_0011);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let killed = Holder { process: child.id(), ..Holder::this_process(0xa11e_0012) };
+        child.wait().unwrap();
+        let journal =
+            crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
+        // No other test's nonces. A process that is gone, and a run of this one that could not remove its lease.
+        for ended in [killed, Holder::this_process(0xa11e_0013)] {
+            write(&folder.create(&name(1)).unwrap(), &ended).unwrap();
+            folder.create(&journal).unwrap();
+            let next = Lease::take(&folder, us.clone(), &|| panic!("it waits")).unwrap();
+            assert!(
+                folder.names().unwrap().contains(&journal),
+                "its holder writes no more: it is gone on with"
+            );
+            drop(next);
+            folder.remove(&journal).unwrap();
+        }
+        // A run of this process that has it.
+        let first = Lease::take(&folder, Holder::this_process(0xa11e_0014), &|| false).unwrap();
+        let second = Lease::take(&folder, us, &|| false);
         assert!(matches!(second, Err(BackupError::InUse { .. })));
         first.check().unwrap();
     }

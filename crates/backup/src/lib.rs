@@ -50,6 +50,7 @@ mod guids;
 mod heal;
 mod history;
 mod hold;
+mod holder;
 mod journal;
 mod leaf;
 mod lease;
@@ -94,11 +95,12 @@ pub use folder::{Folder, HostFolder, INCOMPLETE, Lock, Open, is_plain, read_smal
 pub use guids::{Guids, new_id};
 pub use history::{History, Layer};
 pub use hold::{hold_points, release_points};
+pub use holder::Holder;
 pub use journal::Counted;
 pub use leaf::{
     DISK_MAX, LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves, is_zero, leaf_range, unit_range, units,
 };
-pub use lease::{Holder, Lease};
+pub use lease::Lease;
 pub use leftover::{Leftover, leftovers, remove_leftovers};
 pub use manifest::{
     FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, parse_stem, seal, stem, unseal,

@@ -17,7 +17,7 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, HostFolder};
 use crate::guids::Guids;
 use crate::hold::refuse_holds;
-use crate::lease::Holder;
+use crate::holder::Holder;
 use crate::manifest::Manifest;
 use crate::point_files::open_disk;
 use crate::presence::{self, Presence};
@@ -160,7 +160,14 @@ mod tests {
     use super::*;
 
     fn holder(nonce: u64) -> Holder {
-        Holder { machine: "m".into(), lasting: "m".into(), host: "h".into(), process: 7, nonce }
+        Holder {
+            machine: "m".into(),
+            lasting: "m".into(),
+            host: "h".into(),
+            process: 7,
+            nonce,
+            ..Holder::default()
+        }
     }
 
     #[test]

@@ -9,13 +9,15 @@ use std::thread::{self, JoinHandle};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, INCOMPLETE, Lock};
-use crate::lease::{self, Holder};
+use crate::holder::{Alive, Holder};
+use crate::lease;
 
 /// A process that is there until this is dropped.
 pub struct Presence {
     folder: Arc<dyn Folder>,
     name: String,
     _lock: Option<Lock>,
+    _alive: Alive,
     end: Option<mpsc::Sender<()>>,
     beats: Option<JoinHandle<()>>,
 }
@@ -33,6 +35,7 @@ impl Presence {
     ///
     /// Where the file cannot be made.
     pub fn begin(folder: Arc<dyn Folder>, prefix: &str, holder: &Holder) -> Result<Self> {
+        let alive = Alive::new(holder);
         let name = format!("{prefix}{:016x}", holder.nonce);
         let writing = || BackupError::folder("writing", &folder.show(&name));
         // Others must not see it without a holder, for whom they would have to wait.
@@ -58,7 +61,7 @@ impl Presence {
         let (end, ended) = mpsc::channel();
         let beats = thread::Builder::new().name("backup-presence".into());
         let beats = beats.spawn(move || lease::beat(&file, &ended)).ok();
-        Ok(Self { folder, name, _lock: lock, end: Some(end), beats })
+        Ok(Self { folder, name, _lock: lock, _alive: alive, end: Some(end), beats })
     }
 
     /// Name of its file.

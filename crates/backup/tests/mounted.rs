@@ -11,8 +11,14 @@ use lunway_occupancy::try_lock_byte;
 fn a_lease_is_locked_beside_its_bytes() {
     let place = tempfile::tempdir().unwrap();
     let folder = HostFolder::open(place.path()).unwrap();
-    let holder =
-        Holder { machine: "m".into(), lasting: String::new(), host: "h".into(), process: 1, nonce: 1 };
+    let holder = Holder {
+        machine: "m".into(),
+        lasting: String::new(),
+        host: "h".into(),
+        process: 1,
+        nonce: 1,
+        ..Holder::default()
+    };
     let lease = Lease::take(&folder, holder, &|| false).unwrap();
     let file = File::options().write(true).open(place.path().join("lease-000001")).unwrap();
     file.try_lock().unwrap();

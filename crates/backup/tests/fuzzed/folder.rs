@@ -58,10 +58,10 @@ fn guids() -> Guids {
 fn lease(folder: &dyn Folder) -> Option<Lease<'_>> {
     let holder = lunway_backup::Holder {
         machine: "m".into(),
-        lasting: String::new(),
         host: "h".into(),
         process: 1,
         nonce: 1,
+        ..lunway_backup::Holder::default()
     };
     Lease::take(folder, holder, &|| true).ok()
 }

@@ -44,7 +44,14 @@ pub(crate) fn guids(seed: u64) -> Guids {
 }
 
 pub(crate) fn holder(nonce: u64) -> Holder {
-    Holder { machine: "test".into(), lasting: "test".into(), host: "test".into(), process: 1, nonce }
+    Holder {
+        machine: "test".into(),
+        lasting: "test".into(),
+        host: "test".into(),
+        process: 1,
+        nonce,
+        ..Holder::default()
+    }
 }
 
 /// A disk, what it holds, and what changed since the last point.
