@@ -468,9 +468,9 @@ fn has_share() -> bool {
 
 /// The shipped experiment of backups with less data, fewer runs and one repeat.
 fn small_backups(folder: &Path, tests: &[&str]) -> PathBuf {
-    let text = succeed(lunway(&["lab", "show", "backup"])).replace("size = \"48M\"", "size = \"8M\"");
+    let text = succeed(lunway(&["lab", "show", "backup"])).replace("size = \"128M\"", "size = \"8M\"");
     // Less than a run has under way: how much of it is sent again is for the tests of backups.
-    let text = text.replace("size = \"128M\"", "size = \"16M\"").replace("at = \"85%\"", "at = \"60%\"");
+    let text = text.replace("size = \"256M\"", "size = \"16M\"").replace("at = \"85%\"", "at = \"60%\"");
     let text =
         text.replace("time = \"5s\"", "time = \"2s\"").replace("patience = \"3s\"", "patience = \"1s\"");
     let (head, rest) = text.split_once("[[run]]").unwrap();
