@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use crate::model::nexus::{ItlNexus, PortPair};
 
-/// Nexuses that see a logical unit, by a hash of their ports: with thousands of sessions the ports themselves would take
-/// more memory than the nexuses.
+/// Nexuses that see a logical unit, by a hash of their ports: with thousands of sessions the ports themselves would
+/// take more memory than the nexuses.
 #[derive(Debug, Default)]
 pub(crate) struct ItlNexuses {
     /// Initiators choose the names of their ports: none can know which of them have one hash.
