@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -98,10 +98,10 @@ pub trait Folder: Send + Sync {
     /// [`Unsupported`](io::ErrorKind::Unsupported) where the file system has no locks.
     fn lock(&self, name: &str) -> io::Result<Option<Lock>>;
 
-    /// Returns `false` if a process of this machine may hold a lock that is not seen here: through another mount of the
-    /// same share.
-    fn sees_all_locks(&self) -> bool {
-        true
+    /// Number of the mount, if locks are its own: a process of this machine may hold one that is not seen here, through
+    /// another mount of the same share. `None`: all are seen.
+    fn mount_of_locks(&self) -> Option<u64> {
+        None
     }
 
     /// The ranges of a file that are not holes, in order, as offset and length: everything where that is not known.
@@ -130,7 +130,7 @@ pub struct HostFolder {
     mode: u32,
     /// A group shares the folder.
     is_shared: bool,
-    sees_all_locks: bool,
+    mount_of_locks: Option<u64>,
 }
 
 /// Permissions that the owner of a file of a backup always has.
@@ -162,8 +162,9 @@ impl HostFolder {
         }
         let is_shared = found.permissions().mode() & SHARED_FOLDER == SHARED_FOLDER;
         // One that does not say what it is hands locks on, as all others do.
-        let sees_all_locks = rustix::fs::statfs(&path).map_or(true, |found| found.f_type as u64 != FUSE);
-        Ok(Self { mode: mode_of_disks(&path)?, is_shared, sees_all_locks, path })
+        let is_fuse = rustix::fs::statfs(&path).is_ok_and(|system| system.f_type as u64 == FUSE);
+        let mount_of_locks = is_fuse.then(|| found.dev());
+        Ok(Self { mode: mode_of_disks(&path)?, is_shared, mount_of_locks, path })
     }
 
     /// Makes a folder in this one. Where a group shares this one, it has the same permissions.
@@ -303,8 +304,8 @@ impl Folder for HostFolder {
         Ok(lunway_occupancy::try_lock_byte(&file, LOCKED_BYTE)?.then(|| Box::new(file) as Lock))
     }
 
-    fn sees_all_locks(&self) -> bool {
-        self.sees_all_locks
+    fn mount_of_locks(&self) -> Option<u64> {
+        self.mount_of_locks
     }
 
     fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {

@@ -28,6 +28,9 @@ pub struct Holder {
     /// are not known.
     #[serde(default)]
     pub namespaces: String,
+    /// Number of the mount through which it writes, where [locks are its own](crate::Folder::mount_of_locks).
+    #[serde(default)]
+    pub mount: Option<u64>,
     /// Random, another one for each taking.
     pub nonce: u64,
 }
@@ -44,6 +47,7 @@ impl Holder {
             process: process::id(),
             started: started(process::id()).unwrap_or(0),
             namespaces: namespaces().unwrap_or_default(),
+            mount: None,
             nonce,
         }
     }

@@ -4,8 +4,8 @@
 //! it and counts a beat in it every [`BEAT`]. Who finds one:
 //!
 //! - of this machine, and the lock is free: the holder was killed. It is taken over at once, as N + 1. In a folder
-//!   [that does not see all locks](Folder::sees_all_locks) only if there is no such process any more, which only its
-//!   own PID namespace can tell.
+//!   [whose mount has locks of its own](Folder::mount_of_locks) only if it was taken through the same mount, behind
+//!   whose writes ours come, and if there is no such process any more, which only its own PID namespace can tell.
 //! - else: it is stale when its beat has not changed for [`PATIENCE`] of the observer's monotonic clock.
 //!
 //! A holder that was suspended meanwhile notices before it seals anything: there is a higher N, or its file is gone.
@@ -91,6 +91,7 @@ impl<'a> Lease<'a> {
         is_cancelled: &dyn Fn() -> bool,
         room: Room,
     ) -> Result<Self> {
+        let holder = Holder { mount: folder.mount_of_locks(), ..holder };
         let alive = Alive::new(&holder);
         let numbers = numbers(folder)?;
         let (mut number, mut has_ended) = (1, true);
@@ -267,8 +268,11 @@ pub(crate) fn wait_until_stale(
         if let Ok(None) = lock {
             return Err(BackupError::InUse { holder: told(&last) });
         }
-        let is_seen = lock.is_ok() && folder.sees_all_locks();
-        if last.holder.as_ref().is_some_and(|holder| is_seen || holder.has_ended_here(us)) {
+        let has_ended = |holder: &Holder| match folder.mount_of_locks() {
+            None => true,
+            mount => holder.mount == mount && holder.has_ended_here(us),
+        };
+        if lock.is_ok() && last.holder.as_ref().is_some_and(has_ended) {
             return Ok(true);
         }
     }
@@ -392,8 +396,8 @@ mod tests {
             Ok(Some(Box::new(())))
         }
 
-        fn sees_all_locks(&self) -> bool {
-            false
+        fn mount_of_locks(&self) -> Option<u64> {
+            Some(7)
         }
     }
 
@@ -414,12 +418,13 @@ mod tests {
         let folder = OtherMount(HostFolder::open(place.path()).unwrap());
         let us = Holder::this_process(0xa11e_0011);
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let killed = Holder { process: child.id(), ..Holder::this_process(0xa11e_0012) };
+        let ours = |nonce| Holder { mount: Some(7), ..Holder::this_process(nonce) };
+        let killed = Holder { process: child.id(), ..ours(0xa11e_0012) };
         child.wait().unwrap();
         let journal =
             crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
         // No other test's nonces. A process that is gone, and a run of this one that could not remove its lease.
-        for ended in [killed, Holder::this_process(0xa11e_0013)] {
+        for ended in [killed.clone(), ours(0xa11e_0013)] {
             write(&folder.create(&name(1)).unwrap(), &ended).unwrap();
             folder.create(&journal).unwrap();
             let next = Lease::take(&folder, us.clone(), &|| panic!("it waits")).unwrap();
@@ -430,6 +435,11 @@ mod tests {
             drop(next);
             folder.remove(&journal).unwrap();
         }
+        // One that wrote through another mount, whose last writes may come behind ours.
+        write(&folder.create(&name(1)).unwrap(), &Holder { mount: Some(8), ..killed }).unwrap();
+        let next = Lease::take(&folder, us.clone(), &|| true);
+        assert!(matches!(next, Err(BackupError::Cancelled)), "it waits");
+        folder.remove(&name(1)).unwrap();
         // A run of this process that has it.
         let first = Lease::take(&folder, Holder::this_process(0xa11e_0014), &|| false).unwrap();
         let second = Lease::take(&folder, us, &|| false);

@@ -35,6 +35,7 @@ impl Presence {
     ///
     /// Where the file cannot be made.
     pub fn begin(folder: Arc<dyn Folder>, prefix: &str, holder: &Holder) -> Result<Self> {
+        let holder = &Holder { mount: folder.mount_of_locks(), ..holder.clone() };
         let alive = Alive::new(holder);
         let name = format!("{prefix}{:016x}", holder.nonce);
         let writing = || BackupError::folder("writing", &folder.show(&name));
