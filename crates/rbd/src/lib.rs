@@ -14,6 +14,10 @@
 //! first such answer on the device refuses everything, and says why. One that is served opens the image again with
 //! another client (`renewal`).
 //!
+//! **Compare and write** needs no call of librbd (`rbd_aio_compare_and_write`, for a range within one object): the SCSI
+//! layer reads, compares and writes while no other of its commands touches the blocks, and the lock keeps other clients
+//! from writing between the two. If it is broken there, the write is refused.
+//!
 //! **Zeroes.** `unmap` is librbd's write of zeroes, not its discard: that one leaves out what is not whole blocks of
 //! 64 KiB, and promises nothing of it.
 //!
