@@ -309,8 +309,9 @@ fn happen(ceph: &Ceph, incident: Incident, dice: &mut Dice) {
                 ceph.run("ceph", &["osd", &format!("set-{ratio}-ratio"), value]);
             }
             // An OSD that is killed before the monitor has heard of it cannot boot: each waits for the other (Ceph 16).
+            // On its way back it is OSD_FULL, OSD_BACKFILLFULL and OSD_NEARFULL, and so are the pools.
             let begun = Instant::now();
-            while ceph.run("ceph", &["health", "detail"]).contains("OSD_NEARFULL") {
+            while ceph.run("ceph", &["health", "detail"]).contains("FULL") {
                 assert!(begun.elapsed() < PATIENCE, "the cluster stays full");
                 thread::sleep(Duration::from_millis(200));
             }
