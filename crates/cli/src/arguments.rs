@@ -29,7 +29,7 @@ Devices:
                         the same, described in a file
   rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
                         image of a Ceph cluster; ?conf=, id=, keyring=,
-                        timeout=, break_lock=
+                        timeout=, break_lock=, share=
   point:FOLDER[@POINT]  point of a backup, read-only; ?writes=discard,
                         or ?into=FILE.vhdx: it becomes a disk of its own;
                         ?key-file=FILE for an encrypted repository

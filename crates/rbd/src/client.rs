@@ -12,7 +12,8 @@ use lunway_block::spec::RbdName;
 use lunway_block::{BlockError, Extent, ExtentKind, Fate, Geometry, Identity, Permit, ResizeCallback, Unmap};
 
 use crate::RbdOpenError;
-use crate::cluster::{Cluster, limit};
+use crate::cluster::Cluster;
+use crate::connection::{Connection, limit};
 use crate::gate::Gate;
 use crate::image::Image;
 use crate::lane::Lane;
@@ -127,13 +128,31 @@ struct Ready {
 impl Ready {
     fn open(name: &RbdName, options: &RbdOptions, old: Option<&str>) -> Result<Self, RbdOpenError> {
         let library = Library::load(options.library.as_deref())?;
+        // One that ends with an error when its client is fenced shares none.
+        let connection = Connection::of(library, name, options.renew)?;
+        let opened = Self::on(Arc::clone(&connection), name, options, old);
+        if opened.as_ref().err().and_then(RbdOpenError::errno) == Some(-libc::ESHUTDOWN) {
+            connection.spend("the cluster has fenced it (it is on the blocklist)");
+        }
+        opened
+    }
+
+    fn on(
+        connection: Arc<Connection>,
+        name: &RbdName,
+        options: &RbdOptions,
+        old: Option<&str>,
+    ) -> Result<Self, RbdOpenError> {
         let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
         let read_only = options.read_only || name.snapshot.is_some();
-        let image = Image::open(Cluster::connect(library, name)?, name, read_only)?;
+        let image = Image::open(Cluster::open(connection, name)?, name, read_only)?;
         let (mut before, mut address) = (None, None);
         if !read_only {
             before = lock::take(&image, name, old)?;
             address = image.lock_owner().map_err(failed("asking who holds its lock"))?;
+            if let Some(address) = &address {
+                image.cluster.connection.has_address(address);
+            }
         }
         let (size, object_size) = image.sizes().map_err(failed("asking for its size"))?;
         let cached = image.has_cache().map_err(failed("asking for its options"))?;
@@ -165,7 +184,14 @@ impl LookedAfter for Client {
     /// Gives up operations that librbd should have answered. It loses some where the image is taken away under it
     /// (seen of Ceph 16: writes that wait for a lock which a removed header cannot give). A device that is served goes
     /// on with a new client, which fences this one before it takes the lock: nothing of it can land later.
+    ///
+    /// Another image of the same client may have found that it is of no use any more: this one does not wait for an
+    /// error of its own.
     fn give_up_late(&self) {
+        if let Some(why) = self.image.cluster.connection.spent().filter(|_| self.fenced.get().is_none()) {
+            let (image, share) = (self.name.image_path(), self.name.share.as_deref().unwrap_or_default());
+            self.lost(format!("{image} shares its client (share={share}), and that has ended: {why}"));
+        }
         let (late, time) = (self.pending.give_up(self.patience()), HumanTime(self.patience()));
         if late == 0 {
             return;
@@ -274,6 +300,8 @@ impl Client {
     /// This client is of no use any more.
     fn lost(&self, why: String) {
         if self.fenced.set(why.clone()).is_ok() {
+            // Before the next client is made: that one is another.
+            self.image.cluster.connection.spend(&why);
             tracing::error!(device = %self.name, "{why}");
             if let Some(fenced) = self.listeners.fenced.get() {
                 fenced();

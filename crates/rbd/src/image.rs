@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use lunway_block::spec::RbdName;
 
 use crate::RbdOpenError;
-use crate::cluster::{Cluster, c_string, string_of};
+use crate::cluster::Cluster;
+use crate::connection::{c_string, string_of};
 use crate::library::{ConfigOption, ImageHandle, ImageInfo, Updated, Watcher};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK` of `rbd/features.h`.
@@ -103,7 +104,8 @@ impl Image {
     /// Where the image lies: cluster, pool, namespace, id.
     pub(crate) fn place(&self, name: &RbdName) -> Result<String, i32> {
         let namespace = name.namespace.as_deref().unwrap_or("");
-        Ok(format!("{}/{}/{namespace}/{}", self.cluster.fsid(), self.cluster.pool_id(), self.id()?))
+        let (fsid, pool) = (self.cluster.connection.fsid(), self.cluster.pool_id());
+        Ok(format!("{fsid}/{pool}/{namespace}/{}", self.id()?))
     }
 
     /// Number of a snapshot, which is never used again.

@@ -12,7 +12,8 @@
 //! **One writer.** A device that is open for writing holds the image's exclusive lock for as long as it is open
 //! (`lock`). A client that is fenced, because another has broken its lock, is refused by the cluster for good: from the
 //! first such answer on the device refuses everything, and says why. One that is served opens the image again with
-//! another client (`renewal`).
+//! another client (`renewal`). Images that are served under one `share=` have one client, and are fenced together
+//! (`connection`).
 //!
 //! **Compare and write** needs no call of librbd (`rbd_aio_compare_and_write`, for a range within one object): the SCSI
 //! layer reads, compares and writes while no other of its commands touches the blocks, and the lock keeps other clients
@@ -24,7 +25,7 @@
 //! | module | is |
 //! |---|---|
 //! | `library` | the functions, bound by name |
-//! | `cluster`, `image` | a connection, an open image: calls that block |
+//! | `connection`, `cluster`, `image` | a client of a cluster, a pool of it, an open image: calls that block |
 //! | `request` | operations that do not |
 //! | `pending` | their answers, and those that do not come |
 //! | `gate` | which of them are under way |
@@ -37,6 +38,7 @@
 
 mod client;
 mod cluster;
+mod connection;
 mod device;
 mod gate;
 mod image;

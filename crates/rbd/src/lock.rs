@@ -21,14 +21,19 @@ const ATTEMPTS: usize = 3;
 /// `old` is the address of this device's client before: it is fenced first, also where another holds the lock by now,
 /// so that nothing of it can land behind a write from here.
 ///
+/// A client that several images share may itself hold the lock, for another device of this process: then it is not
+/// broken, whatever `name` says, because the client would fence itself. Where that device has not given it back and is
+/// not there any more, no client but another can have the image, so that this one is given up.
+///
 /// Returns the holder that it was taken from, dead or fenced.
 pub(crate) fn take(image: &Image, name: &RbdName, old: Option<&str>) -> Result<Option<String>, RbdOpenError> {
     let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
+    let connection = &image.cluster.connection;
     if !image.can_lock().map_err(failed("asking for its features"))? {
         return Err(RbdOpenError::NoLock { name: name.to_string(), image: name.image_path() });
     }
     if let Some(old) = old {
-        image.cluster.blocklist(old).map_err(failed("fencing the client before this one"))?;
+        connection.blocklist(old).map_err(failed("fencing the client before this one"))?;
     }
     let (mut attempts, mut before) = (0, None);
     loop {
@@ -36,10 +41,11 @@ pub(crate) fn take(image: &Image, name: &RbdName, old: Option<&str>) -> Result<O
         before = owner.clone().or(before);
         if let Some(owner) = &owner {
             let is_old = old == Some(owner);
-            if is_old || name.break_lock.as_ref() == Some(owner) {
+            let is_own = connection.is_at(owner);
+            if is_old || (name.break_lock.as_ref() == Some(owner) && !is_own) {
                 if !is_old {
                     tracing::warn!(device = %name, holder = owner, "the holder of the image's lock is fenced");
-                    image.cluster.blocklist(owner).map_err(failed("fencing the holder of its lock"))?;
+                    connection.blocklist(owner).map_err(failed("fencing the holder of its lock"))?;
                 }
                 // It may have ended meanwhile, and another may have come: then the lock is not there, or busy.
                 match image.break_lock(owner) {
@@ -47,8 +53,16 @@ pub(crate) fn take(image: &Image, name: &RbdName, old: Option<&str>) -> Result<O
                     Err(errno) if errno == -libc::ENOENT || errno == -libc::EBUSY => {}
                     Err(errno) => return Err(failed("breaking its lock")(errno)),
                 }
-            } else if image.watchers().map_err(failed("asking who has it open"))?.contains(owner) {
-                return Err(RbdOpenError::Held { name: name.to_string(), holder: owner.clone() });
+            } else {
+                let watchers = image.watchers().map_err(failed("asking who has it open"))?;
+                // This device is one of its own client's.
+                if watchers.iter().filter(|watcher| *watcher == owner).count() > usize::from(is_own) {
+                    return Err(RbdOpenError::Held { name: name.to_string(), holder: owner.clone() });
+                }
+                if is_own {
+                    connection.spend("a lock that it has left behind could not be taken");
+                    return Err(failed("taking a lock that its own client has left behind")(-libc::EBUSY));
+                }
             }
         }
         match image.lock() {
@@ -60,6 +74,6 @@ pub(crate) fn take(image: &Image, name: &RbdName, old: Option<&str>) -> Result<O
             Err(errno) => return Err(failed("taking its lock")(errno)),
         }
     }
-    image.cluster.wait_for_map().map_err(failed("waiting for the map of the OSDs"))?;
+    connection.wait_for_map().map_err(failed("waiting for the map of the OSDs"))?;
     Ok(before)
 }

@@ -100,6 +100,14 @@ impl RbdOpenError {
         Self::Failed { name: name.to_string(), doing: doing.to_owned(), source }
     }
 
+    /// What the library has answered, which is negative; `None`: it is not known.
+    pub(crate) fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Failed { source, .. } => source.raw_os_error().map(|errno| -errno),
+            _ => None,
+        }
+    }
+
     /// Error of an answer of the library, which is negative then.
     pub(crate) fn of(answer: i32, name: &RbdName, doing: &str) -> Result<(), Self> {
         if answer < 0 { Err(Self::failed(answer, name, doing)) } else { Ok(()) }

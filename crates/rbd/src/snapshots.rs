@@ -7,6 +7,7 @@ use lunway_block::spec::RbdName;
 
 use crate::RbdOpenError;
 use crate::cluster::Cluster;
+use crate::connection::Connection;
 use crate::image::Image;
 use crate::lane::Lane;
 use crate::library::Library;
@@ -43,7 +44,8 @@ impl RbdSnapshots {
         let opening = lane.io(move || {
             let open = || -> Result<_, RbdOpenError> {
                 let library = Library::load(path.as_deref())?;
-                let image = Image::open(Cluster::connect(library, &there)?, &there, false)?;
+                let cluster = Cluster::open(Connection::of(library, &there, false)?, &there)?;
+                let image = Image::open(cluster, &there, false)?;
                 let identity = image.place(&there);
                 let identity =
                     identity.map_err(|errno| RbdOpenError::failed(errno, &there, "asking for its id"))?;

@@ -70,12 +70,27 @@ impl Script {
         RbdDevice::open(&self.name("rbd/disk", ""), &RbdOptions { renew: true, ..with() }).await.unwrap()
     }
 
+    /// The same under the name that lets it have one client with others.
+    async fn shared(&self, image: &str) -> Result<RbdDevice, RbdOpenError> {
+        let options = RbdOptions { renew: true, ..with() };
+        RbdDevice::open(&self.name(image, "&share=group&timeout=1s"), &options).await
+    }
+
     /// Who holds the lock.
     async fn holder(&self) -> String {
-        match self.open_as("", false).await {
+        self.holder_of("rbd/disk").await
+    }
+
+    async fn holder_of(&self, image: &str) -> String {
+        match RbdDevice::open(&self.name(image, ""), &with()).await {
             Err(RbdOpenError::Held { holder, .. }) => holder,
             _ => panic!("nobody holds the lock"),
         }
+    }
+
+    /// How often this was called.
+    fn calls(&self, call: &str) -> usize {
+        self.log().iter().filter(|line| *line == call).count()
     }
 
     async fn open(&self) -> RbdDevice {
@@ -373,6 +388,21 @@ async fn put_at_last(device: &RbdDevice, byte: u8) {
     }
 }
 
+/// The same where the client may be fenced meanwhile: what was not answered is repeated, too.
+async fn put_at_last_or_fenced(device: &RbdDevice, byte: u8) {
+    let start = std::time::Instant::now();
+    loop {
+        match put(device, byte).await {
+            Ok(()) => return,
+            Err(BlockError::Fenced { .. } | BlockError::Busy) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(start.elapsed() < PATIENCE, "{:?}", device.backing());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_client_is_followed_by_a_new_one_where_the_disk_is_served() {
     let script = Script::new("");
@@ -531,4 +561,96 @@ async fn an_operation_that_is_never_answered_is_given_up_and_a_served_disk_goes_
     script.says("");
     assert_eq!(put(&device, 5).await, Ok(()));
     device.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn images_with_one_client_are_fenced_together_and_go_on_together() {
+    let script = Script::new("");
+    // Opened at once: one connects, the other waits for it.
+    let (disk, other) = tokio::join!(script.shared("rbd/disk"), script.shared("rbd/other"));
+    let (disk, other) = (disk.unwrap(), other.unwrap());
+    assert_eq!(script.calls("connect"), 1);
+    assert!(!disk.identity().is_same_disk(&other.identity()));
+    put(&disk, 1).await.unwrap();
+    put(&other, 2).await.unwrap();
+    let old = script.holder().await;
+    assert_eq!(script.holder_of("rbd/other").await, old);
+    // One that is not served has a client of its own, and so has another name.
+    let name = script.name("rbd/disk", "&share=group&timeout=1s");
+    let reader = RbdDevice::open(&name, &RbdOptions { read_only: true, ..with() }).await.unwrap();
+    // Fenced by what the one meets; the other does nothing, and has a new client all the same.
+    script.says(&format!("blocklist {old}"));
+    assert!(matches!(put(&disk, 3).await, Err(BlockError::Fenced { .. })));
+    put_at_last(&disk, 4).await;
+    let new = script.holder().await;
+    assert_ne!(new, old);
+    let start = std::time::Instant::now();
+    // Each has found its own old lock.
+    while script.calls(&format!("break {old}")) < 2 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", other.backing());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    put_at_last(&other, 5).await;
+    assert_eq!(script.holder_of("rbd/other").await, new);
+    assert_eq!((get(&disk).await, get(&other).await), (Ok(4), Ok(5)));
+    assert_eq!(get(&reader).await, Ok(4), "it was not fenced");
+    reader.close().await.unwrap();
+    // The connection ends with the last of them.
+    let live = || script.calls("connect") - script.calls("shutdown");
+    while live() > 1 {
+        assert!(start.elapsed() < PATIENCE, "the old one does not end");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    disk.close().await.unwrap();
+    put(&other, 6).await.unwrap();
+    assert_eq!(live(), 1);
+    let disk = script.shared("rbd/disk").await.unwrap();
+    assert_eq!(script.holder().await, new, "the connection that there is");
+    disk.close().await.unwrap();
+    other.close().await.unwrap();
+    assert_eq!(live(), 0);
+    let disk = script.shared("rbd/disk").await.unwrap();
+    assert_ne!(script.holder().await, new, "that one has ended");
+    disk.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_images_share_does_not_fence_itself() {
+    let script = Script::new("");
+    let (disk, other) = (script.shared("rbd/disk").await.unwrap(), script.shared("rbd/other").await.unwrap());
+    let old = script.holder().await;
+    // The same image again, with the client that holds its lock named as the one to be fenced.
+    let name = script.name("rbd/disk", &format!("&share=group&timeout=1s&break_lock={old}"));
+    let again = RbdDevice::open(&name, &RbdOptions { renew: true, ..with() }).await;
+    assert!(matches!(again, Err(RbdOpenError::Held { holder, .. }) if holder == old));
+    assert_eq!((put(&disk, 1).await, put(&other, 2).await), (Ok(()), Ok(())));
+    assert_eq!(script.calls("connect"), 2, "one, and the one that asked who the holder is");
+    // A lock that is left behind: the client that has it cannot break it, so it is given up.
+    script.says(&format!("fail unlock {}", libc::ETIMEDOUT));
+    disk.close().await.unwrap();
+    script.says("");
+    let error = script.shared("rbd/disk").await.err().unwrap().to_string();
+    assert!(error.contains("its own client has left behind"), "{error}");
+    let disk = script.shared("rbd/disk").await.unwrap();
+    assert_ne!(script.holder().await, old);
+    assert!(script.log().contains(&format!("blocklist {old}")), "{:?}", script.log());
+    put(&disk, 3).await.unwrap();
+    put_at_last_or_fenced(&other, 4).await;
+    assert_eq!(script.holder_of("rbd/other").await, script.holder().await);
+    disk.close().await.unwrap();
+    other.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn images_that_wait_for_one_connection_fail_with_it() {
+    let script = Script::new(&format!("fail connect {}", libc::ETIMEDOUT));
+    let tries = tokio::join!(script.shared("rbd/disk"), script.shared("rbd/other"));
+    for refused in [tries.0, tries.1] {
+        let error = refused.err().unwrap().to_string();
+        assert!(error.contains("connecting to the cluster failed"), "{error}");
+    }
+    script.says("");
+    let disk = script.shared("rbd/disk").await.unwrap();
+    put(&disk, 1).await.unwrap();
+    disk.close().await.unwrap();
 }

@@ -74,8 +74,10 @@ fn name(text: &str) -> RbdName {
     }
 }
 
-async fn open(ceph: &Ceph, image: &str, options: RbdOptions) -> RbdDevice {
-    let at = name(&format!("{}&timeout={}s", ceph.device(image), LIMIT.as_secs()));
+/// `share`: with one client for all images that are opened so.
+async fn open(ceph: &Ceph, image: &str, options: RbdOptions, share: bool) -> RbdDevice {
+    let share = if share { "&share=incidents" } else { "" };
+    let at = name(&format!("{}&timeout={}s{share}", ceph.device(image), LIMIT.as_secs()));
     RbdDevice::open(&at, &options).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -334,11 +336,12 @@ fn happen(ceph: &Ceph, incident: Incident, dice: &mut Dice) {
     }
 }
 
-/// An image that is removed under its user, by force: each operation ends, and there is no such image.
-async fn removed(ceph: &Ceph, number: usize) {
+/// An image that is removed under its user, by force: each operation ends, and there is no such image. With `share` the
+/// disk has the same client, which is fenced here.
+async fn removed(ceph: &Ceph, number: usize, share: bool) {
     let image = format!("victim{number}");
     ceph.run("rbd", &["create", "--size", "16M", &image]);
-    let device = open(ceph, &image, RbdOptions { renew: true, ..RbdOptions::default() }).await;
+    let device = open(ceph, &image, RbdOptions { renew: true, ..RbdOptions::default() }, share).await;
     device.write(0, stamped(0, 1).freeze(), Durability::Stable).await.unwrap();
     let refused = ceph.output("rbd", &["rm", "--no-progress", &image]);
     assert!(!refused.status.success(), "an image in use was removed");
@@ -387,7 +390,8 @@ async fn nothing_is_lost_and_nothing_lands_late() {
     let Some(ceph) = Ceph::start(Store::BlueStore) else { return };
     let ceph = Arc::new(ceph);
     ceph.run("rbd", &["create", "--size", "64M", "disk"]);
-    let device = Arc::new(open(&ceph, "disk", RbdOptions { renew: true, ..RbdOptions::default() }).await);
+    let device =
+        Arc::new(open(&ceph, "disk", RbdOptions { renew: true, ..RbdOptions::default() }, true).await);
     let mut dice = Dice(seed);
     let part =
         |writer| Part { writer, blocks: vec![Held::default(); BLOCKS], stamp: 0, dice: Dice(seed ^ writer) };
@@ -411,7 +415,7 @@ async fn nothing_is_lost_and_nothing_lands_late() {
         let writers = Writers::start(&device, parts, &told);
         writers.under_way().await;
         match incident {
-            Incident::Removed => removed(&ceph, round).await,
+            Incident::Removed => removed(&ceph, round, (round / KINDS.len()).is_multiple_of(2)).await,
             _ => {
                 let (ceph, fate) = (Arc::clone(&ceph), dice.below(u64::MAX >> 1));
                 let happening = move || happen(&ceph, incident, &mut Dice(fate));
@@ -435,7 +439,7 @@ async fn nothing_is_lost_and_nothing_lands_late() {
     assert!(size >= 64 * MIB, "{size}");
     device.close().await.unwrap();
     // What another client sees.
-    let other = open(&ceph, "disk", RbdOptions { read_only: true, ..RbdOptions::default() }).await;
+    let other = open(&ceph, "disk", RbdOptions { read_only: true, ..RbdOptions::default() }, false).await;
     for part in &mut parts {
         for block in 0..BLOCKS {
             part.check(&other, block).await.unwrap();

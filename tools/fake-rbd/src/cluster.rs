@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl Cluster {
         script.lines().find_map(|line| line.strip_prefix(start)).map(|rest| rest.trim().to_owned())
     }
 
-    fn fails(&self, operation: &str) -> Option<i32> {
+    pub(crate) fn fails(&self, operation: &str) -> Option<i32> {
         self.says(&format!("fail {operation} ")).and_then(|errno| errno.parse().ok())
     }
 
@@ -287,6 +287,8 @@ pub(crate) struct Open {
     snapshot: Option<String>,
     id: String,
     writes: bool,
+    /// It is this one of its client's that holds the lock.
+    holds: AtomicBool,
     under_way: AtomicUsize,
 }
 
@@ -317,7 +319,8 @@ impl Open {
             image.watchers.push(client.address.clone());
         }
         let id = image.id.clone();
-        Ok(Self { client, name: name.to_owned(), snapshot, id, writes, under_way: AtomicUsize::new(0) })
+        let (holds, under_way) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Ok(Self { client, name: name.to_owned(), snapshot, id, writes, holds, under_way })
     }
 
     fn cluster(&self) -> &'static Cluster {
@@ -492,12 +495,16 @@ impl Open {
             self.cluster().blocklist(&owner);
         }
         self.image(|image| image.owner = Some(me.clone()));
+        self.holds.store(true, Ordering::Release);
         0
     }
 
     /// Gives the lock back; a client on the blocklist cannot.
     pub(crate) fn unlock(&self) {
         let me = &self.client.address;
+        if !self.holds.load(Ordering::Acquire) || self.cluster().fails("unlock").is_some() {
+            return;
+        }
         let fenced = lock(&self.cluster().state).blocklist.contains_key(me);
         if fenced || self.cluster().script().lines().any(|line| line.strip_prefix("blocklist ") == Some(me)) {
             return;

@@ -10,7 +10,7 @@
 //! cache                   librbd's cache is on, whatever the client says
 //! reorder                 operations are carried out in another order than they were begun in
 //! delay MILLISECONDS      each operation takes that long
-//! fail OPERATION ERRNO    read, write, zeroes, flush, open, resize, snapshot or diff fails
+//! fail OPERATION ERRNO    connect, read, write, zeroes, flush, open, unlock, resize, snapshot or diff fails
 //! hold OPERATION          operations of that kind wait until the line is gone
 //! dead ADDRESS            this client is not heard of any more
 //! blocklist ADDRESS       operations of this client are refused; the first client of a process is 127.0.0.1:0/1
@@ -66,8 +66,10 @@ pub extern "C" fn rados_conf_set(client: *mut c_void, key: *const c_char, value:
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rados_connect(_: *mut c_void) -> c_int {
-    0
+pub extern "C" fn rados_connect(client: *mut c_void) -> c_int {
+    let client: &Client = lent(client);
+    client.cluster().log("connect");
+    client.cluster().fails("connect").map_or(0, |errno| -errno)
 }
 
 #[unsafe(no_mangle)]

@@ -8,7 +8,7 @@ use super::SpecError;
 use crate::duration::{ExactDuration, parse_duration};
 
 /// Keys behind the name.
-const KEYS: &str = "conf, id, keyring, timeout and break_lock";
+const KEYS: &str = "conf, id, keyring, timeout, break_lock and share";
 
 /// Name of an image, and how its cluster is reached.
 ///
@@ -35,6 +35,9 @@ pub struct RbdName {
     pub timeout: Option<Duration>,
     /// `break_lock=ADDRESS`: fences this client, if it holds the image's lock.
     pub break_lock: Option<String>,
+    /// `share=NAME`: has one client of the cluster with all images that are served under this name; `None`: a client of
+    /// its own.
+    pub share: Option<String>,
 }
 
 impl RbdName {
@@ -84,6 +87,7 @@ impl RbdName {
             "keyring" => self.keyring = Some(value.into()),
             "timeout" => self.timeout = Some(parse_duration(value).map_err(SpecError::RbdTime)?),
             "break_lock" => self.break_lock = text(),
+            "share" => self.share = text(),
             _ => return Err(wrong()),
         }
         Ok(())
@@ -118,6 +122,7 @@ impl fmt::Display for RbdName {
             ("keyring", file(&self.keyring)),
             ("timeout", self.timeout.map(|time| ExactDuration(time).to_string())),
             ("break_lock", self.break_lock.clone()),
+            ("share", self.share.clone()),
         ];
         let mut sign = '?';
         for (key, value) in options {

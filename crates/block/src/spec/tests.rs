@@ -45,7 +45,7 @@ fn every_form_of_the_grammar_is_read_and_printed_back() {
         "iscsi://10.0.0.1:3260/iqn.2026-01.example:disk/0?portal=10.0.1.1:3260",
         "rbd:rbd/lun0",
         "rbd:backup:pool/space/image@monday",
-        "rbd:rbd/lun0?conf=/etc/ceph/a.conf&id=lunway&keyring=k&timeout=10s&break_lock=10.0.0.1:0/77",
+        "rbd:rbd/lun0?conf=/etc/ceph/a.conf&id=lunway&keyring=k&timeout=10s&break_lock=10.0.0.1:0/77&share=a",
         "readonly:rbd:rbd/lun0",
         "delay:200us:ram:1G",
         "rate:100M:disk.img",
@@ -240,6 +240,7 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
                 let mut name = RbdName::parse(&text).unwrap();
                 name.timeout = nanos.map(Duration::from_nanos);
                 name.break_lock = Some(holder).filter(|holder| !holder.is_empty());
+                name.share = name.break_lock.clone();
                 DeviceSpec::Rbd { name }
             }),
         (
