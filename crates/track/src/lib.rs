@@ -18,7 +18,7 @@
 //!   zeroed it may have written it.
 //! - *Doubt is said*: a track file that is damaged, or of a disk that was changed by others, answers
 //!   [`Changes::Unknown`] with the reason. Not noticed: a disk that others changed between a **crash** and the next
-//!   start, in place; and a track file put back from a copy.
+//!   start, in place and without another size; and a track file put back from a copy.
 //!
 //! # Epochs
 //!

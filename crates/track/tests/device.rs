@@ -225,3 +225,28 @@ async fn a_disk_that_grows_and_shrinks_reports_what_is_new() {
         [end - 1].into()
     );
 }
+
+#[tokio::test]
+async fn after_a_crash_a_disk_of_another_size_is_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = EpochId([1; 16]);
+    for (name, size, is_known) in
+        [("same", SIZE, true), ("less", SIZE - GRAIN, false), ("more", SIZE + 512, false)]
+    {
+        let path = folder.path().join(name);
+        let device = tracked(&ram(), &path, &Arc::default(), Tuning::default());
+        device.tracking().close_epoch(one).await.unwrap();
+        drop(device);
+        let inner: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(size, 512).unwrap());
+        let device = tracked(&inner, &path, &Arc::default(), Tuning::default());
+        match device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await {
+            Changes::Known { .. } => assert!(is_known, "{name}"),
+            Changes::Unknown { why, .. } => {
+                assert!(
+                    !is_known && why.contains("another size than when it was served last"),
+                    "{name}: {why}"
+                );
+            }
+        }
+    }
+}

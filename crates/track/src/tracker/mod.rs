@@ -153,10 +153,6 @@ impl Tracker {
             }
         };
         state.settle();
-        if state.size != size {
-            // A crash came between the log and the disk, or after it.
-            state.resize(size);
-        }
         (state.region_grains, state.clean) = (regions, false);
         (state.lasting, state.exact) = (backing.lasting.clone(), Vec::new());
         let live = Live::new(regions);
@@ -443,6 +439,10 @@ fn doubt(state: &TrackState, size: u64, backing: &Backing) -> Option<&'static st
     }
     if state.clean && (state.exact != backing.exact || state.size != size) {
         return Some("the disk was changed while it was not served");
+    }
+    // Also after a crash in the middle of a resize, of which the log may have the size before the disk does.
+    if state.size != size {
+        return Some("the disk has another size than when it was served last, before a crash");
     }
     None
 }
