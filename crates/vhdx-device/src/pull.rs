@@ -26,8 +26,8 @@ use lunway_vhdx::{
 use crate::backing::Backing;
 use crate::chain_state::ChainState;
 use crate::device::{Inner, VhdxDevice, VhdxDeviceOpenError, meaning, no_guids};
-use crate::random_guids;
 use crate::unopened::Unopened;
+use crate::{names, random_guids};
 
 /// While the device is used, a block is followed by a rest of this many times what it took: a fifth of the disks' time
 /// is the pull's at most, as of a compaction.
@@ -485,11 +485,17 @@ impl Inner {
     }
 
     /// Makes the disk one without a parent. All blocks are there but those of which parent and file have nothing.
+    ///
+    /// A disk is not opened again without its name: while that does not lead to the file, this fails and changes
+    /// nothing.
     fn stand_alone(&self) -> Result<(), BlockError> {
+        let other = |message| BlockError::Io { kind: std::io::ErrorKind::Other, message };
         let refused = |error: EditError| match error {
             EditError::Disk(error) => meaning(error),
-            error => BlockError::Io { kind: std::io::ErrorKind::Other, message: error.to_string() },
+            error => other(error.to_string()),
         };
+        // Before others are held back for it.
+        self.look(names::check)?.map_err(other)?;
         let mut guids =
             random_guids().map_err(|error| BlockError::from(std::io::Error::other(error.to_string())))?;
         // Most of what there is to flush is durable before others wait.
@@ -507,6 +513,7 @@ impl Inner {
         }
         let unopened = Unopened::of(chain)?;
         chain.flush().map_err(meaning)?;
+        names::check(chain).map_err(other)?;
         let closed = state.take().map_or(Ok(()), |chain| chain.close().map_err(EditError::Disk));
         let detached = closed.and_then(|()| detach(unopened.file(), guids.as_mut()));
         *state = unopened.open();

@@ -325,3 +325,34 @@ async fn a_damaged_block_is_told_and_not_copied_and_the_others_are() {
     device.close(CLOSE_TIME).await.unwrap();
     assert_alone(&path, &model).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_whose_name_leads_elsewhere_is_used_on_and_stands_alone_when_the_name_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, parent) = (make(folder.path()), Parent::new(3, None));
+    let moved = folder.path().join("moved.vhdx");
+    let mut model = parent.bytes.clone();
+    let device = open(&path, &parent);
+    until(|| device.pull().unwrap().copied == 3 * MIB);
+    std::fs::rename(&path, &moved).unwrap();
+    parent.budget.store(1000, Ordering::Release);
+    let is_put_off = |why: &str| {
+        until(|| device.pull().unwrap().error.is_some_and(|error| error.contains(why)));
+        assert!(!parent.released.load(Ordering::Acquire));
+    };
+    is_put_off("is gone, which the file that is served had");
+    write(&device, &mut model, 5 * MIB, 4096, 251).await;
+    assert_same(&device, &model).await;
+    // A copy has all that identifies it but its inode.
+    std::fs::copy(&moved, &path).unwrap();
+    is_put_off("leads to another file than the one that is served");
+    write(&device, &mut model, 8 * MIB, 4096, 252).await;
+    device.flush().await.unwrap();
+    assert_same(&device, &model).await;
+    std::fs::rename(&moved, &path).unwrap();
+    until(|| parent.released.load(Ordering::Acquire));
+    assert!(device.pull().is_none());
+    assert_same(&device, &model).await;
+    device.close(CLOSE_TIME).await.unwrap();
+    assert_alone(&path, &model).await;
+}
