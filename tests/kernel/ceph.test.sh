@@ -28,7 +28,7 @@ modprobe ext4
 must "blkdiscard" blkdiscard -f "$disk"
 must "mkfs.ext4" mkfs.ext4 -q "$disk"
 must "mount" mount "$disk" /mnt
-must "write 64 MiB" dd if=/dev/urandom of=/mnt/data bs=1M count=64 conv=fsync
+must "write 32 MiB" dd if=/dev/urandom of=/mnt/data bs=1M count=32 conv=fsync
 must "write what stays" dd if=/dev/urandom of=/mnt/stays bs=1M count=4 conv=fsync
 sum=$(sha256sum /mnt/data /mnt/stays)
 must "unmount" umount /mnt
@@ -43,7 +43,7 @@ rm /mnt/data
 sync
 check "fstrim" fstrim -v /mnt
 empty=$(used)
-check "Ceph has back what was deleted: $full MiB, then $empty" [ $((full - empty)) -ge 60 ]
+check "Ceph has back what was deleted: $full MiB, then $empty" [ $((full - empty)) -ge 30 ]
 echo 3 >/proc/sys/vm/drop_caches
 check "the rest is what was written" [ "$(sha256sum /mnt/stays)" = "$(grep stays <<<"$sum")" ]
 must "unmount at the end" umount /mnt
