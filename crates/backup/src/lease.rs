@@ -37,7 +37,8 @@ const PATIENCE_UNWRITTEN: Duration = Duration::from_secs(1);
 const BEAT_LEN: u64 = 8;
 /// Most bytes of a lease file.
 const LEASE_MAX: u64 = 4096;
-const NAME: &str = "lease-";
+/// Beginning of the names of leases.
+pub const LEASE: &str = "lease-";
 
 /// The right to write to a folder; it ends when this is dropped.
 pub struct Lease<'a> {
@@ -208,7 +209,7 @@ fn is_no_room(error: &io::Error) -> bool {
 }
 
 fn name(number: u64) -> String {
-    format!("{NAME}{number:06}")
+    format!("{LEASE}{number:06}")
 }
 
 /// Sees to it that no run goes on with the files of an incomplete point: a holder that was only suspended may still
@@ -224,8 +225,8 @@ fn disown(folder: &dyn Folder) -> Result<()> {
 
 /// Numbers of the leases that there are, in order.
 fn numbers(folder: &dyn Folder) -> Result<Vec<u64>> {
-    let names = folder.names_with(NAME).map_err(BackupError::folder("reading", &folder.show("")))?;
-    let parsed = names.iter().filter_map(|found| found.strip_prefix(NAME)?.parse().ok());
+    let names = folder.names_with(LEASE).map_err(BackupError::folder("reading", &folder.show("")))?;
+    let parsed = names.iter().filter_map(|found| found.strip_prefix(LEASE)?.parse().ok());
     let mut numbers: Vec<u64> = parsed.filter(|number| names.contains(&name(*number))).collect();
     numbers.sort_unstable();
     Ok(numbers)

@@ -100,7 +100,7 @@ pub use journal::Counted;
 pub use leaf::{
     DISK_MAX, LEAF, LEAVES, Leaf, LeafHash, UNIT, UnitLeaves, is_zero, leaf_range, unit_range, units,
 };
-pub use lease::Lease;
+pub use lease::{LEASE, Lease};
 pub use leftover::{Leftover, leftovers, remove_leftovers};
 pub use manifest::{
     FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, parse_stem, seal, stem, unseal,

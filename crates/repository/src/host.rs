@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lunway_backup::{BackupError, Folder, HostFolder, Result};
+use lunway_backup::{BackupError, Folder, Holder, HostFolder, Result};
 use lunway_block::small_file;
 use lunway_block::spec::is_store_address;
 use lunway_object::{Address, Settings};
@@ -19,6 +19,7 @@ use crate::marker::{MARKER, MARKER_COPY, Marker};
 use crate::object_places::ObjectPlaces;
 use crate::pin::{Pins, make_private};
 use crate::places::{HostPlaces, Places, is_series_name};
+use crate::random::new_number;
 use crate::repository::{Kept, Repository, is_repository};
 use crate::series::Series;
 
@@ -172,15 +173,17 @@ fn holds_repository(path: &Path) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// Where the folder does not exist, or holds something; where the store cannot be used.
+/// Where the folder does not exist, or holds something; where another process makes one there; where the store cannot be
+/// used.
 pub fn create_repository(path: &Path, recipients: &[Recipient]) -> Result<Marker> {
+    let us = Holder::this_process(new_number()?);
     if let Some(address) = address_of(path)? {
         let places = object_places(&address)?;
-        return Repository::create(&places, Pins::of(&places.whole_name()).as_ref(), recipients);
+        return Repository::create(&places, Pins::of(&places.whole_name()).as_ref(), recipients, &us);
     }
     let places = places_of(path)?;
     let pins = pins_of(path, places.path());
-    Repository::create(&places, pins.as_ref(), recipients)
+    Repository::create(&places, pins.as_ref(), recipients, &us)
 }
 
 /// Opens a series of a repository; `is_begun`: one that is not there is made.

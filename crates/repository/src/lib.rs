@@ -29,6 +29,7 @@
 //! | [`Places`], [`Repository`], [`Marker`], [`Series`] | where it lies, what it is |
 //! | [`HostPlaces`], [`ObjectPlaces`] | a folder of this host, of an object store |
 //! | [`locate`], [`open_repository`], [`Pins`], `seen` | paths and addresses, key files; what was seen there before |
+//! | `init` | making one |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
 //! | [`Points`], `lineage` | the points of a series, and what was put beside them |
@@ -50,6 +51,7 @@ mod frames;
 mod head;
 mod host;
 mod index;
+mod init;
 mod keys;
 mod lineage;
 mod lock;

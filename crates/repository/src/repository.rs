@@ -18,7 +18,6 @@ use crate::pin::Pins;
 use crate::places::Places;
 use crate::point::RepositoryPoint;
 use crate::points::Points;
-use crate::random::{new_number, random};
 use crate::reader::Reader;
 use crate::seen::SeenSeries;
 
@@ -162,48 +161,6 @@ fn unchanged(folder: &dyn Folder, pins: &Pins, identities: &[Identity]) -> Resul
 }
 
 impl Repository {
-    /// Makes one in an empty folder: for these people, or where there is none for everyone who can read the folder. It
-    /// is known to `pins` from then on.
-    ///
-    /// # Errors
-    ///
-    /// Where something is there already, or what the folder says.
-    pub fn create(places: &dyn Places, pins: Option<&Pins>, recipients: &[Recipient]) -> Result<Marker> {
-        let folder = places.packs();
-        let reading = || BackupError::folder("reading", &folder.show(""));
-        let mut there = folder.names().map_err(reading())?;
-        there.extend(places.series().map_err(reading())?);
-        // What an interrupted attempt has left is no repository.
-        if let Some(other) =
-            there.iter().find(|name| !name.starts_with(MARKER_COPY) && !name.starts_with(MARKER))
-        {
-            return Err(BackupError::Refused(format!(
-                "{} is there: a repository is made in an empty folder",
-                folder.show(other)
-            )));
-        }
-        if is_repository(&*folder).map_err(BackupError::folder("reading", &folder.show(MARKER)))? {
-            return Err(BackupError::Refused(format!("{} is a repository already", folder.show(""))));
-        }
-        let asking = || BackupError::folder("asking for random numbers of", "the kernel");
-        let repository = format!("{:016x}", new_number()?);
-        let (marker, master) = match recipients {
-            [] => (Marker::new(repository, Vec::new()), None),
-            recipients => {
-                let master = MasterKey::new(random().map_err(asking())?);
-                let wrapped = recipients.iter().map(|recipient| WrappedKey::wrap(&master, recipient));
-                let keys = wrapped.collect::<io::Result<_>>().map_err(asking())?;
-                (Marker::new(repository, keys).sealed(&Codec::encrypted(&master)), Some(master))
-            }
-        };
-        marker.store(&*folder)?;
-        if let Some(pins) = pins {
-            // A place that cannot be written is told when the repository is used.
-            let _ = pins.remember(&marker, master.as_ref());
-        }
-        Ok(marker)
-    }
-
     /// Opens one with the keys that the user has.
     ///
     /// # Errors

@@ -8,11 +8,12 @@ mod kit;
 use kit::support::cuts::{crashed, cuts};
 use kit::support::holder;
 use kit::{
-    MIB, Model, Random, Source, amount, check, compare, crashing, new_directory, pruned, sound, verified,
+    CrashingPlaces, MIB, Model, Random, Source, amount, check, compare, crashing, identity, make, new_directory,
+    pruned, sound, verified,
 };
 use lunway_backup::{Lease, PointId};
 use lunway_crash::Directory;
-use lunway_repository::{Identity, Pruned, Series, Unwanted, remove_points};
+use lunway_repository::{Identity, Pruned, Repository, Series, Unwanted, remove_points};
 
 const SIZE: u64 = 3 * MIB + 512;
 
@@ -354,5 +355,38 @@ fn the_latest_point_is_removed_once_from_a_folder_without_room_however_often_tha
         }
         assert_eq!(check(&crashing(&directory), &model, "with room"), ids[..2].iter().copied().collect());
         sound(&crashing(&directory), &format!("room for {space}"));
+    }
+}
+
+#[test]
+fn a_repository_whose_making_was_cut_at_any_step_is_made_by_the_same_words_or_is_there() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    for is_encrypted in [false, true] {
+        let recorded = Directory::default();
+        make(&CrashingPlaces(recorded.clone()), is_encrypted);
+        assert_eq!(recorded.names(), ["repository.copy.json", "repository.json"]);
+        let recipients: Vec<_> = identity(is_encrypted).iter().map(Identity::recipient).collect();
+        for steps in cuts(&recorded, seed) {
+            for kind in 0..2 {
+                let context = format!("seed {seed}, cut behind step {steps} ({})", recorded.describe(steps));
+                let directory = crashed(&recorded, steps, kind, &mut random);
+                let was_made = directory.names().iter().any(|name| name == "repository.json");
+                let places = CrashingPlaces(directory.clone());
+                let again = Repository::create(&places, None, &recipients, &holder(7));
+                assert_eq!(again.is_err(), was_made, "{context}: {again:?}");
+                if let Err(error) = again {
+                    assert!(error.to_string().contains("is a repository already"), "{context}: {error}");
+                }
+                let mut source = Source::new(SIZE);
+                source.write(4096, &[1; 4096]);
+                let outcome = compare(&crashing(&directory), "one", &mut source, 20);
+                let model = Model::from([(outcome.point.point, source.model)]);
+                // It takes over the lease that a cut leaves.
+                pruned(&crashing(&directory), "one", 9, 21).unwrap();
+                assert_eq!(check(&crashing(&directory), &model, &context).len(), 1);
+                sound(&crashing(&directory), &context);
+            }
+        }
     }
 }

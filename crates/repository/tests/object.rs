@@ -281,11 +281,11 @@ fn what_lies_together_is_read_with_few_requests() {
 fn a_store_without_conditions_is_refused_before_anything_is_written() {
     let server = Server::start();
     server.ignore_conditions(true, true);
-    let refused = Repository::create(&*places(&server), None, &[]).unwrap_err().to_string();
+    let refused = Repository::create(&*places(&server), None, &[], &holder(1)).unwrap_err().to_string();
     assert!(refused.contains("If-None-Match") && refused.contains("conditional writes"), "{refused}");
     assert_eq!(server.keys(), Vec::<String>::new());
     server.ignore_conditions(false, false);
-    Repository::create(&*places(&server), None, &[]).unwrap();
-    let again = Repository::create(&*places(&server), None, &[]).unwrap_err().to_string();
+    Repository::create(&*places(&server), None, &[], &holder(1)).unwrap();
+    let again = Repository::create(&*places(&server), None, &[], &holder(1)).unwrap_err().to_string();
     assert!(again.contains("is a repository already"), "{again}");
 }

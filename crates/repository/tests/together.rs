@@ -4,7 +4,7 @@
 
 mod kit;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kit::support::{How, holder};
@@ -122,4 +122,34 @@ fn recipients_who_are_added_at_once_are_all_added_or_told_to_come_again() {
     assert_eq!(there.len(), 9);
     assert!(added.iter().all(|recipient| there.contains(recipient)));
     sound(&open(places()), "afterwards");
+}
+
+#[test]
+fn of_processes_that_make_a_repository_in_one_folder_at_once_exactly_one_says_that_it_has() {
+    const RACERS: u64 = 6;
+    for round in 0..5 {
+        let place = tempfile::tempdir().unwrap();
+        let begin = Barrier::new(RACERS as usize);
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let racers: Vec<_> = (0..RACERS)
+                .map(|number| {
+                    let (begin, path) = (&begin, place.path());
+                    scope.spawn(move || {
+                        let places = HostPlaces::open(path, 0o600).unwrap();
+                        begin.wait();
+                        Repository::create(&places, None, &[], &holder(round * 100 + number))
+                    })
+                })
+                .collect();
+            racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+        });
+        let (made, refused): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        let made: Vec<_> = made.into_iter().flatten().collect();
+        let there = open(Arc::new(HostPlaces::open(place.path(), 0o600).unwrap()));
+        assert!(matches!(&made[..], [only] if only == there.marker()), "{made:?}");
+        for error in refused.into_iter().filter_map(Result::err) {
+            let said = error.to_string();
+            assert!(said.contains("in use by") || said.contains("is a repository already"), "{said}");
+        }
+    }
 }

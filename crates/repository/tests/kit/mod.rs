@@ -120,7 +120,7 @@ pub(crate) fn identity(is_encrypted: bool) -> Vec<Identity> {
 
 pub(crate) fn make(places: &dyn Places, is_encrypted: bool) {
     let recipients: Vec<_> = identity(is_encrypted).iter().map(Identity::recipient).collect();
-    Repository::create(places, None, &recipients).unwrap();
+    Repository::create(places, None, &recipients, &holder(0x1417)).unwrap();
 }
 
 pub(crate) fn open(places: Arc<dyn Places>) -> Repository {
