@@ -50,9 +50,14 @@ impl KnownDamage {
 
     /// Reads it. A list that is missing is empty, and so is one that is damaged: the next verification makes it again.
     pub(crate) fn load(folder: &dyn Folder) -> Result<Self> {
-        let Small::Whole(bytes) = small(folder, DAMAGE, DAMAGE_BYTES_MAX)? else {
-            return Ok(Self::default());
-        };
+        Ok(Self::examine(folder)?.0)
+    }
+
+    /// The same, and what is wrong with the list.
+    pub(crate) fn examine(folder: &dyn Folder) -> Result<(Self, Option<String>)> {
+        let found = small(folder, DAMAGE, DAMAGE_BYTES_MAX)?;
+        let problem = problem_of_list(folder, DAMAGE, &found);
+        let Small::Whole(bytes) = found else { return Ok((Self::default(), problem)) };
         let mut known = Self::default();
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
         for listed in unseal::<Vec<Listed>>(&bytes).unwrap_or_default() {
@@ -66,12 +71,7 @@ impl KnownDamage {
                 }
             }
         }
-        Ok(known)
-    }
-
-    /// What is wrong with the list.
-    pub(crate) fn problem(folder: &dyn Folder) -> Result<Option<String>> {
-        problem_of_list(folder, DAMAGE, DAMAGE_BYTES_MAX)
+        Ok((known, problem))
     }
 
     /// Writes it, durably; where nothing is damaged there is no list.

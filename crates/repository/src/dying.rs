@@ -23,21 +23,18 @@ impl Dying {
         Self { packs: packs.iter().map(|pack| format!("{pack:016x}")).collect() }
     }
 
-    /// Reads it: empty where there is none, `None` where it is damaged.
-    pub(crate) fn load(folder: &dyn Folder) -> Result<Option<HashSet<u64>>> {
-        let bytes = match small(folder, DYING, DYING_BYTES_MAX)? {
-            Small::Whole(bytes) => bytes,
-            Small::Missing => return Ok(Some(HashSet::new())),
-            Small::Wrong(_) => return Ok(None),
-        };
+    /// Reads it: empty where there is none, `None` where it is damaged; and what is wrong with it.
+    pub(crate) fn examine(folder: &dyn Folder) -> Result<(Option<HashSet<u64>>, Option<String>)> {
+        let found = small(folder, DYING, DYING_BYTES_MAX)?;
+        let problem = problem_of_list(folder, DYING, &found);
         let packs =
             |dying: Self| dying.packs.iter().filter_map(|pack| u64::from_str_radix(pack, 16).ok()).collect();
-        Ok(unseal(&bytes).ok().map(packs))
-    }
-
-    /// What is wrong with the list.
-    pub(crate) fn problem(folder: &dyn Folder) -> Result<Option<String>> {
-        problem_of_list(folder, DYING, DYING_BYTES_MAX)
+        let listed = match found {
+            Small::Whole(bytes) => unseal(&bytes).ok().map(packs),
+            Small::Missing => Some(HashSet::new()),
+            Small::Wrong(_) => None,
+        };
+        Ok((listed, problem))
     }
 
     pub(crate) fn store(&self, folder: &dyn Folder) -> Result<()> {

@@ -40,6 +40,8 @@ pub(crate) struct Index {
     /// Packs that a segment knows, and that are not there.
     missing: Vec<u64>,
     damage: KnownDamage,
+    /// What is wrong with the list of what is damaged.
+    pub(crate) list_problem: Option<String>,
     /// Segments that are damaged: a run replaces them.
     pub(crate) unusable: Vec<(u64, String)>,
     /// Packs whose own directory was needed, and is damaged.
@@ -60,14 +62,31 @@ pub(crate) fn of_file<T>(
     }
 }
 
+/// A segment that has its hash, and of which an entry is not what a run has written.
+pub(crate) fn unusable_index(name: &str, what: &str) -> BackupError {
+    BackupError::Refused(format!(
+        "{name} cannot be used: {what}; `lunway backup verify` notes it, and the next run makes it again from the packs"
+    ))
+}
+
 impl Index {
     /// Reads what the repository has at the moment.
     pub(crate) fn load(folder: &Arc<dyn Folder>, cache: Option<&dyn Folder>) -> Result<Self> {
+        Self::load_with(folder, cache, KnownDamage::examine(&**folder)?)
+    }
+
+    /// The same with what is known to be damaged, and what is wrong with that list.
+    fn load_with(
+        folder: &Arc<dyn Folder>,
+        cache: Option<&dyn Folder>,
+        (damage, list_problem): (KnownDamage, Option<String>),
+    ) -> Result<Self> {
         let folder = Arc::clone(folder);
         let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
         let packs: HashSet<u64> = names.iter().filter_map(|name| parse_pack_name(name)).collect();
         let mut index = Self {
-            damage: KnownDamage::load(&*folder)?,
+            damage,
+            list_problem,
             folder,
             segments: Vec::new(),
             stored: Vec::new(),
@@ -98,6 +117,33 @@ impl Index {
         let known: HashSet<u64> = index.segments.iter().flat_map(Segment::packs).copied().collect();
         index.find_missing(&known)?;
         index.read_loose(&known)?;
+        Ok(index)
+    }
+
+    /// The same without the segments of which an entry is not what a run has written, though they have their hash. Every
+    /// entry is read, as a prune does.
+    pub(crate) fn examined(self, cache: Option<&dyn Folder>) -> Result<Self> {
+        let mut wrong = Vec::new();
+        for (number, segment) in self.stored.iter().zip(&self.segments) {
+            let name = segment_name(*number);
+            for entry in segment.entries() {
+                if let Err(what) = of_file(&*self.folder, &name, entry)? {
+                    wrong.push((*number, what));
+                    break;
+                }
+            }
+        }
+        if wrong.is_empty() {
+            return Ok(self);
+        }
+        let mut damage = self.damage;
+        damage.segments.extend(wrong.iter().map(|(number, _)| *number));
+        let mut index = Self::load_with(&self.folder, cache, (damage, self.list_problem))?;
+        for (number, what) in &mut index.unusable {
+            if let Some((_, found)) = wrong.iter().find(|(wrong, _)| wrong == number) {
+                what.clone_from(found);
+            }
+        }
         Ok(index)
     }
 
@@ -179,9 +225,7 @@ impl Index {
                 Ok(found) => found,
                 Err(what) => {
                     let name = self.folder.show(&name);
-                    return Err(BackupError::Refused(format!(
-                        "{name} was damaged while it was used: {what}"
-                    )));
+                    return Err(unusable_index(&name, &what));
                 }
             };
             if let Some((at, location)) = found

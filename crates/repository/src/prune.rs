@@ -29,8 +29,8 @@ use crate::codec::Id;
 use crate::damage::KnownDamage;
 use crate::dying::Dying;
 use crate::frames;
-use crate::index::{Index, of_file, write_segment};
-use crate::pack::{Location, pack_name, read_directory};
+use crate::index::{Index, of_file, unusable_index, write_segment};
+use crate::pack::{FormatError, Location, pack_name, read_directory};
 use crate::packer::{Kind, Packer};
 use crate::point::RepositoryPoint;
 use crate::points::Points;
@@ -397,8 +397,9 @@ impl Sweep<'_> {
         let index = &marked.reader.index;
         let mut uses: HashMap<u64, Use> = index.packs().iter().map(|pack| (*pack, Use::default())).collect();
         for (segment, entries) in index.segments().iter().enumerate() {
+            let name = index.stored().get(segment).map(|number| segment_name(*number));
             for (number, entry) in entries.entries().enumerate() {
-                let (_, location) = self.entry(entry)?;
+                let (_, location) = self.entry(name.as_deref(), entry)?;
                 let Some(of) = uses.get_mut(&location.pack) else {
                     continue;
                 };
@@ -415,12 +416,15 @@ impl Sweep<'_> {
         Ok(uses)
     }
 
+    /// An entry of a segment, if that is a stored one with this name.
     fn entry(
         &self,
-        entry: std::result::Result<(Id, Location), crate::pack::FormatError>,
+        name: Option<&str>,
+        entry: std::result::Result<(Id, Location), FormatError>,
     ) -> Result<(Id, Location)> {
-        let what = |what| BackupError::Refused(format!("an index was damaged while it was used: {what}"));
-        of_file(&*self.repository.folder, "an index", entry)?.map_err(what)
+        let folder = &*self.repository.folder;
+        let name = name.map_or_else(|| "an index".to_owned(), |name| folder.show(name));
+        of_file(folder, &name, entry)?.map_err(|what| unusable_index(&name, &what))
     }
 
     /// Writes again what is needed of packs that are to be removed: entries with their new places, and those packs that
@@ -543,7 +547,7 @@ impl Sweep<'_> {
             let mut moved = rewritten.iter().peekable();
             let mut push = |id: &Id, location: &Location| writer.push(id, location).map_err(writing());
             for entry in merged(index.segments().iter()) {
-                let (id, location) = self.entry(entry)?;
+                let (id, location) = self.entry(None, entry)?;
                 while let Some((moved, place)) = moved.next_if(|(moved, _)| *moved <= id) {
                     push(moved, place)?;
                 }

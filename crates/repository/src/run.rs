@@ -26,7 +26,6 @@ use lunway_file::Workers;
 
 use crate::codec::{Id, ZEROES};
 use crate::content::PointContent;
-use crate::damage::KnownDamage;
 use crate::dying::Dying;
 use crate::frames;
 use crate::head::HEAD;
@@ -86,13 +85,14 @@ pub async fn run(
     clean(folder)?;
     let mut index = repository.index()?;
     let mut notes = Vec::new();
-    notes.extend(KnownDamage::problem(&*repository.folder)?);
-    notes.extend(Dying::problem(&*repository.folder)?);
+    notes.extend(index.list_problem.clone());
+    let (dying, problem) = Dying::examine(&*repository.folder)?;
+    notes.extend(problem);
     if frames::mend(repository, &index, &mut notes)? {
         index = repository.index()?;
     }
     // Without the list every pack counts as dying that no segment knows, and no segment knows one that is.
-    let dying = Dying::load(&*repository.folder)?.unwrap_or_else(|| index.loose().iter().copied().collect());
+    let dying = dying.unwrap_or_else(|| index.loose().iter().copied().collect());
     if adopt(repository, &index, &dying, &mut notes)? {
         index = repository.index()?;
     }
@@ -170,7 +170,7 @@ fn note_missing(
     notes: &mut Vec<String>,
 ) -> Result<bool> {
     let folder = &*repository.folder;
-    let mut known = KnownDamage::load(folder)?;
+    let mut known = index.damage().clone();
     let mut is_new = false;
     for pack in index.missing().iter().filter(|pack| !dying.contains(pack)) {
         if known.packs.insert(*pack) {

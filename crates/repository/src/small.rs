@@ -30,16 +30,16 @@ pub(crate) fn small(folder: &dyn Folder, name: &str, max: u64) -> Result<Small> 
 }
 
 /// What is wrong with a list that the next command that needs it makes again; `None`: nothing, or it is missing.
-pub(crate) fn problem_of_list(folder: &dyn Folder, name: &str, max: u64) -> Result<Option<String>> {
-    let what = match small(folder, name, max)? {
-        Small::Missing => return Ok(None),
-        Small::Wrong(what) => what,
-        Small::Whole(bytes) => match unseal::<serde::de::IgnoredAny>(&bytes) {
-            Ok(_) => return Ok(None),
+pub(crate) fn problem_of_list(folder: &dyn Folder, name: &str, found: &Small) -> Option<String> {
+    let what = match found {
+        Small::Missing => return None,
+        Small::Wrong(what) => what.clone(),
+        Small::Whole(bytes) => match unseal::<serde::de::IgnoredAny>(bytes) {
+            Ok(_) => return None,
             Err(what) => format!("{}: {what}", folder.show(name)),
         },
     };
-    Ok(Some(format!("{what}: it is not what was written, and counts as damaged: remove it")))
+    Some(format!("{what}: it is not what was written, and counts as damaged: remove it"))
 }
 
 /// The error of a list that cannot be written or removed: a folder lies in its place.

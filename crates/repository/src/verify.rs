@@ -67,18 +67,21 @@ pub fn verify(
         let missing = repository.missing_series(&all)?;
         result.report.findings.extend(missing.iter().flat_map(|(_, points)| of_series(points)));
     }
-    let mut index = repository.index()?;
+    let mut index = repository.index()?.examined(None)?;
+    result.report.remarks.extend(index.list_problem.clone());
     for (number, what) in &index.unusable {
         result.found.segments.insert(*number);
         let name = repository.folder.show(&segment_name(*number));
         result
             .report
             .remarks
-            .push(format!("{name}: {what}; packs say the same, and the next run makes it again"));
+            .push(format!("{name}: {what}; packs say the same, and the next run makes it again from them"));
     }
     let needed = if is_all { None } else { Some(needed(&repository, &points, is_cancelled)?) };
     // Of those that a prune has removed the index may know still.
-    let dying = Dying::load(&*repository.folder)?.unwrap_or_default();
+    let (dying, problem) = Dying::examine(&*repository.folder)?;
+    let dying = dying.unwrap_or_default();
+    result.report.remarks.extend(problem);
     let missing: Vec<u64> = index.missing().iter().copied().filter(|pack| !dying.contains(pack)).collect();
     let mut packs: Vec<u64> = index.packs().iter().copied().collect();
     packs.retain(|pack| needed.as_ref().is_none_or(|needed| needed.contains(pack)));
@@ -122,8 +125,6 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
     for (name, what) in repository.marker().problems(&*repository.folder) {
         report.remarks.push(format!("{name} {what}; the next run writes it again"));
     }
-    report.remarks.extend(KnownDamage::problem(&*repository.folder)?);
-    report.remarks.extend(Dying::problem(&*repository.folder)?);
     for (name, points) in series {
         for (point, problem) in &points.copy_problems {
             report.remarks.push(format!(
@@ -163,7 +164,7 @@ fn needed(
     points: &[&RepositoryPoint],
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<HashSet<u64>> {
-    let reader = repository.reader(Arc::new(repository.index()?));
+    let reader = repository.reader(Arc::new(repository.index()?.examined(None)?));
     let mut walk = Walk::new(&reader, is_cancelled);
     for point in points {
         walk.point(point)?;

@@ -275,3 +275,39 @@ fn a_damaged_copy_of_the_index_in_the_cache_is_read_again_from_the_repository() 
         }
     }
 }
+
+#[test]
+fn an_index_with_an_entry_that_no_run_has_written_is_named_and_the_next_run_makes_it_again() {
+    type Spoil = fn(&mut [u8]);
+    // Number of the pack in the table, stored bytes, and the order of the entries.
+    let spoils: [(&str, Spoil); 3] = [
+        ("does not have", |entries| entries[32..36].fill(0xee)),
+        ("not possible", |entries| entries[40..44].fill(0xff)),
+        ("not in order", |entries| entries[..32].fill(0xff)),
+    ];
+    for (expected, spoil) in spoils {
+        let (directory, mut model, mut source) = made(true);
+        let name = directory.names().into_iter().find(|name| name.starts_with("index-")).unwrap();
+        let mut bytes = directory.bytes(&name).unwrap();
+        spoil(&mut bytes[32..]);
+        let hashed = bytes.len() - 32;
+        let hash = blake3::hash(&bytes[..hashed]);
+        bytes[hashed..].copy_from_slice(hash.as_bytes());
+        directory.remove(&name);
+        directory.create(&name).unwrap().write(0, &bytes).unwrap();
+        let said = pruned(&crashing(&directory), "one", 3, 60).unwrap_err().to_string();
+        assert!(said.contains(expected) && said.contains("backup verify"), "{said}");
+        let report = verified(&crashing(&directory));
+        let is_named = |remark: &String| {
+            remark.contains(&name) && remark.contains(expected) && remark.contains("next run makes it again")
+        };
+        assert!(report.findings.is_empty() && report.remarks.iter().any(is_named), "{report:?}");
+        assert_eq!(check(&crashing(&directory), &model, expected).len(), model.len());
+        let outcome = compare(&crashing(&directory), "one", &mut source, 61);
+        assert!(outcome.notes.iter().any(|note| note.contains(&name)), "{:?}", outcome.notes);
+        model.insert(outcome.point.point, source.model.clone());
+        sound(&crashing(&directory), expected);
+        pruned(&crashing(&directory), "one", 3, 62).unwrap();
+        assert_eq!(check(&crashing(&directory), &model, expected).len(), 3);
+    }
+}
