@@ -29,7 +29,7 @@
 //! | [`Places`], [`Repository`], [`Marker`], [`Series`] | where it lies, what it is |
 //! | [`HostPlaces`], [`ObjectPlaces`] | a folder of this host, of an object store |
 //! | [`locate`], [`open_repository`], [`Pins`], `seen` | paths and addresses, key files; what was seen there before |
-//! | `init` | making one |
+//! | `init`, `unlock` | making one; its key, out of the marker or what its user has kept of it |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
 //! | [`Points`], `lineage` | the points of a series, and what was put beside them |
@@ -79,6 +79,7 @@ mod series;
 mod ship;
 mod small;
 mod tree;
+mod unlock;
 mod verify;
 mod walk;
 

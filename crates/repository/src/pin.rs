@@ -235,7 +235,7 @@ impl Pins {
     }
 
     /// The file with the marker of a repository.
-    fn kept_file(&self, repository: &str) -> Option<PathBuf> {
+    pub(crate) fn kept_file(&self, repository: &str) -> Option<PathBuf> {
         let is_id = repository.len() == 16 && repository.bytes().all(|byte| byte.is_ascii_hexdigit());
         let stem = self.file.file_stem()?.to_str()?;
         is_id.then(|| self.file.with_file_name(format!("{stem}-{repository}.json")))

@@ -87,6 +87,7 @@ pub fn remove_points<'a>(
         return Ok(Removal { pruned: Pruned::default(), heads: Vec::new() });
     };
     let holder = first.holder();
+    repository.refuse_apart()?;
     repository.refuse_strangers()?;
     match repository.heal_marker(holder) {
         // What is removed makes room, for the next one.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use lunway_backup::{
@@ -13,13 +12,14 @@ use crate::codec::{Codec, MasterKey};
 use crate::content::PointContent;
 use crate::index::Index;
 use crate::keys::{Identity, Recipient, WrappedKey};
-use crate::marker::{MARKER, MARKER_COPY, Marker};
+use crate::marker::{Descent, MARKER, MARKER_COPY, Marker};
 use crate::pin::Pins;
 use crate::places::Places;
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::reader::Reader;
 use crate::seen::SeenSeries;
+use crate::unlock::{Judged, apart, judge, unauthentic, unchanged, unlock};
 
 /// Prefix of the files of processes that write: what they may refer to is not removed.
 pub(crate) const WRITER: &str = "writer-";
@@ -49,6 +49,8 @@ pub struct Repository {
     master: Option<MasterKey>,
     /// The marker is what this user has kept of it: what lies in the folder was changed without the key.
     is_kept_marker: bool,
+    /// The marker is not a later state of what this user has kept: a sentence. Nothing is written.
+    apart: Option<String>,
     /// What its user is to be told.
     pub(crate) warnings: Vec<String>,
 }
@@ -69,97 +71,6 @@ pub fn is_repository(folder: &dyn Folder) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The repository's key, out of a marker that is wrapped for one of these; `None`: it is not encrypted.
-fn unlock(
-    folder: &dyn Folder,
-    marker: &Marker,
-    identities: &[Identity],
-    pins: Option<&Pins>,
-) -> Result<Option<MasterKey>> {
-    if !marker.encrypted {
-        return Ok(None);
-    }
-    let pairs = marker.keys.iter().flat_map(|key| identities.iter().map(move |own| (key, own)));
-    let Some(master) = pairs.filter_map(|(key, own)| key.unwrap(own)).next() else {
-        let (shown, count) = (folder.show(""), marker.keys.len());
-        let recipients = if count == 1 { "recipient" } else { "recipients" };
-        return Err(BackupError::Locked(match identities {
-            [] => format!(
-                "{shown} is encrypted for {count} {recipients}: name the file with the secret key of one"
-            ),
-            _ => format!(
-                "{shown} is encrypted for {count} {recipients}, and the key given is none of theirs: name the file with \
-                 another"
-            ),
-        }));
-    };
-    match marker.is_authentic(&Codec::encrypted(&master)) {
-        true => Ok(Some(master)),
-        false => Err(unauthentic(folder, pins)),
-    }
-}
-
-/// `pins`: where what this user has kept of the marker is the way back.
-fn unauthentic(folder: &dyn Folder, pins: Option<&Pins>) -> BackupError {
-    BackupError::Refused(format!(
-        "{} was changed by somebody who does not have the repository's key: put an older copy of it back{}",
-        folder.show(MARKER),
-        pins.map(Pins::way_back).unwrap_or_default()
-    ))
-}
-
-/// A marker that this user has kept.
-struct Restored {
-    file: PathBuf,
-    marker: Marker,
-    master: Option<MasterKey>,
-}
-
-/// The marker that was kept, if it is a later state of this one: what lies in the folder was put back.
-fn newer(pins: &Pins, marker: &Marker, master: &Option<MasterKey>) -> Result<Option<Restored>> {
-    let Some(key) = master else { return Ok(None) };
-    let codec = Codec::encrypted(key);
-    let is_newer = |kept: &Marker| {
-        let is_same = kept.repository == marker.repository && kept.is_sealed() && kept.is_authentic(&codec);
-        is_same && kept.revision > marker.revision
-    };
-    let found = pins.markers()?.into_iter().find(|(_, kept)| is_newer(kept));
-    Ok(found.map(|(file, marker)| Restored { file, marker, master: master.clone() }))
-}
-
-/// The marker that was kept, if what lies in the folder is not of another repository, and nothing of it was written
-/// with the key of this one.
-fn unchanged(folder: &dyn Folder, pins: &Pins, identities: &[Identity]) -> Result<Option<Restored>> {
-    let mut there = Vec::new();
-    for name in [MARKER, MARKER_COPY] {
-        match Marker::read(folder, name) {
-            Ok(marker) => there.push(marker),
-            Err(BackupError::Folder { source, .. }) if !is_of_the_file(source.kind()) => return Ok(None),
-            Err(_) => {}
-        }
-    }
-    let kept = pins.markers()?;
-    // Of several disks that are changed by turns nothing says which one this is.
-    if there.is_empty() && kept.len() > 1 {
-        return Ok(None);
-    }
-    for (file, marker) in kept {
-        if there.iter().any(|there| there.repository != marker.repository) {
-            continue;
-        }
-        let Ok(master) = unlock(folder, &marker, identities, None) else { continue };
-        let is_ours = |there: &Marker| match &master {
-            Some(key) => there.is_sealed() && there.is_authentic(&Codec::encrypted(key)),
-            None => true,
-        };
-        if there.iter().any(is_ours) || pins.check(&marker, master.as_ref()).is_err() {
-            continue;
-        }
-        return Ok(Some(Restored { file, marker, master }));
-    }
-    Ok(None)
-}
-
 impl Repository {
     /// Opens one with the keys that the user has.
     ///
@@ -174,13 +85,14 @@ impl Repository {
             kept.pins.as_ref().map_or(Ok(()), |pins| pins.check(marker, master.as_ref()))?;
             Ok(master)
         });
-        let restored = match &found {
-            Ok((marker, master)) => kept.pins.as_ref().map_or(Ok(None), |pins| newer(pins, marker, master)),
-            Err(_) => kept.pins.as_ref().map_or(Ok(None), |pins| unchanged(&*folder, pins, identities)),
-        }?;
-        let is_kept_marker = restored.is_some();
-        let (marker, master) = match (restored, found) {
-            (Some(restored), found) => {
+        let judged = match (&found, &kept.pins) {
+            (_, None) => Judged::Unknown,
+            (Ok((marker, master)), Some(pins)) => judge(&*folder, pins, marker, master.as_ref())?,
+            (Err(_), Some(pins)) => unchanged(&*folder, pins, identities)?,
+        };
+        let (mut is_kept_marker, mut apart) = (false, None);
+        let (marker, master) = match (judged, found) {
+            (Judged::Restored(restored), found) => {
                 let (shown, file) = (folder.show(MARKER), restored.file.display());
                 let what = match found {
                     Ok(_) => "is older than this user has seen it",
@@ -192,12 +104,20 @@ impl Repository {
                     "{shown} {what}: what this user has kept of it is used, {file}, and the next run, prune or change of \
                      keys writes it again"
                 ));
+                is_kept_marker = true;
                 (restored.marker, restored.master)
             }
-            (None, Ok(found)) => found,
-            (None, Err(error)) => return Err(error),
+            (Judged::Apart(what), Ok(found)) => {
+                warnings.push(what.clone());
+                apart = Some(what);
+                found
+            }
+            (_, Ok(found)) => found,
+            (_, Err(error)) => return Err(error),
         };
-        if let Some(pins) = &kept.pins
+        // What was kept stays until the user says which of the two is right.
+        if apart.is_none()
+            && let Some(pins) = &kept.pins
             && let Err(error) = pins.remember(&marker, master.as_ref())
         {
             warnings.push(format!(
@@ -206,7 +126,14 @@ impl Repository {
             ));
         }
         let codec = master.as_ref().map_or_else(Codec::open, Codec::encrypted);
-        Ok(Self { places, folder, kept, codec: Arc::new(codec), marker, master, is_kept_marker, warnings })
+        let codec = Arc::new(codec);
+        Ok(Self { places, folder, kept, codec, marker, master, is_kept_marker, apart, warnings })
+    }
+
+    /// Refuses to write where the marker was put back to an older one and changed since, until the user has said which
+    /// state is right.
+    pub(crate) fn refuse_apart(&self) -> Result<()> {
+        self.apart.as_ref().map_or(Ok(()), |what| Err(BackupError::Refused(what.clone())))
     }
 
     /// The same without copies of indexes.
@@ -280,12 +207,13 @@ impl Repository {
 
     /// Changes the marker as it is now, which no other process does at the same time.
     fn change_marker(&mut self, us: &Holder, change: impl FnOnce(&mut Marker) -> Result<()>) -> Result<()> {
+        self.refuse_apart()?;
         let folder = Arc::clone(&self.folder);
         let lease = Lease::take(&*folder, us.clone(), &|| false)?;
-        let mut marker = self.stored_marker()?;
+        let before = self.stored_marker()?;
+        let mut marker = before.clone();
         change(&mut marker)?;
-        marker.revision = Some(marker.revision.unwrap_or(0) + 1);
-        let marker = marker.sealed(&self.codec);
+        let marker = marker.following(&before).sealed(&self.codec);
         lease.check()?;
         marker.store(&*folder)?;
         self.marker = marker;
@@ -308,8 +236,17 @@ impl Repository {
             }
         };
         match Marker::load(&*self.folder, &is_ours) {
-            Ok((stored, ())) if stored.revision < self.marker.revision => Ok(self.marker.clone()),
-            Ok((stored, ())) => Ok(stored),
+            Ok((stored, ())) => match stored.descent(&self.marker) {
+                Descent::Same | Descent::Later => Ok(stored),
+                Descent::Earlier => Ok(self.marker.clone()),
+                // Since it was opened.
+                Descent::Apart => {
+                    let pins = self.kept.pins.as_ref();
+                    let file = pins.and_then(|pins| pins.kept_file(&self.marker.repository));
+                    let file = file.map_or_else(|| "its state".to_owned(), |file| file.display().to_string());
+                    Err(BackupError::Refused(apart(&*self.folder, &file, &stored, &self.marker)))
+                }
+            },
             Err(_) if self.is_kept_marker => Ok(self.marker.clone()),
             Err(error) => Err(error),
         }
@@ -495,6 +432,7 @@ impl Repository {
 
     /// Says that this process writes, and removes what killed ones have left incomplete if it is alone.
     pub(crate) fn begin_writing(&self, us: &Holder) -> Result<Presence> {
+        self.refuse_apart()?;
         // Of other machines nothing is known without half a minute of waiting: their files stay until then.
         let _ = lunway_backup::refuse(&*self.folder, WRITER, us, "writes to it", &|| true);
         let presence = Presence::begin(Arc::clone(&self.folder), WRITER, us)?;

@@ -37,6 +37,9 @@ impl Series {
     ///
     /// Where it is not there, or its folder cannot be opened.
     pub fn of(repository: Repository, name: &str, is_begun: bool) -> Result<Self> {
+        if is_begun {
+            repository.refuse_apart()?;
+        }
         let places = repository.places();
         let folder = if is_begun { places.begin_series(name) } else { places.of_series(name) };
         let folder = folder.map_err(|error| match error.kind() {

@@ -372,3 +372,81 @@ fn a_change_of_keys_that_was_cut_off_between_its_files_is_not_undone_by_the_next
     let repository = opened(&directory, Kept::default(), &others).unwrap();
     assert_eq!(repository.marker().keys.len(), 2);
 }
+
+#[test]
+fn a_change_of_keys_to_a_marker_that_was_put_back_is_told_with_the_keys_and_nothing_is_written_until_that_is_settled() {
+    let [carl, dora, eve] = [0; 3].map(|_| Identity::generate().unwrap().recipient());
+    // Changes of the colleague: to the same revision as this user knows, and to a higher one.
+    for changes in [&[&dora][..], &[&dora, &eve]] {
+        let [ann, ben] = [0; 2].map(|_| tempfile::tempdir().unwrap());
+        let directory = new_directory(true);
+        let user = |state: &tempfile::TempDir, directory: &Directory| {
+            opened(directory, keeping(state), &identity(true)).unwrap()
+        };
+        user(&ann, &directory).add_recipient(&carl, &holder(1)).unwrap();
+        compare(&user(&ann, &directory), "one", &mut source(1), 2);
+        assert!(user(&ben, &directory).warnings().is_empty());
+        let before = MARKERS.map(|name| directory.bytes(name).unwrap());
+        user(&ann, &directory).remove_recipient(&carl, &holder(3)).unwrap();
+        let right = directory.bytes(MARKERS[0]).unwrap();
+        for (name, bytes) in MARKERS.iter().zip(&before) {
+            replace(&directory, name, bytes);
+        }
+        for (number, recipient) in (4..).zip(changes) {
+            user(&ben, &directory).add_recipient(recipient, &holder(number)).unwrap();
+        }
+        let changed = directory.bytes(MARKERS[0]).unwrap();
+        for _ in 0..2 {
+            let mut repository = user(&ann, &directory);
+            let said = repository.warnings().join("\n");
+            for named in changes.iter().copied().chain([&carl]) {
+                assert!(said.contains(&named.to_string()), "{said}");
+            }
+            assert!(said.contains("for whom the kept one is not") && said.contains("remove /"), "{said}");
+            // It is read as before.
+            let point = repository.all_points().unwrap()[0].1.find("latest").unwrap().clone();
+            assert_eq!(kit::restored(&repository, &point).unwrap(), source(1).model);
+            let refused = [
+                repository.add_recipient(&eve, &holder(7)).map(drop),
+                repository.remove_recipient(&carl, &holder(8)).map(drop),
+                pruned(&repository, "one", 1, 9).map(drop),
+                lunway_repository::Series::of(repository.clone(), "new", true).map(drop),
+            ];
+            for refused in refused {
+                assert!(refused.unwrap_err().to_string().contains("nothing is written until"));
+            }
+            let mut disk = source(2);
+            let how = How::new(disk.unknown(), 10);
+            let series = lunway_repository::Series::of(repository.clone(), "one", false).unwrap();
+            let lease = lunway_backup::Lease::take(&*series.folder, holder(10), &|| false).unwrap();
+            let run = lunway_repository::run(
+                &series,
+                &lease,
+                &kit::support::guids(10),
+                how.request(&disk.disk, disk.epoch),
+                &mut |_| (),
+            );
+            assert!(kit::support::block_on(run).is_err());
+            drop(lease);
+            assert_eq!(directory.bytes(MARKERS[0]), Some(changed.clone()));
+        }
+        let kept = user(&ann, &directory).warnings()[0].split_once("this user has kept, ").unwrap().1.to_owned();
+        let kept = kept.split_once(": an older").unwrap().0.to_owned();
+        assert_eq!(std::fs::read(&kept).unwrap(), right);
+        // It is put back: the colleague is told in turn.
+        let back = directory.at_rest();
+        MARKERS.iter().for_each(|name| replace(&back, name, &right));
+        compare(&user(&ann, &back), "one", &mut source(3), 11);
+        assert!(user(&ben, &back).warnings()[0].contains(&dora.to_string()));
+        // Or it is taken for right.
+        std::fs::remove_file(&kept).unwrap();
+        assert!(user(&ann, &directory).warnings().is_empty());
+        user(&ann, &directory).remove_recipient(&carl, &holder(12)).unwrap();
+        compare(&user(&ben, &directory), "one", &mut source(4), 13);
+        for state in [&ann, &ben] {
+            let repository = user(state, &directory);
+            assert!(repository.warnings().is_empty() && repository.marker().keys.len() == 1 + changes.len());
+        }
+        sound(&crashing(&directory), "settled");
+    }
+}
