@@ -20,6 +20,11 @@ const HEAD_MAX: u64 = 128 << 10;
 /// Points of which a head remembers that they were made: a point each quarter of an hour for ten days, one each day for
 /// three years. With 31 bytes each, and 14 that say that one was removed, they take half of [`HEAD_MAX`].
 const TRAIL_MAX: usize = 1024;
+/// Points that were gone of which a head remembers that: as many as a series loses in years. With 31 bytes each, in two
+/// lists, they take 4 KiB.
+const MISSED_MAX: usize = 64;
+/// Words by which points were removed since the last run: as many as a person gives.
+const WORDS_MAX: usize = 64;
 
 /// The head of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +57,15 @@ pub(crate) struct Head {
     /// Points that a prune was told by name to remove, until it has ended and its user knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) removed: Vec<PointId>,
+    /// The words that have named points for removal since a run has made one: given again, they remove no other point.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) words: Vec<String>,
+    /// Stems of points that were gone when a run went on without them, and that no user has given up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    missed: Vec<String>,
+    /// Stems of such points that a user has given up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    forgone: Vec<String>,
     /// Of an encrypted repository: BLAKE3, keyed, of this with an empty string here.
     authenticated: Option<String>,
 }
@@ -71,6 +85,9 @@ impl Head {
             gone: None,
             going: BTreeSet::new(),
             removed: Vec::new(),
+            words: Vec::new(),
+            missed: Vec::new(),
+            forgone: Vec::new(),
             authenticated: None,
         }
     }
@@ -78,6 +95,35 @@ impl Head {
     /// Generations and ids of the points that it has had, the oldest first.
     pub(crate) fn trail(&self) -> impl Iterator<Item = (u64, PointId)> {
         self.trail.iter().filter_map(|stem| parse_stem(stem))
+    }
+
+    /// Generations and ids of points that were gone when a run went on without them.
+    pub(crate) fn missed(&self) -> impl Iterator<Item = (u64, PointId)> {
+        self.missed.iter().filter_map(|stem| parse_stem(stem))
+    }
+
+    pub(crate) fn set_missed(&mut self, points: impl Iterator<Item = (u64, PointId)>) {
+        self.missed = last_stems(points);
+    }
+
+    /// Generations and ids of such points that a user has given up.
+    pub(crate) fn forgone(&self) -> impl Iterator<Item = (u64, PointId)> {
+        self.forgone.iter().filter_map(|stem| parse_stem(stem))
+    }
+
+    pub(crate) fn set_forgone(&mut self, points: impl Iterator<Item = (u64, PointId)>) {
+        self.forgone = last_stems(points);
+    }
+
+    /// Takes the last of these words, each once.
+    pub(crate) fn set_words<'a>(&mut self, words: impl Iterator<Item = &'a String>) {
+        for word in words {
+            if !self.words.contains(word) {
+                self.words.push(word.clone());
+            }
+        }
+        let excess = self.words.len().saturating_sub(WORDS_MAX);
+        self.words.drain(..excess);
     }
 
     /// The same with this trail, the oldest first, which has all points from the generation `since` on. Of a longer one
@@ -155,6 +201,13 @@ impl Head {
     }
 }
 
+/// Stems of the last of these points.
+fn last_stems(points: impl Iterator<Item = (u64, PointId)>) -> Vec<String> {
+    let all: BTreeSet<(u64, PointId)> = points.collect();
+    let excess = all.len().saturating_sub(MISSED_MAX);
+    all.into_iter().skip(excess).map(|(generation, point)| stem(generation, point)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +217,10 @@ mod tests {
         let all: Vec<(u64, PointId)> = (1..=5000).map(|number| (number, PointId(number * 7))).collect();
         let mut head = Head::new(&"s".repeat(255), vec!["w".repeat(255); 100]);
         head.gone = Some((1..=5000).collect());
+        head.set_missed(all.iter().copied());
+        head.set_forgone(all.iter().copied());
+        let words: Vec<String> = (0..5000).map(|number| format!("{number:040}")).collect();
+        head.set_words(words.iter());
         let short = head.clone().with_trail(&all[..TRAIL_MAX], 0);
         assert_eq!((short.since, short.trail().count()), (Some(0), TRAIL_MAX));
         let long = head.with_trail(&all, 0);

@@ -32,12 +32,13 @@
 //! | `init`, `unlock` | making one; its key, out of the marker or what its user has kept of it |
 //! | [`Codec`], [`Identity`], [`Recipient`] | ids, compression, encryption; who may read |
 //! | `pack`, `segment`, `tree`, `point`, `head` | the formats |
-//! | [`Points`], `lineage` | the points of a series, and what was put beside them |
+//! | `next_head` | the head that a run or a prune writes |
+//! | [`Points`], `lineage`, `loss`, `missing` | the points of a series, what was put beside them, what is gone |
 //! | `index`, `merge` | where entries lie; few segments of many |
 //! | `reader`, `content` | reading entries; a point's disk |
 //! | [`run()`], `ship`, `packer` | one run |
 //! | [`verify()`], `walk`, `damage`, `frames` | what is needed, what is damaged, what is mended |
-//! | [`prune()`], [`Removal`], `dying` | retention: which points go, how they do, and freeing room |
+//! | [`prune()`], [`Removal`], `refusal`, `dying` | retention: which points go, how they do, or why not; freeing room |
 //!
 //! **Invariant:** this crate is handed devices, maps and folders. It does not know the command line, or where devices
 //! come from.
@@ -55,9 +56,12 @@ mod init;
 mod keys;
 mod lineage;
 mod lock;
+mod loss;
 mod marker;
 mod memory;
 mod merge;
+mod missing;
+mod next_head;
 mod object_file;
 mod object_folder;
 mod object_places;
@@ -70,6 +74,7 @@ mod points;
 mod prune;
 mod random;
 mod reader;
+mod refusal;
 mod removal;
 mod repository;
 mod run;
@@ -97,7 +102,7 @@ pub use pin::Pins;
 pub use places::{HostPlaces, Places, is_series_name};
 pub use point::RepositoryPoint;
 pub use points::Points;
-pub use prune::{given_up, prune, remove_points};
+pub use prune::{check_removal, given_up, prune, remove_points};
 pub use removal::{Pruned, Removal, Unwanted};
 pub use repository::{Kept, NamedPoints, Repository, is_repository};
 pub use run::{RunOutcome, run};

@@ -7,6 +7,7 @@ use lunway_backup::{BackupError, Folder, Moment, PointId, Result, find_point, ma
 use crate::codec::Codec;
 use crate::head::Head;
 use crate::lineage::{ById, Lineage, Standing};
+use crate::loss::Loss;
 use crate::point::{RepositoryPoint, read_manifest};
 use crate::seen::SeenSeries;
 
@@ -21,7 +22,7 @@ const GENERATION_MAX: u64 = u64::MAX / 4;
 #[derive(Debug, Default)]
 pub struct Points {
     /// Name of the series.
-    name: String,
+    pub(crate) name: String,
     points: Vec<RepositoryPoint>,
     /// Points whose manifest cannot be read in either copy, and why.
     pub unreadable: Vec<(PointId, String)>,
@@ -35,16 +36,20 @@ pub struct Points {
     /// A sentence about each of those, and about manifests that cannot be read and are none of the series' own.
     stray_sentences: Vec<String>,
     /// Points that a prune has taken out of the head and has not removed yet.
-    removed: Vec<RepositoryPoint>,
+    pub(crate) removed: Vec<RepositoryPoint>,
     /// The highest generation in the name of a file of its own, or that the head or the user knows of.
-    last_generation: u64,
-    head: Option<Head>,
+    pub(crate) last_generation: u64,
+    pub(crate) head: Option<Head>,
     /// What is wrong with the head.
     pub(crate) head_problem: Option<String>,
-    /// Points that are gone, though no prune has removed them: a sentence each.
-    pub(crate) losses: Vec<String>,
+    /// Points that are gone, though no prune has removed them.
+    pub(crate) losses: Vec<Loss>,
+    /// Such points that runs have gone on without, and that are not back.
+    pub(crate) missed: Vec<Loss>,
     /// Other series that points here were made for: the folder was renamed or exchanged.
-    foreign: BTreeSet<String>,
+    pub(crate) foreign: BTreeSet<String>,
+    /// A sentence, if this is an old copy of a series that was renamed.
+    copy_of: Option<String>,
 }
 
 impl Points {
@@ -128,14 +133,14 @@ impl Points {
 
     /// Those of a series whose folder is gone: none, and a sentence about that.
     pub(crate) fn of_missing(name: &str, what: String) -> Self {
-        Self { name: name.to_owned(), losses: vec![what], ..Self::default() }
+        Self { name: name.to_owned(), losses: vec![Loss::unknown(what)], ..Self::default() }
     }
 
     /// Returns `true` if this is the series that the user has seen under another name, which it had before.
     pub(crate) fn continues(&self, name: &str, seen: &SeenSeries) -> bool {
         match seen.newest {
             Some(newest) => self.has_had(newest),
-            None => self.head.iter().any(|head| head.was.iter().any(|was| was == name)),
+            None => self.was_called(name),
         }
     }
 
@@ -224,26 +229,41 @@ impl Points {
         // Of a manifest that cannot be read nothing tells whose it is: it counts where there is no head to ask.
         let there = if self.head.is_some() { there } else { there.max(self.last_generation) };
         self.last_generation = self.last_generation.max(known);
-        if let Some(newest) = self.head.as_ref().and_then(|head| head.newest).filter(|id| !self.is_there(*id))
-        {
-            self.losses.push(format!(
+        let missed: Vec<_> = self.head.iter().flat_map(Head::missed).collect();
+        for (number, point) in missed.into_iter().filter(|(_, point)| !self.lies_there(*point)) {
+            let what = format!(
+                "point number {number} of {shown}, {point}, was gone when a run went on without it, and no prune has removed it"
+            );
+            self.missed.push(Loss { what, point: Some((number, point)) });
+        }
+        let head = self.head.as_ref();
+        if let Some(newest) = head.and_then(|head| head.newest).filter(|id| !self.is_there(*id)) {
+            let number = head.and_then(|head| head.trail().find(|(_, point)| *point == newest));
+            let what = format!(
                 "point {newest}, the newest of {shown} when it was made, is gone, and no prune has removed it"
-            ));
+            );
+            self.losses.push(Loss { what, point: Some(number.unwrap_or((known, newest))) });
         }
         let Some(seen) = seen else { return };
         // No number is used twice, also behind a state that was put back.
         self.last_generation = self.last_generation.max(seen.generation);
-        if seen.newest.is_some_and(|newest| self.is_there(newest) || lineage.has_had(newest)) {
+        let has_had = |newest: PointId| {
+            let mut forgone = self.head.iter().flat_map(Head::forgone);
+            self.is_there(newest) || lineage.has_had(newest) || forgone.any(|(_, point)| point == newest)
+        };
+        if seen.newest.is_some_and(has_had) {
             return;
         }
         let number = seen.generation;
+        let point = seen.newest.map(|newest| (number, newest));
         if number > there {
             if self.losses.is_empty() {
-                let points = if number == 1 { "point" } else { "points" };
-                self.losses.push(format!(
-                    "{shown} has had {number} {points} when this user last used it, and {there} now: newer ones were removed, or an \
-                     older state of it is shown"
-                ));
+                let now = if there == 0 { "has none".to_owned() } else { format!("is at number {there}") };
+                let what = format!(
+                    "{shown} was at its point number {number} when this user last used it, and {now} now: newer ones were \
+                     removed, or an older state of it is shown"
+                );
+                self.losses.push(Loss { what, point });
             }
             return;
         }
@@ -253,11 +273,71 @@ impl Points {
             || self.head.is_none()
             || self.begun().zip(seen.begun).is_some_and(|(there, seen)| there != seen);
         if is_another {
-            self.losses.push(format!(
+            let what = format!(
                 "{shown} is not what this user has seen there: its point number {number} was {newest}, which it has not had; \
                  an older state has gone on, the series was begun anew, or an earlier one of its name was put there"
-            ));
+            );
+            self.losses.push(Loss { what, point });
         }
+    }
+
+    /// Takes the folder for what it is where it is an old copy of a series that was renamed since: none of its points
+    /// is one of a series here. `renamed`: names and heads of series that had other names before.
+    pub(crate) fn set_aside_copy<'a>(
+        &mut self,
+        shown: &str,
+        renamed: impl IntoIterator<Item = (&'a str, &'a Head)>,
+    ) {
+        let number = |point: &RepositoryPoint| (point.generation, point.point);
+        let of_head = self.head.as_ref().and_then(|head| Some((head.generation, head.newest?)));
+        let Some((_, newest)) = self.newest().map(number).or(of_head) else { return };
+        let generation = self.head.as_ref().map_or(0, |head| head.generation);
+        let is_original = |(name, head): &(&str, &Head)| {
+            let had_name = *name != self.name && head.was.contains(&self.name);
+            // What was renamed has gone on: a copy of it is behind.
+            had_name && head.generation > generation && head.trail().any(|(_, point)| point == newest)
+        };
+        if !self.foreign.is_empty() {
+            return;
+        }
+        let Some((original, _)) = renamed.into_iter().find(is_original) else { return };
+        self.copy_of = Some(format!(
+            "{shown} is an older copy of the series {original}, which had this name before: it is no series of its own, and its \
+             points are given out by their ids alone; move it away, or remove it: `lunway backup prune {shown} --remove-series`"
+        ));
+        self.strays.append(&mut self.points);
+        self.strays.sort_by_key(|point| (point.generation, point.point));
+        for told in [&mut self.losses, &mut self.missed] {
+            told.clear();
+        }
+        (self.head_problem, self.unreadable, self.stray_sentences) = (None, Vec::new(), Vec::new());
+        self.copy_problems.clear();
+    }
+
+    /// Its name and head, if it had other names before.
+    pub(crate) fn renamed(&self) -> Option<(String, Head)> {
+        let head = self.head.as_ref().filter(|head| !head.was.is_empty() && head.series == self.name);
+        head.map(|head| (self.name.clone(), head.clone()))
+    }
+
+    /// Returns `true` if this is an old copy of a series that was renamed.
+    pub fn is_copy(&self) -> bool {
+        self.copy_of.is_some()
+    }
+
+    /// Refuses an old copy of a series that was renamed.
+    pub(crate) fn refuse_copy(&self) -> Result<()> {
+        self.copy_of.as_ref().map_or(Ok(()), |what| Err(BackupError::Refused(what.clone())))
+    }
+
+    /// Sentences about points that are gone.
+    pub(crate) fn loss_sentences(&self) -> impl Iterator<Item = &str> {
+        self.losses.iter().chain(&self.missed).map(|loss| loss.what.as_str())
+    }
+
+    /// Returns `true` if the series had this name before.
+    pub(crate) fn was_called(&self, name: &str) -> bool {
+        self.head.iter().any(|head| head.was.iter().any(|was| was == name))
     }
 
     /// Returns `true` if a point of the series is there, readable or not.
@@ -269,74 +349,15 @@ impl Points {
             .any(|point| point == id)
     }
 
+    /// Returns `true` if a point lies in the folder, whatever it is there.
+    pub(crate) fn lies_there(&self, id: PointId) -> bool {
+        self.is_there(id) || self.others().any(|point| point.point == id)
+    }
+
     /// Returns `true` if the series has had this point.
     pub(crate) fn has_had(&self, id: PointId) -> bool {
         let mut trail = self.head.iter().flat_map(Head::trail);
         self.is_there(id) || trail.any(|(_, point)| point == id)
-    }
-
-    /// The head of the series with this point as its newest; a prune removes the `unwanted` ones by its rules, and
-    /// those that are `named`.
-    pub(crate) fn head_with(
-        &self,
-        newest: Option<&RepositoryPoint>,
-        unwanted: &[PointId],
-        named: &[PointId],
-    ) -> Head {
-        let number = |point: &RepositoryPoint| (point.generation, point.point);
-        let mut trail: BTreeSet<_> = self.head.iter().flat_map(Head::trail).collect();
-        trail.extend(self.points.iter().chain(&self.uncommitted).chain(newest).map(number));
-        let is_new = self.head.is_none() && self.head_problem.is_none() && !self.has_any();
-        let since = match self.head.as_ref().and_then(|head| head.since) {
-            Some(since) => since,
-            None if is_new => 0,
-            // What was there before is known as far as it is there.
-            None => self.points.last().map_or(self.last_generation, |newest| newest.generation),
-        };
-        let begun = if is_new { newest.map(|newest| newest.point) } else { self.begun() };
-        let mut head = Head::new(&self.name, self.names_before());
-        head.newest = newest.map(|newest| newest.point);
-        head.generation = newest.map_or(0, |newest| newest.generation).max(self.last_generation);
-        head.begun = begun;
-        // Of a prune that has not ended.
-        let there: BTreeSet<u64> = self.removed.iter().map(|point| point.generation).collect();
-        let was_named = |point: &PointId| self.head.as_ref().is_some_and(|head| head.removed.contains(point));
-        let (still_named, still_going): (Vec<_>, Vec<_>) =
-            self.removed.iter().partition(|point| was_named(&point.point));
-        head.removed = named.iter().chain(still_named.iter().map(|point| &point.point)).copied().collect();
-        let unwanted = self.points.iter().filter(|point| unwanted.contains(&point.point));
-        head.going = unwanted.chain(still_going).map(|point| point.generation).collect();
-        head.gone = Some(self.head.as_ref().map(|head| head.gone_but(&there)).unwrap_or_default());
-        head.with_trail(&trail.into_iter().collect::<Vec<_>>(), since)
-    }
-
-    /// The first point of the series, by which it is told from others that have had its name.
-    fn begun(&self) -> Option<PointId> {
-        self.head.as_ref().and_then(|head| head.begun)
-    }
-
-    /// The head, if the prune that wrote it has not ended.
-    pub(crate) fn unended_head(&self) -> Option<Head> {
-        self.head.clone().filter(Head::is_of_prune)
-    }
-
-    /// Returns `true` if a run was cut off between its point and the head: the points that lead to the newest one must
-    /// not be removed before the head names it.
-    pub(crate) fn is_head_behind(&self) -> bool {
-        let newest = self.newest().map(|newest| newest.point);
-        let is_another = match &self.head {
-            Some(head) => head.newest != newest,
-            None => self.head_problem.is_none() && self.points.iter().any(|point| point.series.is_some()),
-        };
-        is_another && self.losses.is_empty() && self.foreign.is_empty()
-    }
-
-    /// Names that the series had before: those of its head, and of points that become its own.
-    fn names_before(&self) -> Vec<String> {
-        let mut names = self.foreign.clone();
-        names.extend(self.head.iter().flat_map(|head| head.was.clone()));
-        names.remove(&self.name);
-        names.into_iter().collect()
     }
 
     /// Refuses points that were made for another series.
@@ -363,7 +384,9 @@ impl Points {
     /// What a verification finds wrong with the series as a whole: points of another one, points that are gone, points
     /// that were put there.
     pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
-        self.foreign_sentence().into_iter().chain(self.losses.iter().chain(&self.stray_sentences).cloned())
+        let gone = self.loss_sentences().map(str::to_owned);
+        let whole = self.foreign_sentence().into_iter().chain(self.copy_of.clone());
+        whole.chain(gone).chain(self.stray_sentences.iter().cloned())
     }
 
     /// Sentences about points that were put there.
@@ -393,6 +416,11 @@ impl Points {
     /// The points, the oldest first.
     pub fn points(&self) -> &[RepositoryPoint] {
         &self.points
+    }
+
+    /// What a list shows: the points, or what lies in a folder that is an old copy of a series.
+    pub fn listed(&self) -> &[RepositoryPoint] {
+        if self.is_copy() { &self.strays } else { &self.points }
     }
 
     /// Everything that lies in the folder and can be read: the points, those that a prune has not removed yet, and
@@ -448,10 +476,11 @@ impl Points {
             return Ok(named);
         }
         self.refuse_foreign()?;
+        self.refuse_copy()?;
         let own: Vec<_> = self.points.iter().map(|point| (point.point, point.time)).collect();
         let id = find_point(&own, text)?;
         let unknown = self.head_problem.as_ref().filter(|_| !self.strays.is_empty());
-        let doubt = self.losses.first().or(unknown);
+        let doubt = self.losses.first().map(|loss| &loss.what).or(unknown);
         match doubt {
             Some(what) if !id.to_string().starts_with(text) => Err(BackupError::NoPoint(format!(
                 "{what}: {text} may be another point than is meant; give the id of one of `lunway backup list`"
@@ -460,23 +489,33 @@ impl Points {
         }
     }
 
-    /// The point that is to be removed by a text as of [`find`](Self::find); `None`: a prune has given it up that has
-    /// not ended, and the text says the same again.
+    /// The point that is to be removed by a text as of [`find`](Self::find); `None`: a prune has removed it, and the
+    /// text says the same again. Until a run has made a point, a text removes one point: where a command was killed
+    /// when it had ended, it can be given again.
     ///
     /// # Errors
     ///
     /// As of [`find`](Self::find).
     pub fn find_unwanted(&self, text: &str) -> Result<Option<PointId>> {
+        let is_given_up =
+            |id: &PointId| self.head.as_ref().is_some_and(|head| head.removed.contains(id));
+        // A point that was removed and is put back goes again.
+        if let Some(named) = self.all().find(|point| point.point.to_string() == text)
+            && !is_given_up(&named.point)
+        {
+            return Ok(Some(named.point));
+        }
+        if self.head.as_ref().is_some_and(|head| head.words.iter().any(|word| word == text)) {
+            return Ok(None);
+        }
         let newest = self.newest().map_or(0, |newest| newest.generation);
         let is_again = |(generation, id): &(u64, PointId)| match text {
             "latest" => *generation > newest,
             _ if Moment::last_of(text).is_some() => true,
             _ => !text.is_empty() && id.to_string().starts_with(text),
         };
-        let mut given_up = self
-            .head
-            .iter()
-            .flat_map(|head| head.trail().filter(move |(_, point)| head.removed.contains(point)));
+        let mut given_up =
+            self.head.iter().flat_map(|head| head.trail().filter(|(_, point)| is_given_up(point)));
         match given_up.any(|point| is_again(&point)) {
             true => Ok(None),
             false => self.find(text).map(|point| Some(point.point)),

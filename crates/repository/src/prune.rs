@@ -35,6 +35,7 @@ use crate::packer::{Kind, Packer};
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::reader::Reader;
+use crate::refusal::{Checked, check, refused_for_damage};
 use crate::removal::{Pruned, Removal, Unwanted};
 use crate::repository::{NamedPoints, Repository, SWEEPER, WRITER};
 use crate::segment::{Segment, merged, segment_name};
@@ -65,7 +66,7 @@ pub fn prune(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Pruned> {
     let points = given_up(&series.points()?, &Notes::load(&*series.folder)?, retention);
-    let unwanted = Unwanted { series, lease, points, is_whole: false, is_named: false };
+    let unwanted = Unwanted { series, lease, points, is_whole: false, words: Vec::new() };
     remove_points(&series.repository, &[unwanted], retention.despite_damage, progress)?.end()
 }
 
@@ -87,41 +88,27 @@ pub fn remove_points<'a>(
         return Ok(Removal { pruned: Pruned::default(), heads: Vec::new() });
     };
     let holder = first.holder();
-    repository.refuse_apart()?;
-    repository.refuse_strangers()?;
+    let ending = ending(all);
+    let series: Vec<&Series> = all.iter().map(|of| of.series).collect();
+    let Checked { points: there, is_damage_known } = check(repository, &series, &ending, despite_damage)?;
+    for series in series {
+        refuse_mounts(&*series.folder, holder, &|| false)?;
+    }
     match repository.heal_marker(holder) {
         // What is removed makes room, for the next one.
         Ok(_) | Err(BackupError::Full { .. }) => {}
         Err(error) => return Err(error),
     }
-    let ending: BTreeSet<String> =
-        all.iter().filter(|of| of.is_whole).map(|of| of.series.name.clone()).collect();
-    if !despite_damage {
-        repository.refuse_losses(&repository.all_points()?, &ending)?;
-    }
-    let known = KnownDamage::load(&*repository.folder)?;
-    let mut is_open = !known.frames.is_empty() || !known.segments.is_empty();
-    let mut there = Vec::new();
-    for Unwanted { series, .. } in all {
-        refuse_mounts(&*series.folder, holder, &|| false)?;
-        let points = series.points()?;
-        points.refuse_foreign()?;
-        is_open |= !points.unreadable.is_empty() || !Notes::load(&*series.folder)?.damage.is_empty();
-        there.push(points);
-    }
-    if is_open && !despite_damage {
-        return Err(refused_for_damage());
-    }
     let mut pruned =
         Pruned { removed: all.iter().flat_map(|of| of.points.clone()).collect(), ..Pruned::default() };
     // Damage that no run has repaired: a part of a point is nowhere else.
-    let marked = match known.is_empty() || despite_damage {
-        true => None,
-        false => Some(mark(repository, despite_damage, &ending, &pruned.removed)?),
+    let marked = match is_damage_known && !despite_damage {
+        false => None,
+        true => Some(mark(repository, despite_damage, &ending, &pruned.removed)?),
     };
     let (mut gone, mut heads) = (Vec::new(), Vec::new());
     for (of, points) in all.iter().zip(&there) {
-        match of.remove(points, &mut gone) {
+        match of.remove(points, despite_damage, &mut gone) {
             Ok(head) => heads.push(head),
             Err(error) => {
                 return Err(BackupError::PruneEnded { points: gone, packs: 0, error: Box::new(error) });
@@ -153,12 +140,31 @@ pub fn remove_points<'a>(
     Ok(Removal { pruned: Pruned { deferred, ..pruned }, heads })
 }
 
-fn refused_for_damage() -> BackupError {
-    BackupError::Refused(
-        "damage is known: nothing is removed until `lunway backup run` has repaired it and `lunway backup verify` finds \
-         none, or --despite-damage says so"
-            .into(),
-    )
+/// Says why [`remove_points`] would remove nothing of these series, which end if `is_whole`. Nothing is written, and no
+/// lease is asked for.
+///
+/// # Errors
+///
+/// [`BackupError::Refused`] where it would be refused; what a folder says.
+pub fn check_removal(
+    repository: &Repository,
+    series: &[&Series],
+    points: &[PointId],
+    is_whole: bool,
+    despite_damage: bool,
+) -> Result<()> {
+    let names = series.iter().filter(|_| is_whole).map(|series| series.name.clone());
+    let ending: BTreeSet<String> = names.collect();
+    let checked = check(repository, series, &ending, despite_damage)?;
+    if checked.is_damage_known && !despite_damage {
+        mark(repository, despite_damage, &ending, points)?;
+    }
+    Ok(())
+}
+
+/// Series that end.
+fn ending(all: &[Unwanted<'_>]) -> BTreeSet<String> {
+    all.iter().filter(|of| of.is_whole).map(|of| of.series.name.clone()).collect()
 }
 
 /// Marks what all points need but those that are about to be removed. Damage of any of them is refused, and points that

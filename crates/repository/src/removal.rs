@@ -3,6 +3,7 @@
 use lunway_backup::{BackupError, Lease, PointId, Result, manifest_names};
 
 use crate::head::Head;
+use crate::next_head::{Change, Going};
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::series::Series;
@@ -32,9 +33,9 @@ pub struct Unwanted<'a> {
     pub points: Vec<PointId>,
     /// The series ends with them: what is gone of it already is not missed.
     pub is_whole: bool,
-    /// They were named, as the latest one may be: until [`Removal::end`] the head says so, by which the same words
-    /// remove no other point when they are given again.
-    pub is_named: bool,
+    /// The words that have named them; none: rules have chosen them. The head says so until a run makes a point, by
+    /// which the same words remove no other point when they are given again.
+    pub words: Vec<String>,
 }
 
 /// Points that were removed. In the heads of their series they still stand as such that are being removed.
@@ -46,8 +47,7 @@ pub struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Ends it, when the user knows what was removed: the same words mean other points from then on. The leases are
-    /// held until this has returned.
+    /// Ends it, when the user knows what was removed. The leases are held until this has returned.
     ///
     /// # Errors
     ///
@@ -66,22 +66,30 @@ impl Removal<'_> {
 
 impl Unwanted<'_> {
     /// Removes the manifests, of the points that there are in the series, and those that another prune has left: the
-    /// head that says so until this one has ended.
-    pub(crate) fn remove(&self, points: &Points, gone: &mut Vec<PointId>) -> Result<Option<Head>> {
+    /// head that says so until this one has ended. `gives_up`: what is gone of the series without a prune is not missed
+    /// any more.
+    pub(crate) fn remove(
+        &self,
+        points: &Points,
+        gives_up: bool,
+        gone: &mut Vec<PointId>,
+    ) -> Result<Option<Head>> {
         let folder = &*self.series.folder;
         let is_unwanted = |point: &&RepositoryPoint| self.points.contains(&point.point);
         let newest = points.points().iter().rfind(|point| !is_unwanted(point));
         let unwanted: Vec<PointId> =
             points.points().iter().filter(is_unwanted).map(|point| point.point).collect();
         let mut head = points.unended_head();
-        if points.is_head_behind() || !unwanted.is_empty() {
-            let new = match self.is_named {
-                true => points.head_with(newest, &[], &unwanted),
-                false => points.head_with(newest, &unwanted, &[]),
-            };
+        let is_named = !self.words.is_empty();
+        let forgoes = gives_up && points.loss_sentences().next().is_some();
+        if points.is_head_behind() || !unwanted.is_empty() || forgoes {
+            let (by_rules, named): (&[PointId], _) =
+                if is_named { (&[], &unwanted[..]) } else { (&unwanted, &[][..]) };
+            let going = Going { unwanted: by_rules, named, words: &self.words, gives_up };
+            let new = points.head_with(newest, &Change::Prune(going));
             // Without it the newest point would be missed, and other points removed by the same words.
             let is_needed = newest != points.newest()
-                || !unwanted.is_empty() && (self.is_named || points.is_head_behind());
+                || !unwanted.is_empty() && (is_named || points.is_head_behind());
             match self.store(&new, points) {
                 Err(BackupError::Full { .. }) if !is_needed => {}
                 stored => {

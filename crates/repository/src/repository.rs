@@ -1,8 +1,7 @@
 //! A repository, open.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lunway_backup::{
     BackupError, Folder, Holder, INCOMPLETE, Lease, PointId, Presence, Result, is_of_the_file,
@@ -10,6 +9,7 @@ use lunway_backup::{
 
 use crate::codec::{Codec, MasterKey};
 use crate::content::PointContent;
+use crate::head::Head;
 use crate::index::Index;
 use crate::keys::{Identity, Recipient, WrappedKey};
 use crate::marker::{Descent, MARKER, MARKER_COPY, Marker};
@@ -41,16 +41,18 @@ pub struct Kept {
 /// A repository: its places, and what reads and makes its entries.
 #[derive(Clone)]
 pub struct Repository {
-    places: Arc<dyn Places>,
+    pub(crate) places: Arc<dyn Places>,
     pub(crate) folder: Arc<dyn Folder>,
-    kept: Kept,
+    pub(crate) kept: Kept,
     pub(crate) codec: Arc<Codec>,
     marker: Marker,
-    master: Option<MasterKey>,
+    pub(crate) master: Option<MasterKey>,
     /// The marker is what this user has kept of it: what lies in the folder was changed without the key.
     is_kept_marker: bool,
     /// The marker is not a later state of what this user has kept: a sentence. Nothing is written.
     apart: Option<String>,
+    /// Names and heads of series that had other names before: read once.
+    renamed: Arc<OnceLock<Vec<(String, Head)>>>,
     /// What its user is to be told.
     pub(crate) warnings: Vec<String>,
 }
@@ -127,7 +129,7 @@ impl Repository {
         }
         let codec = master.as_ref().map_or_else(Codec::open, Codec::encrypted);
         let codec = Arc::new(codec);
-        Ok(Self { places, folder, kept, codec, marker, master, is_kept_marker, apart, warnings })
+        Ok(Self { places, folder, kept, codec, marker, master, is_kept_marker, apart, renamed: Arc::default(), warnings })
     }
 
     /// Refuses to write where the marker was put back to an older one and changed since, until the user has said which
@@ -296,7 +298,10 @@ impl Repository {
     ///
     /// Where the folder of the series cannot be read.
     pub fn points(&self, name: &str, series: &dyn Folder) -> Result<Points> {
-        Points::load(series, name, &self.codec, self.seen(name)?.as_ref())
+        let mut points = Points::load(series, name, &self.codec, self.seen(name)?.as_ref())?;
+        let renamed = self.renamed().iter().map(|(name, head)| (name.as_str(), head));
+        points.set_aside_copy(&series.show(""), renamed);
+        Ok(points)
     }
 
     /// The points of all series, by their names.
@@ -309,92 +314,37 @@ impl Repository {
         let names = self.places.series().map_err(reading(""))?;
         let points = names.into_iter().map(|name| {
             let folder = self.places.of_series(&name).map_err(reading(&name))?;
-            let points = self.points(&name, &*folder)?;
+            let points = Points::load(&*folder, &name, &self.codec, self.seen(&name)?.as_ref())?;
             Ok((name, points))
         });
-        points.collect()
+        let mut points: Vec<NamedPoints> = points.collect::<Result<_>>()?;
+        let renamed: Vec<(String, Head)> = points.iter().filter_map(|(_, points)| points.renamed()).collect();
+        for (name, points) in &mut points {
+            let shown = self.folder.show(name);
+            points.set_aside_copy(&shown, renamed.iter().map(|(name, head)| (name.as_str(), head)));
+        }
+        Ok(points)
     }
 
-    /// Series that this user has made points in and whose folders are gone, beside those that are there: without
-    /// points, and with a sentence about each.
-    ///
-    /// # Errors
-    ///
-    /// Where what the user has seen cannot be read.
-    pub fn missing_series(&self, there: &[NamedPoints]) -> Result<Vec<NamedPoints>> {
-        let Some(pins) = &self.kept.pins else { return Ok(Vec::new()) };
-        let mut seen = pins.all_series((&self.marker, self.master.as_ref()))?;
-        let is_there = |name: &String, seen: &SeenSeries| {
-            there.iter().any(|(other, points)| other == name || points.continues(name, seen))
-        };
-        seen.retain(|name, seen| !is_there(name, seen));
-        if seen.is_empty() {
-            return Ok(Vec::new());
-        }
-        // A run may have begun one meanwhile.
-        let now = self.places.series().map_err(BackupError::folder("reading", &self.folder.show("")))?;
-        seen.retain(|name, _| !now.contains(name));
-        let mut missing = Vec::new();
-        for (name, seen) in seen {
-            let (shown, number) = (self.folder.show(&name), seen.generation);
-            let points = if number == 1 { "point" } else { "points" };
-            let what = format!(
-                "{shown} is gone, a series that has had {number} {points} when this user last used it: put it back, or if it was \
-                 removed on purpose, `lunway backup prune {shown} --remove-series` forgets it"
-            );
-            let points = Points::of_missing(&name, what);
-            missing.push((name, points));
-        }
-        Ok(missing)
+    /// Names and heads of the series that had other names before. What cannot be read is left to those who need it.
+    fn renamed(&self) -> &[(String, Head)] {
+        self.renamed.get_or_init(|| {
+            let of = |name: String| {
+                let folder = self.places.of_series(&name).ok()?;
+                let head = Head::load(&*folder, &self.codec).ok()?.ok()??;
+                (!head.was.is_empty() && head.series == name).then_some((name, head))
+            };
+            self.places.series().unwrap_or_default().into_iter().filter_map(of).collect()
+        })
     }
 
-    /// Forgets a series whose folder is gone; `false`: it is there, or this user has made no points in it.
-    ///
-    /// # Errors
-    ///
-    /// Where that cannot be kept.
-    pub fn forget_missing(&self, name: &str) -> Result<bool> {
-        let is_missing = self.missing_series(&self.all_points()?)?.iter().any(|(missing, _)| missing == name);
-        if is_missing {
-            self.forget_series(name)?;
-        }
-        Ok(is_missing)
-    }
-
-    /// Refuses to remove anything while points are gone, though no prune has removed them: they may be put back, and
-    /// would lack what they need. Of series that are `ending` nothing is missed.
-    pub(crate) fn refuse_losses(&self, all: &[NamedPoints], ending: &BTreeSet<String>) -> Result<()> {
-        let losses = |all: &[NamedPoints]| {
-            let mut stay = all.iter().filter(|(name, _)| !ending.contains(name));
-            stay.find_map(|(name, points)| Some((name.clone(), points.losses.first()?.clone())))
-        };
-        if let Some((name, what)) = losses(all) {
-            return Err(BackupError::Refused(format!(
-                "points of the series {name} are gone, and would lack what is removed now when they come back: {what}; put it \
-                 back, run a backup into {name}, which goes on without it, or give it up with --despite-damage"
-            )));
-        }
-        match losses(&self.missing_series(all)?) {
-            None => Ok(()),
-            Some((_, what)) => {
-                let how = "nothing is removed until then, unless --despite-damage says so";
-                Err(BackupError::Refused(format!("{what}; {how}")))
-            }
-        }
-    }
-
-    /// Refuses to remove anything while there are folders that are no series: their points would lose what they need.
-    pub(crate) fn refuse_strangers(&self) -> Result<()> {
-        let strangers =
-            self.places.strangers().map_err(BackupError::folder("reading", &self.folder.show("")))?;
-        match strangers.first() {
-            None => Ok(()),
-            Some(name) => Err(BackupError::Refused(format!(
-                "{} is no series, and may be one that was renamed: move it away, or give it its name again; until then \
-                 nothing is removed",
-                self.folder.show(name)
-            ))),
-        }
+    /// Returns `true` if a series that had this name before has had this point.
+    pub(crate) fn was_renamed_with(&self, name: &str, point: PointId) -> bool {
+        let mut renamed = self.renamed().iter();
+        renamed.any(|(other, head)| {
+            let had_name = other != name && head.was.iter().any(|was| was == name);
+            had_name && head.trail().any(|(_, had)| had == point)
+        })
     }
 
     /// The content of a point.

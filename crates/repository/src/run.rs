@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lunway_backup::{
     BackupError, Changed, Counted, DISK_MAX, Folder, Guids, INCOMPLETE, LEAF, Lease, Masks, NOTES,
-    NewestPoint, Notes, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway, manifest_names,
+    NewestPoint, Notes, PointId, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway, manifest_names,
     new_id, on, parse_stem, refuse, unit_range, units,
 };
 use lunway_file::Workers;
@@ -32,6 +32,7 @@ use crate::head::HEAD;
 use crate::index::{Index, of_file, write_segment};
 use crate::marker::FORMAT;
 use crate::merge::merge;
+use crate::next_head::Change;
 use crate::pack::{Location, pack_name};
 use crate::packer::{Kind, Packer};
 use crate::point::RepositoryPoint;
@@ -103,6 +104,7 @@ pub async fn run(
         true => refuse_others(series, &points)?,
         false => points.refuse_foreign()?,
     }
+    points.refuse_copy()?;
     check_source(&points, &request)?;
     if promote(series, lease, &points, &index, request.is_cancelled, &mut notes)? {
         points = series.points()?;
@@ -111,7 +113,8 @@ pub async fn run(
         notes.push(format!("{name} was written again"));
     }
     heal_copies(folder, &points, &mut notes)?;
-    notes.extend(points.losses.iter().chain(points.stray_sentences()).cloned());
+    notes.extend(points.losses.iter().map(|loss| loss.what.clone()));
+    notes.extend(points.stray_sentences().iter().cloned());
     if let Some(what) = &points.head_problem {
         notes.push(format!("{what}: whether the newest points are there is not known; it is written again"));
     }
@@ -364,7 +367,9 @@ impl<'a> Run<'a> {
         let point = self.point(guids, points, newest.as_ref(), why, &load)?;
         let point = point.sealed(&root, &self.repository().codec);
         self.commit(&point)?;
-        let head = points.head_with(Some(&point), &[], &[]);
+        let repository = self.repository();
+        let is_elsewhere = |lost: PointId| repository.was_renamed_with(&self.series.name, lost);
+        let head = points.head_with(Some(&point), &Change::Run { is_elsewhere: &is_elsewhere });
         let seen = SeenSeries { generation: point.generation, newest: Some(point.point), begun: head.begun };
         let noted = head.store(&*self.series.folder, &self.repository().codec);
         let noted = noted.and_then(|()| self.repository().remember_series(&self.series.name, seen, points));

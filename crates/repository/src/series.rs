@@ -16,7 +16,7 @@ const LEFT: [&str; 3] = [HEAD, NOTES, EPOCHS];
 fn missing(repository: &Repository, name: &str) -> Option<String> {
     let missing = repository.missing_series(&repository.all_points().ok()?).ok()?;
     let (_, points) = missing.into_iter().find(|(missing, _)| missing == name)?;
-    points.losses.into_iter().next()
+    points.losses.into_iter().next().map(|loss| loss.what)
 }
 
 /// A series of a repository, open.

@@ -7,12 +7,12 @@ mod kit;
 
 use kit::support::{How, holder};
 use kit::{
-    CrashingPlaces, MIB, Model, Source, back_up_as, check, compare, crashing, identity, new_directory,
+    CrashingPlaces, MIB, Model, Source, back_up, back_up_as, check, compare, crashing, identity, new_directory,
     pruned, restored, sound, verified,
 };
-use lunway_backup::{BackupError, Lease, PointId, parse_stem, seal, unseal};
+use lunway_backup::{BackupError, Lease, PointId, Retention, parse_stem, seal, unseal};
 use lunway_crash::Directory;
-use lunway_repository::{Kept, Pins, Points, Repository, Series, Unwanted, remove_points};
+use lunway_repository::{Kept, Pins, Points, Repository, Series, Unwanted, prune, remove_points};
 
 fn source(number: u8) -> Source {
     let mut source = Source::new(2 * MIB + 512);
@@ -65,8 +65,9 @@ fn latest(repository: &Repository, series: &str) -> Result<PointId, String> {
 fn remove(repository: &Repository, series: &str, unwanted: &[PointId], seed: u64) -> Result<(), BackupError> {
     let series = Series::of(repository.clone(), series, false).unwrap();
     let lease = Lease::take(&*series.folder, holder(seed), &|| false).unwrap();
+    let words = unwanted.iter().map(ToString::to_string).collect();
     let points = unwanted.to_vec();
-    let unwanted = Unwanted { series: &series, lease: &lease, points, is_whole: false, is_named: true };
+    let unwanted = Unwanted { series: &series, lease: &lease, points, is_whole: false, words };
     remove_points(repository, &[unwanted], false, &mut |_, _| true)?.end().map(drop)
 }
 
@@ -222,7 +223,7 @@ fn an_older_state_is_never_given_out_unasked_to_the_user_who_has_made_newer_poin
     let older = directory.at_rest();
     let current = run(&user.open(&directory), "one", 2);
     let said = latest(&user.open(&older), "one").unwrap_err();
-    assert!(said.contains("has had 2 points") && said.contains("give the id"), "{said}");
+    assert!(said.contains("was at its point number 2") && said.contains("give the id"), "{said}");
     let there = points(&user.open(&older), "one");
     let only = there.newest().unwrap().point;
     assert_eq!(there.find(&only.to_string()).unwrap().point, only);
@@ -231,7 +232,7 @@ fn an_older_state_is_never_given_out_unasked_to_the_user_who_has_made_newer_poin
     assert_eq!(outcome.point.generation, 3);
     assert_eq!(latest(&user.open(&older), "one"), Ok(outcome.point.point));
     let said = latest(&user.open(&directory), "one").unwrap_err();
-    assert!(said.contains("has had 3 points"), "{said}");
+    assert!(said.contains("was at its point number 3"), "{said}");
     assert_eq!(
         latest(&User::new().open(&directory), "one"),
         Ok(current),
@@ -429,6 +430,107 @@ fn files_that_are_no_manifests_block_neither_a_run_nor_a_prune_where_the_head_kn
     assert_eq!(latest(&crashing(&directory), "one"), Ok(outcome.point.point));
 }
 
+/// A prune that keeps all points there are, and gives up what is gone.
+fn give_up(repository: &Repository, series: &str, seed: u64) {
+    let series = Series::of(repository.clone(), series, false).unwrap();
+    let lease = Lease::take(&*series.folder, holder(seed), &|| false).unwrap();
+    let retention = Retention { last: 100, despite_damage: true, ..Retention::default() };
+    let removed = prune(&series, &lease, &retention, &mut |_, _| true).unwrap().removed;
+    assert!(removed.is_empty(), "{removed:?}");
+}
+
+#[test]
+fn points_that_were_gone_when_a_run_went_on_and_are_back_are_missed_no_more_and_lose_nothing() {
+    let (user, made, mut model) = (User::new(), new_directory(true), Model::new());
+    for number in 1..4 {
+        model.insert(run(&user.open(&made), "one", number), source(number).model);
+    }
+    let directory = made.at_rest();
+    for name in directory.names() {
+        if name.strip_prefix("one~").is_some_and(from_number(3)) {
+            directory.remove(&name);
+        }
+    }
+    for number in 4..6 {
+        model.insert(run(&user.open(&directory), "one", number), source(number).model);
+    }
+    let mut disk = source(6);
+    let changed = disk.unknown();
+    let outcome = back_up(&user.open(&directory), "two", &disk, How::new(changed, 6)).unwrap();
+    model.insert(outcome.point.point, disk.model.clone());
+    assert!(pruned(&user.open(&directory), "two", 1, 60).is_err());
+    put(&made, "one", &directory, "one", from_number(3));
+    pruned(&user.open(&directory), "two", 1, 61).unwrap();
+    sound(&user.open(&directory), "back");
+    assert_eq!(check(&user.open(&directory), &model, "back").len(), model.len());
+    run(&user.open(&directory), "one", 7);
+    sound(&user.open(&directory), "gone on");
+    // Given up, and put back all the same: it is none of the series' points, and blocks nothing.
+    let directory = made.at_rest();
+    for name in directory.names() {
+        if name.strip_prefix("one~").is_some_and(from_number(3)) {
+            directory.remove(&name);
+        }
+    }
+    give_up(&user.open(&directory), "one", 62);
+    sound(&user.open(&directory), "given up");
+    put(&made, "one", &directory, "one", from_number(3));
+    run(&user.open(&directory), "one", 8);
+    let there = points(&user.open(&directory), "one");
+    assert!(there.points().len() == 3 && there.warnings().len() == 1, "{:?}", there.warnings());
+    pruned(&user.open(&directory), "one", 1, 63).unwrap();
+}
+
+#[test]
+fn an_old_copy_of_a_series_that_was_renamed_is_named_and_no_series_of_its_own() {
+    let (user, other, directory) = (User::new(), User::new(), new_directory(true));
+    let old: Vec<PointId> = (1..4).map(|number| run(&user.open(&directory), "one", number)).collect();
+    let copy = directory.at_rest();
+    rename(&directory, "one", "new");
+    let mut disk = source(4);
+    let how = How::new(disk.unknown(), 4);
+    let newest = back_up_as(&user.open(&directory), "new", &disk, how, true).unwrap().point.point;
+    // What it needed is gone.
+    pruned(&user.open(&directory), "new", 1, 60).unwrap();
+    put(&copy, "one", &directory, "one", |_| true);
+    for user in [&user, &other] {
+        let there = points(&user.open(&directory), "one");
+        let told = there.warnings();
+        assert!(told.len() == 1 && told[0].contains("older copy of the series new"), "{told:?}");
+        assert!(there.is_copy() && there.points().is_empty() && there.listed().len() == 3);
+        for text in ["latest", "2023-11-14", &old[2].to_string()[..8]] {
+            assert!(there.find(text).unwrap_err().to_string().contains("older copy"), "{text}");
+        }
+        assert_eq!(there.find(&old[2].to_string()).unwrap().point, old[2]);
+        let alone = Series::of(user.open(&directory), "one", false).unwrap().points().unwrap();
+        assert!(alone.is_copy() && alone.warnings() == told);
+        let findings = verified(&user.open(&directory)).findings;
+        assert!(findings.len() == 1 && findings[0].what == told[0], "{findings:?}");
+        assert_eq!(latest(&user.open(&directory), "new"), Ok(newest));
+    }
+    for is_renamed in [false, true] {
+        let mut disk = source(5);
+        let how = How::new(disk.unknown(), 5);
+        let said = back_up_as(&user.open(&directory), "one", &disk, how, is_renamed).map(drop).unwrap_err();
+        assert!(said.to_string().contains("older copy"), "{said}");
+    }
+    // Rules neither remove what is there nor are they kept from anything.
+    for series in ["one", "new"] {
+        assert!(pruned(&user.open(&directory), series, 1, 61).unwrap().removed.is_empty(), "{series}");
+    }
+    assert_eq!(points(&user.open(&directory), "one").listed().len(), 3);
+    remove(&user.open(&directory), "one", &old[..1], 62).unwrap();
+    remove(&user.open(&directory), "one", &old[1..], 63).unwrap();
+    Series::of(user.open(&directory), "one", false).unwrap().end().unwrap();
+    sound(&user.open(&directory), "removed");
+    // Its name is free for another disk, also while the old one is known by it.
+    let fresh = run(&other.open(&directory), "one", 9);
+    for user in [&user, &other] {
+        assert!(points(&user.open(&directory), "one").warnings().is_empty());
+        assert_eq!(latest(&user.open(&directory), "one"), Ok(fresh));
+    }
+}
+
 #[test]
 fn nothing_is_removed_while_points_of_any_series_are_known_to_be_gone() {
     type Goes = fn(&str) -> bool;
@@ -479,7 +581,7 @@ fn nothing_is_removed_while_points_of_any_series_are_known_to_be_gone() {
         pruned(&user.open(&back), "one", 1, 62).unwrap();
         sound(&user.open(&back), what);
         assert_eq!(check(&user.open(&back), &model, what).len(), 4, "{what}");
-        // Given up: by a run into the series, and by its end.
+        // A run goes on without it, and what is gone stays known.
         if what == "moved away" {
             let repository = user.open(&directory);
             let missing = repository.missing_series(&repository.all_points().unwrap()).unwrap();
@@ -489,8 +591,20 @@ fn nothing_is_removed_while_points_of_any_series_are_known_to_be_gone() {
         } else {
             let outcome = compare(&user.open(&directory), "two", &mut source(9), 63);
             assert!(!outcome.notes.is_empty(), "{what}");
+            let outcome = compare(&user.open(&directory), "two", &mut source(10), 64);
+            assert!(outcome.notes.is_empty(), "{what}: {:?}", outcome.notes);
+            assert_eq!(latest(&user.open(&directory), "two"), Ok(outcome.point.point), "{what}");
+            for user in [&user, &User::new()] {
+                let said = pruned(&user.open(&directory), "one", 1, 65).unwrap_err().to_string();
+                assert!(said.contains("a run went on without it") && said.contains("prune of two"), "{said}");
+                let findings = verified(&user.open(&directory)).findings;
+                assert!(findings.len() == 1 && findings[0].what == points(&user.open(&directory), "two").warnings()[0]);
+            }
+            assert_eq!(packs(&directory).iter().filter(|pack| before.contains(pack)).count(), before.len());
+            give_up(&user.open(&directory), "two", 66);
+            give_up(&user.open(&directory), "two", 67);
         }
-        pruned(&user.open(&directory), "one", 1, 64).unwrap();
+        pruned(&user.open(&directory), "one", 1, 68).unwrap();
         sound(&user.open(&directory), what);
     }
 }
@@ -518,7 +632,7 @@ fn a_series_that_ends_is_missed_by_its_user_no_more_and_one_that_another_user_ha
     {
         let lease = Lease::take(&*series.folder, holder(62), &|| false).unwrap();
         let unwanted =
-            Unwanted { series: &series, lease: &lease, points: Vec::new(), is_whole: true, is_named: false };
+            Unwanted { series: &series, lease: &lease, points: Vec::new(), is_whole: true, words: Vec::new() };
         remove_points(&series.repository, &[unwanted], false, &mut |_, _| true).unwrap().end().unwrap();
     }
     series.end().unwrap();

@@ -79,17 +79,24 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Of each series of a repository that has points, by its name. One whose first run is under way has none yet.
+    /// Of each series of a repository that has points, or should have some, by its name. One whose first run is under way
+    /// has none yet.
     pub(super) fn of_series(repository: &Repository) -> Result<Vec<(String, Self)>, Failure> {
         let mut series = Vec::new();
-        for name in repository.places().series().map_err(Failure::failed)? {
-            let one = Series::of(repository.clone(), &name, false).map_err(failed)?;
-            if !one.points().map_err(failed)?.is_empty() {
-                let listing = series_listing(&one)?;
-                listing.warn();
-                series.push((name, listing));
+        let all = repository.all_points().map_err(failed)?;
+        let missing = repository.missing_series(&all).map_err(failed)?;
+        for (name, points) in &all {
+            if !points.is_empty() {
+                let one = Series::of(repository.clone(), name, false).map_err(failed)?;
+                series.push((name.clone(), series_listing(&one)?));
             }
         }
+        let copies = all.iter().filter(|(_, points)| points.is_copy());
+        for (name, points) in copies.chain(&missing) {
+            let folder = series_path(Path::new(&repository.show()), name);
+            series.push((name.clone(), Self::without_points(&folder, points)));
+        }
+        series.iter().for_each(|(_, listing)| listing.warn());
         Ok(series)
     }
 
@@ -190,13 +197,7 @@ impl List {
 impl Status {
     /// All series of a repository.
     fn of_repository(&self, repository: &Repository) -> Result<(), Failure> {
-        let mut series = Listing::of_series(repository)?;
-        let all = repository.all_points().map_err(failed)?;
-        for (name, points) in repository.missing_series(&all).map_err(failed)? {
-            let listing = Listing::of_missing(&series_path(Path::new(&repository.show()), &name), &points);
-            listing.warn();
-            series.push((name, listing));
-        }
+        let series = Listing::of_series(repository)?;
         let sum = |of: fn(&Listing) -> u64| series.iter().map(|(_, listing)| of(listing)).sum::<u64>();
         let points = sum(|listing| listing.points.len() as u64);
         let stored = sum(|listing| listing.sum(|point| point.facts.stored_bytes));

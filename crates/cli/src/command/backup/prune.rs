@@ -12,7 +12,7 @@ use lunway_backup::{
 };
 use lunway_block::size::HumanSize;
 use lunway_repository::{
-    Located, PACK_TARGET, Pruned, Repository, Series, Unwanted, given_up, remove_points,
+    Located, PACK_TARGET, Pruned, Repository, Series, Unwanted, check_removal, given_up, remove_points,
 };
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ impl Prune {
                         ))
                     );
                     let told = Told { series: name, gone: Vec::new(), kept: 0 };
-                    return self.print_series(&[told], &Pruned::default(), &[], false);
+                    return self.print_series(&[told], &Pruned::default(), None, &[], false);
                 }
                 let series = Series::of(repository, &name, false).map_err(failed)?;
                 return self.run_series(&[series], &retention, None);
@@ -222,7 +222,8 @@ impl Prune {
                 None => eprintln!(
                     "{}",
                     terminal::clean(&format!(
-                        "{text}: a prune has removed it that had not ended; this one ends it, and removes no other point"
+                        "{text}: a prune has removed it since the last run, and the same words remove no other point until \
+                         the next one: to remove more, give an id"
                     ))
                 ),
             }
@@ -275,6 +276,10 @@ impl Prune {
             told.push(Told { series: series.name.clone(), gone, kept });
         }
         let mut removal = None;
+        let refused = match self.dry_run {
+            true => self.refusal(repository, &chosen, &told)?,
+            false => None,
+        };
         if !self.dry_run {
             let unwanted: Vec<_> = leases
                 .iter()
@@ -284,7 +289,7 @@ impl Prune {
                     lease,
                     points: told.gone.clone(),
                     is_whole: self.remove_series,
-                    is_named: !self.remove.is_empty(),
+                    words: self.remove.clone(),
                 })
                 .collect();
             let bar = progress::bytes("rewriting", 1);
@@ -303,17 +308,36 @@ impl Prune {
         if self.remove_series && !self.dry_run {
             drop(leases);
             all[0].clone().end().map_err(failed)?;
-            return self.print_series(&told, &pruned, &busy, whole.is_some());
+            return self.print_series(&told, &pruned, None, &busy, whole.is_some());
         }
         // Killed before its user is told, it removes no other point when it is given again.
-        self.print_series(&told, &pruned, &busy, whole.is_some())?;
+        self.print_series(&told, &pruned, refused.as_deref(), &busy, whole.is_some())?;
         removal.map_or(Ok(()), |removal| removal.end().map(drop).map_err(failed))
+    }
+
+    /// Says why the real prune would be refused.
+    fn refusal(
+        &self,
+        repository: &Repository,
+        series: &[&Series],
+        told: &[Told],
+    ) -> Result<Option<String>, Failure> {
+        let gone: Vec<PointId> = told.iter().flat_map(|told| told.gone.clone()).collect();
+        match check_removal(repository, series, &gone, self.remove_series, self.despite_damage) {
+            Ok(()) => Ok(None),
+            Err(BackupError::Refused(what)) => {
+                eprintln!("{}", terminal::clean(&format!("the prune itself would be refused: {what}")));
+                Ok(Some(what))
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 
     fn print_series(
         &self,
         told: &[Told],
         pruned: &Pruned,
+        refused: Option<&str>,
         busy: &[(String, String)],
         is_whole: bool,
     ) -> Result<(), Failure> {
@@ -328,6 +352,7 @@ impl Prune {
                 "freed_bytes": pruned.freed_bytes,
                 "rewritten_bytes": pruned.rewritten_bytes,
                 "deferred": pruned.deferred,
+                "refused": refused,
             });
             if is_whole {
                 document["series"] = told.iter().map(series).collect();

@@ -212,7 +212,7 @@ impl Runs {
 
     /// Name of the disk, as its newest point has it.
     fn source(&self) -> &str {
-        self.0.points.last().map_or("no point yet", |newest| &newest.facts.source)
+        self.0.points.last().map_or("no point", |newest| &newest.facts.source)
     }
 
     fn text(&self) -> String {
@@ -233,7 +233,7 @@ impl Runs {
             })
             .collect();
         let headings = ["POINT", "TIME", "KIND", "CHANGED", "READ", "SENT", "STORED", "WHY"];
-        let mut text = terminal::table(headings, &rows, "no point yet");
+        let mut text = terminal::table(headings, &rows, "no point");
         for sentence in self.verdicts().into_iter().map(|verdict| verdict.text).chain(self.warnings()) {
             text += &format!("\n{}", terminal::clean(&sentence));
         }
@@ -249,11 +249,15 @@ impl Runs {
             "stored_bytes": self.sum(|point| point.facts.stored_bytes),
             "incomplete": self.0.incomplete,
             "damage": self.damage(),
+            "warnings": self.0.warnings,
         })
     }
 
-    /// What is known of the points being whole.
+    /// What is known of the points being whole; nothing where there are none.
     fn verdicts(&self) -> Vec<Conclusion> {
+        if self.0.points.is_empty() {
+            return Vec::new();
+        }
         let (text, tone) = match self.0.verified() {
             _ if self.damage() > 0 => (
                 format!("{} damaged parts are known: `lunway backup verify` names them.", self.damage()),
@@ -271,10 +275,8 @@ impl Runs {
         let incomplete = (self.0.incomplete > 0)
             .then(|| "One more point is incomplete: the next run continues it.".to_owned());
         let unreadable = self.0.unreadable.iter();
-        unreadable
-            .map(|(point, what)| format!("Point {point} cannot be read: {what}."))
-            .chain(incomplete)
-            .collect()
+        let unreadable = unreadable.map(|(point, what)| format!("Point {point} cannot be read: {what}."));
+        unreadable.chain(incomplete).chain(self.0.warnings.iter().cloned()).collect()
     }
 
     fn document(&self) -> Document {

@@ -120,7 +120,7 @@ impl Store {
 /// The points of a series and the state of each.
 pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
     let points = series.points().map_err(failed)?;
-    if points.is_empty() {
+    if points.listed().is_empty() && points.unreadable.is_empty() {
         let why: Vec<String> =
             [format!("{} holds no points", series.show())].into_iter().chain(points.warnings()).collect();
         return Err(Failure::failed(anyhow!("{}", why.join("; "))));
@@ -128,7 +128,7 @@ pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
     let notes = Notes::load(&*series.folder).map_err(failed)?;
     Ok(Listing {
         folder: series.show(),
-        points: points.points().iter().map(|point| listed(point, &notes)).collect(),
+        points: points.listed().iter().map(|point| listed(point, &notes)).collect(),
         incomplete: 0,
         chain_files: None,
         damage: notes.damage.len() + points.unreadable.len(),
@@ -138,8 +138,9 @@ pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
 }
 
 impl Listing {
-    /// Of a series whose folder is gone.
-    pub(super) fn of_missing(folder: &Path, points: &Points) -> Self {
+    /// Of a series that has no points of its own, and about which something is to be told: its folder is gone, or is an
+    /// old copy of another one's.
+    pub(super) fn without_points(folder: &Path, points: &Points) -> Self {
         Self {
             folder: folder.display().to_string(),
             points: Vec::new(),

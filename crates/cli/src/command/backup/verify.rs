@@ -145,7 +145,7 @@ impl Verify {
         };
         let missing = missing.map_err(failed)?;
         if series.iter().all(|(_, points)| points.is_empty()) {
-            for warning in missing.iter().flat_map(|(_, points)| points.warnings()) {
+            for warning in series.iter().chain(&missing).flat_map(|(_, points)| points.warnings()) {
                 eprintln!("{}", terminal::clean(&warning));
             }
             return Err(Failure::failed(anyhow!("{} holds no points", self.destination.folder.display())));

@@ -1,0 +1,104 @@
+//! Series and points of a repository that are gone, though no prune has removed them.
+
+use std::collections::BTreeSet;
+
+use lunway_backup::{BackupError, Result};
+
+use crate::loss::Loss;
+use crate::points::Points;
+use crate::repository::{NamedPoints, Repository};
+use crate::seen::SeenSeries;
+
+impl Repository {
+    /// Series that this user has made points in and whose folders are gone, beside those that are there: without
+    /// points, and with a sentence about each.
+    ///
+    /// # Errors
+    ///
+    /// Where what the user has seen cannot be read.
+    pub fn missing_series(&self, there: &[NamedPoints]) -> Result<Vec<NamedPoints>> {
+        let Some(pins) = &self.kept.pins else { return Ok(Vec::new()) };
+        let mut seen = pins.all_series((self.marker(), self.master.as_ref()))?;
+        let is_there = |name: &String, seen: &SeenSeries| {
+            there.iter().any(|(other, points)| other == name || points.continues(name, seen))
+        };
+        seen.retain(|name, seen| !is_there(name, seen));
+        if seen.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A run may have begun one meanwhile.
+        let now = self.places.series().map_err(BackupError::folder("reading", &self.folder.show("")))?;
+        seen.retain(|name, _| !now.contains(name));
+        let mut missing = Vec::new();
+        for (name, seen) in seen {
+            let (shown, number) = (self.folder.show(&name), seen.generation);
+            let what = format!(
+                "{shown} is gone, a series that was at its point number {number} when this user last used it: put it back, or \
+                 if it was removed on purpose, `lunway backup prune {shown} --remove-series` forgets it"
+            );
+            let points = Points::of_missing(&name, what);
+            missing.push((name, points));
+        }
+        Ok(missing)
+    }
+
+    /// Forgets a series whose folder is gone; `false`: it is there, or this user has made no points in it.
+    ///
+    /// # Errors
+    ///
+    /// Where that cannot be kept.
+    pub fn forget_missing(&self, name: &str) -> Result<bool> {
+        let is_missing = self.missing_series(&self.all_points()?)?.iter().any(|(missing, _)| missing == name);
+        if is_missing {
+            self.forget_series(name)?;
+        }
+        Ok(is_missing)
+    }
+
+    /// Refuses to remove anything while points are gone, though no prune has removed them: they may be put back, and
+    /// would lack what they need. Of series that are `ending` nothing is missed.
+    pub(crate) fn refuse_losses(&self, all: &[NamedPoints], ending: &BTreeSet<String>) -> Result<()> {
+        // In a series that was renamed since.
+        let is_elsewhere = |name: &String, loss: &Loss| {
+            let had = |point| {
+                all.iter().any(|(other, points)| {
+                    other != name && points.was_called(name) && points.has_had(point)
+                })
+            };
+            loss.point.is_some_and(|(_, point)| had(point))
+        };
+        for (name, points) in all.iter().filter(|(name, _)| !ending.contains(name)) {
+            let mut losses = points.losses.iter().chain(&points.missed);
+            if let Some(loss) = losses.find(|loss| !is_elsewhere(name, loss)) {
+                let what = &loss.what;
+                return Err(BackupError::Refused(format!(
+                    "points of the series {name} are gone, and would lack what is removed now when they come back: {what}; put \
+                     them back, or give them up: --despite-damage in a prune of {name}"
+                )));
+            }
+        }
+        let missing = self.missing_series(all)?;
+        let missing = missing.iter().filter(|(name, _)| !ending.contains(name));
+        match missing.flat_map(|(_, points)| &points.losses).next() {
+            None => Ok(()),
+            Some(Loss { what, .. }) => {
+                let how = "nothing is removed until then, unless --despite-damage says so";
+                Err(BackupError::Refused(format!("{what}; {how}")))
+            }
+        }
+    }
+
+    /// Refuses to remove anything while there are folders that are no series: their points would lose what they need.
+    pub(crate) fn refuse_strangers(&self) -> Result<()> {
+        let strangers =
+            self.places.strangers().map_err(BackupError::folder("reading", &self.folder.show("")))?;
+        match strangers.first() {
+            None => Ok(()),
+            Some(name) => Err(BackupError::Refused(format!(
+                "{} is no series, and may be one that was renamed: move it away, or give it its name again; until then \
+                 nothing is removed",
+                self.folder.show(name)
+            ))),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Reasons for which a prune removes nothing.
+
+use std::collections::BTreeSet;
+
+use lunway_backup::{BackupError, Notes, Result};
+
+use crate::damage::KnownDamage;
+use crate::points::Points;
+use crate::repository::Repository;
+use crate::series::Series;
+
+/// What a prune finds before it removes anything.
+pub(crate) struct Checked {
+    /// The points of each series, as these are now.
+    pub(crate) points: Vec<Points>,
+    /// Damage of packs is known: what all points need has to be marked before anything is removed.
+    pub(crate) is_damage_known: bool,
+}
+
+pub(crate) fn refused_for_damage() -> BackupError {
+    BackupError::Refused(
+        "damage is known: nothing is removed until `lunway backup run` has repaired it and `lunway backup verify` finds \
+         none, or --despite-damage says so"
+            .into(),
+    )
+}
+
+/// Refuses to remove points of these series, of which some are `ending`, where what is gone or damaged would be lost.
+pub(crate) fn check(
+    repository: &Repository,
+    series: &[&Series],
+    ending: &BTreeSet<String>,
+    despite_damage: bool,
+) -> Result<Checked> {
+    repository.refuse_apart()?;
+    repository.refuse_strangers()?;
+    if !despite_damage {
+        repository.refuse_losses(&repository.all_points()?, ending)?;
+    }
+    let known = KnownDamage::load(&*repository.folder)?;
+    let mut is_open = !known.frames.is_empty() || !known.segments.is_empty();
+    let mut there = Vec::new();
+    for series in series {
+        let points = series.points()?;
+        points.refuse_foreign()?;
+        // What a copy lacks is no damage.
+        let is_damaged = !points.unreadable.is_empty() || !Notes::load(&*series.folder)?.damage.is_empty();
+        is_open |= is_damaged && !points.is_copy();
+        there.push(points);
+    }
+    match is_open && !despite_damage {
+        true => Err(refused_for_damage()),
+        false => Ok(Checked { points: there, is_damage_known: !known.is_empty() }),
+    }
+}
