@@ -217,6 +217,7 @@ impl BackupError {
     pub fn folder(what: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self + use<> {
         let name = name.to_owned();
         move |source| match source.kind() {
+            _ if is_for_lack_of_inodes(&source) => Self::Full { name: format!("{name}: {source}") },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 Self::Full { name }
             }
@@ -243,6 +244,15 @@ impl BackupError {
             source => Self::Open { name, source },
         }
     }
+}
+
+/// A file system has room, and no inode for another file.
+#[derive(Debug, thiserror::Error)]
+#[error("its file system has free space and no free inode: remove files there")]
+pub(crate) struct NoInodes;
+
+fn is_for_lack_of_inodes(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
 }
 
 /// Returns `true` if an error concerns the file itself: it is missing, truncated, or not a file.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use lunway_vhdx::Storage;
 use serde::Deserialize;
 
-use crate::error::{BackupError, Result, is_of_the_file};
+use crate::error::{BackupError, NoInodes, Result, is_of_the_file};
 use crate::manifest::unseal;
 
 /// The end of the name of a file that is being written: what has it is never taken for whole.
@@ -174,7 +174,7 @@ impl HostFolder {
     /// What the host says.
     pub fn create_folder(&self, name: &str) -> io::Result<()> {
         let path = self.at(name)?;
-        fs::create_dir(&path)?;
+        fs::create_dir(&path).map_err(|error| self.named_shortage(error))?;
         if self.is_shared {
             let mode = self.path.metadata()?.permissions().mode();
             set_permissions(&path, mode & FOLDER)?;
@@ -205,12 +205,30 @@ impl HostFolder {
         &self.path
     }
 
+    /// The error of a file that could not be made; it says so where not bytes are lacking but inodes.
+    fn named_shortage(&self, error: io::Error) -> io::Error {
+        match (error.kind(), rustix::fs::statvfs(&self.path)) {
+            (io::ErrorKind::StorageFull, Ok(found))
+                if lacks_inodes(found.f_files, found.f_favail, found.f_bavail) =>
+            {
+                io::Error::new(io::ErrorKind::StorageFull, NoInodes)
+            }
+            _ => error,
+        }
+    }
+
     fn at(&self, name: &str) -> io::Result<PathBuf> {
         match is_plain(name) {
             true => Ok(self.path.join(name)),
             false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name")),
         }
     }
+}
+
+/// Says whether a file system has free blocks, and no free inode. One that makes inodes as it needs them has none in
+/// all (statvfs(3), as btrfs fills it in).
+fn lacks_inodes(inodes: u64, free_inodes: u64, free_blocks: u64) -> bool {
+    inodes > 0 && free_inodes == 0 && free_blocks > 0
 }
 
 /// The mode that all VHDX files of a folder have, as far as it tells who may read them.
@@ -257,7 +275,8 @@ impl Folder for HostFolder {
 
     fn create(&self, name: &str) -> io::Result<Open> {
         let path = self.at(name)?;
-        let file = File::options().read(true).write(true).create_new(true).mode(self.mode).open(&path)?;
+        let file = File::options().read(true).write(true).create_new(true).mode(self.mode).open(&path);
+        let file = file.map_err(|error| self.named_shortage(error))?;
         if self.is_shared && self.mode & GROUP_READS != 0 {
             let mode = path.symlink_metadata()?.permissions().mode() & 0o777;
             if mode & SHARED_FILE != SHARED_FILE {
@@ -391,4 +410,21 @@ pub fn write_whole(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<()> 
         let _ = folder.remove(&unfinished);
         writing()(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_a_free_inode_is_told_from_one_without_bytes() {
+        assert!(lacks_inodes(1000, 0, 7));
+        for (inodes, free_inodes, free_blocks) in [(0, 0, 7), (1000, 1, 7), (1000, 0, 0)] {
+            assert!(!lacks_inodes(inodes, free_inodes, free_blocks));
+        }
+        let full = |error| BackupError::folder("writing", "f")(error).to_string();
+        let lack = io::Error::new(io::ErrorKind::StorageFull, NoInodes);
+        assert!(full(lack).contains("f: its file system has free space and no free inode"));
+        assert!(full(io::ErrorKind::StorageFull.into()).contains("left for f)"));
+    }
 }

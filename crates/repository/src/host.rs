@@ -31,6 +31,8 @@ const PRIVATE: u32 = 0o600;
 /// The same where a group shares the repository.
 const SHARED: u32 = 0o660;
 const GROUP_READS: u32 = 0o040;
+/// Permission of a folder in which only the owner of a file removes it.
+const STICKY: u32 = 0o1000;
 /// Permissions of others than the owner, with which ssh refuses a key.
 const OTHERS: u32 = 0o077;
 
@@ -209,7 +211,10 @@ pub fn open_repository(path: &Path, key_file: Option<&Path>) -> Result<Repositor
     }
     let places = places_of(path)?;
     let (address, pins) = (places.path().display().to_string(), pins_of(path, places.path()));
-    open_kept(Arc::new(places), Kept { cache: cache_of(&address), pins }, key_file)
+    let sticky = sticky(places.path());
+    let mut repository = open_kept(Arc::new(places), Kept { cache: cache_of(&address), pins }, key_file)?;
+    repository.warnings.extend(sticky);
+    Ok(repository)
 }
 
 /// The folders of a repository of this host. New files may be read and written by those who may read its marker, as far
@@ -268,6 +273,19 @@ pub fn read_identity(file: &Path) -> Result<Identity> {
         _ => wrong(error.to_string()),
     })?;
     Identity::parse(&Zeroizing::new(text)).map_err(wrong)
+}
+
+/// A sentence about a folder that a group shares and in which its members cannot replace each other's files.
+fn sticky(path: &Path) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.permissions().mode();
+    let shown = path.display();
+    let is_shared = HostFolder::open(path).ok()?.is_shared();
+    (is_shared && mode & STICKY != 0).then(|| {
+        format!(
+            "{shown} is shared by a group and has the sticky bit: runs and prunes of its members cannot replace or remove \
+             each other's files (\"Operation not permitted\"): `chmod -R -t {shown}`"
+        )
+    })
 }
 
 /// A sentence about a key file that others may read.
@@ -345,6 +363,17 @@ mod tests {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(warning_of(&file).is_some(), is_told, "{mode:o}");
         }
+    }
+
+    #[test]
+    fn a_shared_folder_in_which_members_cannot_replace_files_of_others_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        for (mode, is_told) in [(0o2770, false), (0o3770, true), (0o1700, false)] {
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let said = sticky(place.path());
+            assert_eq!(said.is_some(), is_told, "{mode:o}: {said:?}");
+        }
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
     }
 
     #[test]

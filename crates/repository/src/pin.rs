@@ -224,7 +224,7 @@ impl Pins {
         let place = self.file.parent().unwrap_or(Path::new("/"));
         let path = place.join(LOCK);
         let shown = path.display().to_string();
-        let writing = || BackupError::folder("writing", &shown);
+        let writing = || keeping(&shown);
         make_private(place).map_err(writing())?;
         let mut options = File::options();
         options.create(true).truncate(false).write(true).mode(PRIVATE_FILE);
@@ -354,13 +354,13 @@ impl Pins {
         let seen = Seen { address: self.address.clone(), ..seen.clone() };
         let shown = self.file.display().to_string();
         let text = serde_json::to_vec_pretty(&seen).map_err(io::Error::other);
-        self.replace(&self.file, &text.map_err(BackupError::folder("writing", &shown))?)
+        self.replace(&self.file, &text.map_err(keeping(&shown))?)
     }
 
     /// Replaces a file whole. What is kept is the user's alone.
     fn replace(&self, file: &Path, bytes: &[u8]) -> Result<()> {
         let shown = file.display().to_string();
-        let writing = || BackupError::folder("writing", &shown);
+        let writing = || keeping(&shown);
         let (Some(place), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str()))
         else {
             return Err(BackupError::Lost);
@@ -378,6 +378,17 @@ impl Pins {
         file.flush().map_err(writing())?;
         folder.rename(&unfinished, name).map_err(writing())?;
         folder.sync().map_err(writing())
+    }
+}
+
+/// For a file of what is kept: a full home is not a full destination.
+fn keeping(file: &str) -> impl FnOnce(io::Error) -> BackupError + use<> {
+    let writing = BackupError::folder("writing", file);
+    move |error| match writing(error) {
+        BackupError::Full { name } => BackupError::Refused(format!(
+            "no room is left for {name}, by which this user knows the repository again: free space there"
+        )),
+        error => error,
     }
 }
 

@@ -123,7 +123,7 @@ impl Repository {
             && let Err(error) = pins.remember(&marker, master.as_ref())
         {
             warnings.push(format!(
-                "another repository in the place of {} would not be noticed: {error}",
+                "another repository in the place of {} would not be noticed, nor an older state of its keys: {error}",
                 folder.show("")
             ));
         }

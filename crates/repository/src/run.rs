@@ -371,11 +371,16 @@ impl<'a> Run<'a> {
         let is_elsewhere = |lost: PointId| repository.was_renamed_with(&self.series.name, lost);
         let head = points.head_with(Some(&point), &Change::Run { is_elsewhere: &is_elsewhere });
         let seen = SeenSeries { generation: point.generation, newest: Some(point.point), begun: head.begun };
-        let noted = head.store(&*self.series.folder, &self.repository().codec);
-        let noted = noted.and_then(|()| self.repository().remember_series(&self.series.name, seen, points));
-        if let Err(error) = noted {
+        if let Err(error) = head.store(&*self.series.folder, &self.repository().codec) {
             self.notes.push(format!(
-                "the point is made, and if it is removed without a prune that will not be noticed: {error}"
+                "the point is made, and if it is removed without a prune before the next run has made one, only this user \
+                 will notice: {error}"
+            ));
+        }
+        if let Err(error) = self.repository().remember_series(&self.series.name, seen, points) {
+            self.notes.push(format!(
+                "the point is made, and if an older state of the series is shown later, or its folder is moved away, this \
+                 user will not be told: {error}"
             ));
         }
         let written = load.shipment.written.read().unwrap_or_else(PoisonError::into_inner);
