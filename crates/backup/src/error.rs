@@ -252,7 +252,7 @@ impl BackupError {
 pub(crate) struct NoInodes;
 
 fn is_for_lack_of_inodes(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
+    error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<NoInodes>)
 }
 
 /// Returns `true` if an error concerns the file itself: it is missing, truncated, or not a file.

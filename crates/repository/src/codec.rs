@@ -70,12 +70,18 @@ pub(crate) enum Document {
     Marker,
     /// The head of a series.
     Head,
+    /// The list of series that were removed.
+    Ended,
 }
 
 impl Document {
     /// The context of each one's key, in their order.
-    const CONTEXTS: [&str; 3] =
-        ["lunway 2026 repository points", "lunway 2026 repository marker", "lunway 2026 repository heads"];
+    const CONTEXTS: [&str; 4] = [
+        "lunway 2026 repository points",
+        "lunway 2026 repository marker",
+        "lunway 2026 repository heads",
+        "lunway 2026 repository ended series",
+    ];
 }
 
 impl Codec {

@@ -10,7 +10,8 @@ use crate::pack::{Location, PackBuilder, pack_name, read_directory, read_whole};
 use crate::random::new_number;
 use crate::repository::Repository;
 
-/// Mends those that verification has noted. Returns `true` if the index is another one now.
+/// Mends those that verification has noted. Returns `true` if the index, or what is known to be damaged, is another one
+/// now.
 pub(crate) fn mend(repository: &Repository, index: &Index, notes: &mut Vec<String>) -> Result<bool> {
     let (folder, damage) = (&*repository.folder, index.damage());
     let mut damaged: Vec<u64> = damage.frames.union(&damage.packs).copied().collect();
@@ -40,7 +41,7 @@ pub(crate) fn mend(repository: &Repository, index: &Index, notes: &mut Vec<Strin
         known.packs.insert(pack);
     }
     known.store(folder)?;
-    Ok(is_another)
+    Ok(is_another || known != *damage)
 }
 
 /// What lies in a pack that is damaged.

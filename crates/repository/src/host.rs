@@ -175,8 +175,8 @@ fn holds_repository(path: &Path) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// Where the folder does not exist, or holds something; where another process makes one there; where the store cannot be
-/// used.
+/// Where the folder does not exist, or holds something; where another process makes one there; where the store cannot
+/// be used.
 pub fn create_repository(path: &Path, recipients: &[Recipient]) -> Result<Marker> {
     let us = Holder::this_process(new_number()?);
     if let Some(address) = address_of(path)? {

@@ -120,8 +120,8 @@ impl Index {
         Ok(index)
     }
 
-    /// The same without the segments of which an entry is not what a run has written, though they have their hash. Every
-    /// entry is read, as a prune does.
+    /// The same without the segments of which an entry is not what a run has written, though they have their hash.
+    /// Every entry is read, as a prune does.
     pub(crate) fn examined(self, cache: Option<&dyn Folder>) -> Result<Self> {
         let mut wrong = Vec::new();
         for (number, segment) in self.stored.iter().zip(&self.segments) {

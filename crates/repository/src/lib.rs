@@ -38,7 +38,7 @@
 //! | `reader`, `content` | reading entries; a point's disk |
 //! | [`run()`], `ship`, `packer` | one run |
 //! | [`verify()`], `walk`, `damage`, `frames` | what is needed, what is damaged, what is mended |
-//! | [`prune()`], [`Removal`], `refusal`, `dying` | retention: which points go, how they do, or why not; freeing room |
+//! | [`prune()`], [`Removal`], `refusal`, `dying`, `ended` | retention: which points go, how they do, or why not; freeing room |
 //!
 //! **Invariant:** this crate is handed devices, maps and folders. It does not know the command line, or where devices
 //! come from.
@@ -48,6 +48,7 @@ mod codec;
 mod content;
 mod damage;
 mod dying;
+mod ended;
 mod frames;
 mod head;
 mod host;

@@ -16,8 +16,8 @@ pub(crate) const MARKER_COPY: &str = "repository.copy.json";
 /// Most bytes of it: 2,000 people.
 pub(crate) const MARKER_MAX: u64 = 1 << 20;
 
-/// Revisions of which a marker remembers that they led to it: a change of keys each week for five years. They take 8 KiB
-/// of [`MARKER_MAX`].
+/// Revisions of which a marker remembers that they led to it: a change of keys each week for five years. They take
+/// 8 KiB of [`MARKER_MAX`].
 const TRAIL_MAX: usize = 256;
 /// Digits of a revision's tag that stand for it there: as many as an id has.
 const REVISION_DIGITS: usize = 16;
@@ -218,11 +218,13 @@ mod tests {
 
     #[test]
     fn a_marker_that_was_put_back_and_changed_is_told_from_later_and_earlier_ones() {
-        let all: Vec<Marker> = (0..5).scan(first(), |marker, number| {
-            let now = marker.clone();
-            *marker = changed(marker, &format!("r{number}"), false);
-            Some(now)
-        }).collect();
+        let all: Vec<Marker> = (0..5)
+            .scan(first(), |marker, number| {
+                let now = marker.clone();
+                *marker = changed(marker, &format!("r{number}"), false);
+                Some(now)
+            })
+            .collect();
         for (at, one) in all.iter().enumerate() {
             for (number, other) in all.iter().enumerate() {
                 let expected = match at.cmp(&number) {

@@ -10,15 +10,18 @@ use crate::repository::{NamedPoints, Repository};
 use crate::seen::SeenSeries;
 
 impl Repository {
-    /// Series that this user has made points in and whose folders are gone, beside those that are there: without
-    /// points, and with a sentence about each.
+    /// Series that this user has made points in, or has listed, and whose folders are gone, beside those that are
+    /// there: without points, and with a sentence about each. Those are left out of which a note says that they were
+    /// removed.
     ///
     /// # Errors
     ///
     /// Where what the user has seen cannot be read.
     pub fn missing_series(&self, there: &[NamedPoints]) -> Result<Vec<NamedPoints>> {
         let Some(pins) = &self.kept.pins else { return Ok(Vec::new()) };
-        let mut seen = pins.all_series((self.marker(), self.master.as_ref()))?;
+        let of = (self.marker(), self.master.as_ref());
+        let mut seen = pins.all_series(of)?;
+        seen.extend(pins.listed(of)?);
         let is_there = |name: &String, seen: &SeenSeries| {
             there.iter().any(|(other, points)| other == name || points.continues(name, seen))
         };
@@ -26,6 +29,7 @@ impl Repository {
         if seen.is_empty() {
             return Ok(Vec::new());
         }
+        seen.retain(|name, seen| !self.has_ended(name, seen));
         // A run may have begun one meanwhile.
         let now = self.places.series().map_err(BackupError::folder("reading", &self.folder.show("")))?;
         seen.retain(|name, _| !now.contains(name));
@@ -33,8 +37,8 @@ impl Repository {
         for (name, seen) in seen {
             let (shown, number) = (self.folder.show(&name), seen.generation);
             let what = format!(
-                "{shown} is gone, a series that was at its point number {number} when this user last used it: put it back, or \
-                 if it was removed on purpose, `lunway backup prune {shown} --remove-series` forgets it"
+                "{shown} is gone, a series that was at its point number {number} when this user last used it, or listed it: put it back, \
+                 or if it was removed on purpose, `lunway backup prune {shown} --remove-series` forgets it"
             );
             let points = Points::of_missing(&name, what);
             missing.push((name, points));
@@ -42,7 +46,19 @@ impl Repository {
         Ok(missing)
     }
 
-    /// Forgets a series whose folder is gone; `false`: it is there, or this user has made no points in it.
+    /// Remembers these series, so that one whose folder is gone is told to this user from then on.
+    ///
+    /// # Errors
+    ///
+    /// Where they cannot be kept.
+    pub fn remember_listed(&self, there: &[NamedPoints]) -> Result<()> {
+        let Some(pins) = &self.kept.pins else { return Ok(()) };
+        let listed: Vec<_> =
+            there.iter().filter_map(|(name, points)| Some((name.as_str(), points.seen()?))).collect();
+        pins.remember_listed((self.marker(), self.master.as_ref()), &listed)
+    }
+
+    /// Forgets a series whose folder is gone; `false`: it is there, or this user knows nothing of it.
     ///
     /// # Errors
     ///
@@ -61,9 +77,8 @@ impl Repository {
         // In a series that was renamed since.
         let is_elsewhere = |name: &String, loss: &Loss| {
             let had = |point| {
-                all.iter().any(|(other, points)| {
-                    other != name && points.was_called(name) && points.has_had(point)
-                })
+                all.iter()
+                    .any(|(other, points)| other != name && points.was_called(name) && points.has_had(point))
             };
             loss.point.is_some_and(|(_, point)| had(point))
         };

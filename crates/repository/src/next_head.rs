@@ -74,7 +74,8 @@ impl Points {
                 head.set_forgone(forgone);
             }
             Change::Prune(going) if going.gives_up => {
-                let absent = trail.iter().filter(|(_, point)| Some(*point) != head.newest && !self.lies_there(*point));
+                let absent =
+                    trail.iter().filter(|(_, point)| Some(*point) != head.newest && !self.lies_there(*point));
                 gone.extend(absent.map(|(generation, _)| *generation));
                 head.set_forgone(forgone.chain(lost));
             }

@@ -288,6 +288,33 @@ impl Pins {
         Ok(all.into_iter().flatten().collect())
     }
 
+    /// What was seen of each series of a repository when it was listed, beside those that this user has made points in.
+    pub(crate) fn listed(&self, of: (&Marker, Option<&MasterKey>)) -> Result<BTreeMap<String, SeenSeries>> {
+        let seen = self.load()?;
+        let pin = seen.find(&Pin::of(of.0, of.1));
+        let listed = pin
+            .iter()
+            .flat_map(|pin| pin.listed.iter().filter(move |(series, _)| !pin.series.contains_key(*series)));
+        Ok(listed.map(|(series, seen)| (series.clone(), *seen)).collect())
+    }
+
+    /// Remembers series that were listed.
+    ///
+    /// # Errors
+    ///
+    /// Where they cannot be kept.
+    pub(crate) fn remember_listed(
+        &self,
+        of: (&Marker, Option<&MasterKey>),
+        listed: &[(&str, SeenSeries)],
+    ) -> Result<()> {
+        self.change(of, &|pin| {
+            let was = pin.listed.clone();
+            pin.list(listed.iter().copied());
+            pin.listed != was
+        })
+    }
+
     /// What was seen of one.
     pub(crate) fn series(
         &self,

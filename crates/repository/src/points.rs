@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use lunway_backup::{BackupError, Folder, Moment, PointId, Result, find_point, manifest_names, parse_stem};
 
 use crate::codec::Codec;
+use crate::ended::EndedSeries;
 use crate::head::Head;
 use crate::lineage::{ById, Lineage, Standing};
 use crate::loss::Loss;
@@ -139,6 +140,7 @@ impl Points {
     /// Returns `true` if this is the series that the user has seen under another name, which it had before.
     pub(crate) fn continues(&self, name: &str, seen: &SeenSeries) -> bool {
         match seen.newest {
+            _ if seen.begun.is_some() && seen.begun == self.begun() => true,
             Some(newest) => self.has_had(newest),
             None => self.was_called(name),
         }
@@ -229,8 +231,9 @@ impl Points {
         // Of a manifest that cannot be read nothing tells whose it is: it counts where there is no head to ask.
         let there = if self.head.is_some() { there } else { there.max(self.last_generation) };
         self.last_generation = self.last_generation.max(known);
-        let missed: Vec<_> = self.head.iter().flat_map(Head::missed).collect();
-        for (number, point) in missed.into_iter().filter(|(_, point)| !self.lies_there(*point)) {
+        let missed = self.head.iter().flat_map(Head::missed);
+        let missed: Vec<_> = missed.filter(|(_, point)| !self.lies_there(*point)).collect();
+        for (number, point) in missed {
             let what = format!(
                 "point number {number} of {shown}, {point}, was gone when a run went on without it, and no prune has removed it"
             );
@@ -288,9 +291,8 @@ impl Points {
         shown: &str,
         renamed: impl IntoIterator<Item = (&'a str, &'a Head)>,
     ) {
-        let number = |point: &RepositoryPoint| (point.generation, point.point);
-        let of_head = self.head.as_ref().and_then(|head| Some((head.generation, head.newest?)));
-        let Some((_, newest)) = self.newest().map(number).or(of_head) else { return };
+        let newest = self.newest().map(|newest| newest.point);
+        let Some(newest) = newest.or_else(|| self.head.as_ref().and_then(|head| head.newest)) else { return };
         let generation = self.head.as_ref().map_or(0, |head| head.generation);
         let is_original = |(name, head): &(&str, &Head)| {
             let had_name = *name != self.name && head.was.contains(&self.name);
@@ -312,6 +314,19 @@ impl Points {
         }
         (self.head_problem, self.unreadable, self.stray_sentences) = (None, Vec::new(), Vec::new());
         self.copy_problems.clear();
+    }
+
+    /// What its user remembers of it; `None`: it is not what it should be, or has no points.
+    pub(crate) fn seen(&self) -> Option<SeenSeries> {
+        let newest = self.newest().filter(|_| self.losses.is_empty() && self.foreign.is_empty())?;
+        Some(SeenSeries { generation: newest.generation, newest: Some(newest.point), begun: self.begun() })
+    }
+
+    /// What is noted of it when it is removed, if anything tells it from others of its name.
+    pub(crate) fn ended(&self) -> Option<EndedSeries> {
+        let head = self.head.as_ref().filter(|_| !self.is_copy())?;
+        let last = head.trail().last().map(|(_, point)| point);
+        Some(EndedSeries { series: self.name.clone(), begun: head.begun, last })
     }
 
     /// Its name and head, if it had other names before.
@@ -497,8 +512,7 @@ impl Points {
     ///
     /// As of [`find`](Self::find).
     pub fn find_unwanted(&self, text: &str) -> Result<Option<PointId>> {
-        let is_given_up =
-            |id: &PointId| self.head.as_ref().is_some_and(|head| head.removed.contains(id));
+        let is_given_up = |id: &PointId| self.head.as_ref().is_some_and(|head| head.removed.contains(id));
         // A point that was removed and is put back goes again.
         if let Some(named) = self.all().find(|point| point.point.to_string() == text)
             && !is_given_up(&named.point)

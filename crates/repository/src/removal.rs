@@ -83,13 +83,12 @@ impl Unwanted<'_> {
         let is_named = !self.words.is_empty();
         let forgoes = gives_up && points.loss_sentences().next().is_some();
         if points.is_head_behind() || !unwanted.is_empty() || forgoes {
-            let (by_rules, named): (&[PointId], _) =
-                if is_named { (&[], &unwanted[..]) } else { (&unwanted, &[][..]) };
+            let (by_rules, named) = unwanted.split_at(if is_named { 0 } else { unwanted.len() });
             let going = Going { unwanted: by_rules, named, words: &self.words, gives_up };
             let new = points.head_with(newest, &Change::Prune(going));
             // Without it the newest point would be missed, and other points removed by the same words.
-            let is_needed = newest != points.newest()
-                || !unwanted.is_empty() && (is_named || points.is_head_behind());
+            let is_needed =
+                newest != points.newest() || !unwanted.is_empty() && (is_named || points.is_head_behind());
             match self.store(&new, points) {
                 Err(BackupError::Full { .. }) if !is_needed => {}
                 stored => {

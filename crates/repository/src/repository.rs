@@ -9,6 +9,7 @@ use lunway_backup::{
 
 use crate::codec::{Codec, MasterKey};
 use crate::content::PointContent;
+use crate::ended::Ended;
 use crate::head::Head;
 use crate::index::Index;
 use crate::keys::{Identity, Recipient, WrappedKey};
@@ -53,6 +54,8 @@ pub struct Repository {
     apart: Option<String>,
     /// Names and heads of series that had other names before: read once.
     renamed: Arc<OnceLock<Vec<(String, Head)>>>,
+    /// Series that were removed: read once.
+    ended: Arc<OnceLock<Option<Ended>>>,
     /// What its user is to be told.
     pub(crate) warnings: Vec<String>,
 }
@@ -94,11 +97,11 @@ impl Repository {
         };
         let (mut is_kept_marker, mut apart) = (false, None);
         let (marker, master) = match (judged, found) {
-            (Judged::Restored(restored), found) => {
+            (Judged::Restored(restored), _) => {
                 let (shown, file) = (folder.show(MARKER), restored.file.display());
-                let what = match found {
-                    Ok(_) => "is older than this user has seen it",
-                    Err(_) => {
+                let what = match restored.is_older {
+                    true => "is older than this user has seen it",
+                    false => {
                         "and its copy are damaged, or were changed by somebody without the repository's key"
                     }
                 };
@@ -109,10 +112,10 @@ impl Repository {
                 is_kept_marker = true;
                 (restored.marker, restored.master)
             }
-            (Judged::Apart(what), Ok(found)) => {
+            (Judged::Apart(what, kept), found) => {
                 warnings.push(what.clone());
                 apart = Some(what);
-                found
+                found.unwrap_or((kept.marker, kept.master))
             }
             (_, Ok(found)) => found,
             (_, Err(error)) => return Err(error),
@@ -129,7 +132,19 @@ impl Repository {
         }
         let codec = master.as_ref().map_or_else(Codec::open, Codec::encrypted);
         let codec = Arc::new(codec);
-        Ok(Self { places, folder, kept, codec, marker, master, is_kept_marker, apart, renamed: Arc::default(), warnings })
+        Ok(Self {
+            places,
+            folder,
+            kept,
+            codec,
+            marker,
+            master,
+            is_kept_marker,
+            apart,
+            warnings,
+            renamed: Arc::default(),
+            ended: Arc::default(),
+        })
     }
 
     /// Refuses to write where the marker was put back to an older one and changed since, until the user has said which
@@ -286,10 +301,18 @@ impl Repository {
         self.kept.pins.as_ref().map_or(Ok(()), |pins| pins.forget_series(of, series))
     }
 
-    /// What this user has seen of a series.
+    /// What this user has seen of a series, unless that was removed since.
     fn seen(&self, series: &str) -> Result<Option<SeenSeries>> {
         let of = (&self.marker, self.master.as_ref());
-        self.kept.pins.as_ref().map_or(Ok(None), |pins| pins.series(of, series))
+        let seen = self.kept.pins.as_ref().map_or(Ok(None), |pins| pins.series(of, series))?;
+        Ok(seen.filter(|seen| !self.has_ended(series, seen)))
+    }
+
+    /// Returns `true` if the series that was seen was removed with all of its points. A list that cannot be read is
+    /// left to those who need it.
+    pub(crate) fn has_ended(&self, series: &str, seen: &SeenSeries) -> bool {
+        let read = || Some(Ended::examine(&*self.folder, &self.codec).ok()?.0);
+        self.ended.get_or_init(read).as_ref().is_some_and(|ended| ended.covers(series, seen))
     }
 
     /// The points of a series.
@@ -299,8 +322,8 @@ impl Repository {
     /// Where the folder of the series cannot be read.
     pub fn points(&self, name: &str, series: &dyn Folder) -> Result<Points> {
         let mut points = Points::load(series, name, &self.codec, self.seen(name)?.as_ref())?;
-        let renamed = self.renamed().iter().map(|(name, head)| (name.as_str(), head));
-        points.set_aside_copy(&series.show(""), renamed);
+        let renamed = self.renamed().iter().map(|(other, head)| (other.as_str(), head));
+        points.set_aside_copy(&self.folder.show(name), renamed);
         Ok(points)
     }
 

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lunway_backup::{
     BackupError, Changed, Counted, DISK_MAX, Folder, Guids, INCOMPLETE, LEAF, Lease, Masks, NOTES,
-    NewestPoint, Notes, PointId, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway, manifest_names,
-    new_id, on, parse_stem, refuse, unit_range, units,
+    NewestPoint, Notes, PointId, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway,
+    manifest_names, new_id, on, parse_stem, refuse, unit_range, units,
 };
 use lunway_file::Workers;
 

@@ -11,6 +11,9 @@ use crate::marker::Marker;
 /// Repositories that are known at one address: more disks than are changed by turns.
 const REPOSITORIES_MAX: usize = 64;
 
+/// Series that were listed of which one repository is remembered to have them: as many as such a file has room for.
+const LISTED_MAX: usize = 10_000;
+
 /// The file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
@@ -40,10 +43,13 @@ pub(crate) struct Pin {
     /// The first point of each, where it is known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) begun: BTreeMap<String, PointId>,
+    /// Series that a command of this user has listed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) listed: BTreeMap<String, SeenSeries>,
 }
 
 /// What a user has seen of a series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenSeries {
     /// The newest generation.
     pub(crate) generation: u64,
@@ -63,12 +69,26 @@ impl Pin {
             series: BTreeMap::new(),
             newest: BTreeMap::new(),
             begun: BTreeMap::new(),
+            listed: BTreeMap::new(),
         }
     }
 
     pub(crate) fn forget(&mut self, series: &str) -> bool {
         let was = (self.series.remove(series), self.newest.remove(series), self.begun.remove(series));
-        was != (None, None, None)
+        self.listed.remove(series).is_some() || was != (None, None, None)
+    }
+
+    /// Remembers series that were listed, the last state of each, while there is room for more.
+    pub(crate) fn list<'a>(&mut self, listed: impl Iterator<Item = (&'a str, SeenSeries)>) {
+        for (series, seen) in listed {
+            let is_left = match self.listed.get(series) {
+                Some(known) => known.generation > seen.generation && known.begun == seen.begun,
+                None => self.listed.len() >= LISTED_MAX,
+            };
+            if !is_left {
+                self.listed.insert(series.to_owned(), seen);
+            }
+        }
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -77,7 +97,13 @@ impl Pin {
 
     /// The same without what is known of its series.
     pub(crate) fn bare(&self) -> Self {
-        Self { series: BTreeMap::new(), newest: BTreeMap::new(), begun: BTreeMap::new(), ..self.clone() }
+        let mut bare = self.clone();
+        for map in [&mut bare.newest, &mut bare.begun] {
+            map.clear();
+        }
+        bare.series.clear();
+        bare.listed.clear();
+        bare
     }
 
     /// Takes over what was seen of the same repository elsewhere: of each series what was seen last.
@@ -92,6 +118,7 @@ impl Pin {
             self.newest.extend(other.newest.get(series).map(|newest| (series.clone(), *newest)));
             self.begun.extend(other.begun.get(series).map(|begun| (series.clone(), *begun)));
         }
+        self.list(other.listed.iter().map(|(series, seen)| (series.as_str(), *seen)));
     }
 }
 

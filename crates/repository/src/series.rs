@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use lunway_backup::{BackupError, EPOCHS, Folder, NOTES, Result};
+use lunway_backup::{BackupError, EPOCHS, Folder, Holder, Lease, NOTES, Result};
 
+use crate::ended::{Ended, EndedSeries};
 use crate::head::HEAD;
 use crate::points::Points;
 use crate::repository::Repository;
@@ -70,14 +71,21 @@ impl Series {
         self.repository.points(&self.name, &*self.folder)
     }
 
-    /// Removes what is left of a series that has no points any more, and its folder. Its lease was given back.
+    /// Removes what is left of a series that has no points any more, and its folder, and leaves a note for those who
+    /// have made points in it. Its lease was given back.
     ///
     /// # Errors
     ///
     /// Where a point is there, or what the folder says.
-    pub fn end(self) -> Result<()> {
-        if self.points()?.has_any() {
+    pub fn end(self, us: &Holder) -> Result<()> {
+        let points = self.points()?;
+        if points.has_any() {
             return Err(BackupError::Refused(format!("{} has points: the series stays", self.show())));
+        }
+        match points.ended().map_or(Ok(()), |ended| self.note(ended, us)) {
+            // Others are told that it is gone, as they were before there were such notes.
+            Ok(()) | Err(BackupError::InUse { .. } | BackupError::Full { .. }) => {}
+            Err(error) => return Err(error),
         }
         // First: killed behind it, a folder without points is left, which does not stand for any that are missed.
         self.repository.forget_series(&self.name)?;
@@ -86,6 +94,14 @@ impl Series {
         }
         let ended = self.repository.places().end_series(&self.name);
         ended.map_err(BackupError::folder("removing", &self.show()))
+    }
+
+    fn note(&self, ended: EndedSeries, us: &Holder) -> Result<()> {
+        let (folder, codec) = (&*self.repository.folder, &self.repository.codec);
+        let lease = Lease::take(folder, us.clone(), &|| false)?;
+        let (list, _) = Ended::examine(folder, codec)?;
+        lease.check()?;
+        list.add(ended, folder, codec)
     }
 
     /// Display name.

@@ -1,5 +1,5 @@
-//! The key of a repository: out of its marker, or out of the one that its user has kept where what lies in the folder was
-//! changed without the key, or put back.
+//! The key of a repository: out of its marker, or out of the one that its user has kept where what lies in the folder
+//! was changed without the key, or put back.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -58,6 +58,8 @@ pub(crate) struct Restored {
     pub(crate) file: PathBuf,
     pub(crate) marker: Marker,
     pub(crate) master: Option<MasterKey>,
+    /// What lies in the folder led to it, and was put back.
+    pub(crate) is_older: bool,
 }
 
 /// What the marker that was kept says of the one in the folder.
@@ -66,8 +68,9 @@ pub(crate) enum Judged {
     Unknown,
     /// The kept one is to be used.
     Restored(Restored),
-    /// An older one was put back, and changed since: a sentence.
-    Apart(String),
+    /// An older one was put back, and changed since: a sentence. The kept one is to be used where that is not for this
+    /// user.
+    Apart(String, Restored),
 }
 
 /// Compares a marker with the one that was kept of the same repository.
@@ -79,16 +82,18 @@ pub(crate) fn judge(
 ) -> Result<Judged> {
     let Some(key) = master else { return Ok(Judged::Unknown) };
     let codec = Codec::encrypted(key);
-    let is_same = |kept: &Marker| {
-        kept.repository == marker.repository && kept.is_sealed() && kept.is_authentic(&codec)
-    };
+    let is_same =
+        |kept: &Marker| kept.repository == marker.repository && kept.is_sealed() && kept.is_authentic(&codec);
     let Some((file, kept)) = pins.markers()?.into_iter().find(|(_, kept)| is_same(kept)) else {
         return Ok(Judged::Unknown);
     };
-    Ok(match marker.descent(&kept) {
+    let what = apart(folder, &file.display().to_string(), marker, &kept);
+    let descent = marker.descent(&kept);
+    let restored = Restored { file, marker: kept, master: master.cloned(), is_older: true };
+    Ok(match descent {
         Descent::Same | Descent::Later => Judged::Unknown,
-        Descent::Earlier => Judged::Restored(Restored { file, marker: kept, master: master.cloned() }),
-        Descent::Apart => Judged::Apart(apart(folder, &file.display().to_string(), marker, &kept)),
+        Descent::Earlier => Judged::Restored(restored),
+        Descent::Apart => Judged::Apart(what, restored),
     })
 }
 
@@ -124,14 +129,16 @@ pub(crate) fn apart(folder: &dyn Folder, file: &str, marker: &Marker, kept: &Mar
     )
 }
 
-/// The marker that was kept, if what lies in the folder is not of another repository, and nothing of it was written
-/// with the key of this one.
+/// The marker that was kept, where no marker in the folder can be used, if these are not of another repository: nothing
+/// of them was written with the key of this one, or what was is older.
 pub(crate) fn unchanged(folder: &dyn Folder, pins: &Pins, identities: &[Identity]) -> Result<Judged> {
     let mut there = Vec::new();
     for name in [MARKER, MARKER_COPY] {
         match Marker::read(folder, name) {
             Ok(marker) => there.push(marker),
-            Err(BackupError::Folder { source, .. }) if !is_of_the_file(source.kind()) => return Ok(Judged::Unknown),
+            Err(BackupError::Folder { source, .. }) if !is_of_the_file(source.kind()) => {
+                return Ok(Judged::Unknown);
+            }
             Err(_) => {}
         }
     }
@@ -149,10 +156,23 @@ pub(crate) fn unchanged(folder: &dyn Folder, pins: &Pins, identities: &[Identity
             Some(key) => there.is_sealed() && there.is_authentic(&Codec::encrypted(key)),
             None => true,
         };
-        if there.iter().any(is_ours) || pins.check(&marker, master.as_ref()).is_err() {
+        if pins.check(&marker, master.as_ref()).is_err() {
             continue;
         }
-        return Ok(Judged::Restored(Restored { file, marker, master }));
+        // What was written with the key is not for this user: it counts, unless it was put back.
+        let ours: Vec<&Marker> = there.iter().filter(|there| is_ours(there)).collect();
+        let is =
+            |wanted: &[Descent]| ours.iter().copied().find(|ours| wanted.contains(&ours.descent(&marker)));
+        if is(&[Descent::Same, Descent::Later]).is_some() {
+            continue;
+        }
+        let what =
+            is(&[Descent::Apart]).map(|found| apart(folder, &file.display().to_string(), found, &marker));
+        let restored = Restored { is_older: !ours.is_empty(), file, marker, master };
+        return Ok(match what {
+            Some(what) => Judged::Apart(what, restored),
+            None => Judged::Restored(restored),
+        });
     }
     Ok(Judged::Unknown)
 }

@@ -11,6 +11,7 @@ use lunway_backup::{
 use crate::codec::Id;
 use crate::damage::{ENTRIES_MAX, KnownDamage};
 use crate::dying::Dying;
+use crate::ended::Ended;
 use crate::index::{Index, of_file};
 use crate::memory::MemoryFile;
 use crate::pack::{FormatError, Location, pack_name, read_directory, read_whole};
@@ -122,6 +123,7 @@ pub fn verify(
 
 /// What is wrong with the marker and with manifests.
 fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Report) -> Result<()> {
+    report.remarks.extend(Ended::examine(&*repository.folder, &repository.codec)?.1);
     for (name, what) in repository.marker().problems(&*repository.folder) {
         report.remarks.push(format!("{name} {what}; the next run writes it again"));
     }

@@ -5,15 +5,17 @@
 
 mod kit;
 
+use std::sync::Arc;
+
 use kit::support::cuts::{crashed, cuts};
 use kit::support::holder;
 use kit::{
-    CrashingPlaces, MIB, Model, Random, Source, amount, check, compare, crashing, identity, make, new_directory,
-    pruned, sound, verified,
+    CrashingPlaces, MIB, Model, Random, Source, amount, check, compare, crashing, identity, make,
+    new_directory, pruned, sound, verified,
 };
 use lunway_backup::{Lease, PointId};
 use lunway_crash::Directory;
-use lunway_repository::{Identity, Pruned, Repository, Series, Unwanted, remove_points};
+use lunway_repository::{Identity, Kept, Pins, Pruned, Repository, Series, Unwanted, remove_points};
 
 const SIZE: u64 = 3 * MIB + 512;
 
@@ -319,7 +321,7 @@ fn the_latest_point_is_removed_once_also_if_a_cut_prune_is_given_again() {
             let left = check(&crashing(&directory), &model, &context);
             assert_eq!(left, ids[..2].iter().copied().collect(), "{context}");
             sound(&crashing(&directory), &context);
-            // Its command may have been killed behind its end, when it had not been heard: no other point goes, until it is
+            // Its command may have been killed when it had ended and was not heard: no other point goes until one is
             // named by its id, or a run has made one.
             let (found, again) = remove_named(&directory, "latest", 31, true);
             assert!(again.unwrap().removed.is_empty() && found.is_none(), "{context}");
@@ -400,6 +402,55 @@ fn a_repository_whose_making_was_cut_at_any_step_is_made_by_the_same_words_or_is
                 assert_eq!(check(&crashing(&directory), &model, &context).len(), 1);
                 sound(&crashing(&directory), &context);
             }
+        }
+    }
+}
+
+#[test]
+fn a_series_is_removed_through_a_cut_at_every_step_and_is_missed_by_no_user() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let state = tempfile::tempdir().unwrap();
+    let user = |directory: &Directory| {
+        let kept = Kept { cache: None, pins: Some(Pins::within(state.path(), "the share")) };
+        Repository::open(Arc::new(CrashingPlaces(directory.clone())), kept, &identity(true)).unwrap()
+    };
+    let base = new_directory(true);
+    let mut source = Source::new(SIZE);
+    let mut model = Model::new();
+    for (series, number) in [("one", 1), ("two", 2), ("two", 3)] {
+        source.change(&mut random, 5);
+        let outcome = compare(&user(&base), series, &mut source, number);
+        model.insert(outcome.point.point, source.model.clone());
+    }
+    let recorded = base.at_rest();
+    let remove = |directory: &Directory, seed: u64| {
+        let series = Series::of(crashing(directory), "two", false).unwrap();
+        {
+            let lease = Lease::take(&*series.folder, holder(seed), &|| false).unwrap();
+            let points = series.points().unwrap().all().map(|point| point.point).collect();
+            let unwanted =
+                Unwanted { series: &series, lease: &lease, points, is_whole: true, words: Vec::new() };
+            remove_points(&series.repository, &[unwanted], false, &mut |_, _| true).unwrap().end().unwrap();
+        }
+        series.end(&holder(seed + 1)).unwrap();
+    };
+    remove(&recorded, 9);
+    for steps in cuts(&recorded, seed) {
+        for kind in 0..2 {
+            let context = format!("seed {seed}, cut behind step {steps} ({})", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, kind, &mut random);
+            let repository = user(&directory);
+            let all = repository.all_points().unwrap();
+            let missing = repository.missing_series(&all).unwrap();
+            assert!(missing.is_empty(), "{context}: {missing:?}");
+            check(&repository, &model, &context);
+            if all.iter().any(|(name, _)| name == "two") {
+                remove(&directory, 20);
+            }
+            pruned(&user(&directory), "one", 1, 30).unwrap();
+            assert_eq!(check(&user(&directory), &model, &context).len(), 1);
+            sound(&user(&directory), &context);
         }
     }
 }

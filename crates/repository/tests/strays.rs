@@ -7,8 +7,8 @@ mod kit;
 
 use kit::support::{How, holder};
 use kit::{
-    CrashingPlaces, MIB, Model, Source, back_up, back_up_as, check, compare, crashing, identity, new_directory,
-    pruned, restored, sound, verified,
+    CrashingPlaces, MIB, Model, Source, back_up, back_up_as, check, compare, crashing, identity,
+    new_directory, pruned, restored, sound, verified,
 };
 use lunway_backup::{BackupError, Lease, PointId, Retention, parse_stem, seal, unseal};
 use lunway_crash::Directory;
@@ -148,7 +148,7 @@ fn an_earlier_series_of_the_name_is_noticed_by_the_user_who_has_begun_the_later_
         }
         let old = directory.at_rest();
         take_away(&directory, "one");
-        Series::of(user.open(&directory), "one", true).unwrap().end().unwrap();
+        Series::of(user.open(&directory), "one", true).unwrap().end(&holder(90)).unwrap();
         let mut fresh = PointId(0);
         for number in 0..count {
             let outcome =
@@ -201,7 +201,7 @@ fn a_long_series_does_not_pass_for_a_later_one_of_its_name() {
         head["trail"].as_array_mut().unwrap().drain(..2);
     });
     take_away(&directory, "one");
-    Series::of(user.open(&directory), "one", true).unwrap().end().unwrap();
+    Series::of(user.open(&directory), "one", true).unwrap().end(&holder(90)).unwrap();
     run(&user.open(&directory), "one", 7);
     take_away(&directory, "one");
     put(&old, "one", &directory, "one", |name| !from_number(1)(name) || from_number(3)(name));
@@ -465,6 +465,7 @@ fn points_that_were_gone_when_a_run_went_on_and_are_back_are_missed_no_more_and_
     assert_eq!(check(&user.open(&directory), &model, "back").len(), model.len());
     run(&user.open(&directory), "one", 7);
     sound(&user.open(&directory), "gone on");
+    let other = User::new();
     // Given up, and put back all the same: it is none of the series' points, and blocks nothing.
     let directory = made.at_rest();
     for name in directory.names() {
@@ -472,13 +473,13 @@ fn points_that_were_gone_when_a_run_went_on_and_are_back_are_missed_no_more_and_
             directory.remove(&name);
         }
     }
-    give_up(&user.open(&directory), "one", 62);
-    sound(&user.open(&directory), "given up");
+    give_up(&other.open(&directory), "one", 62);
+    sound(&other.open(&directory), "given up");
     put(&made, "one", &directory, "one", from_number(3));
-    run(&user.open(&directory), "one", 8);
-    let there = points(&user.open(&directory), "one");
+    run(&other.open(&directory), "one", 8);
+    let there = points(&other.open(&directory), "one");
     assert!(there.points().len() == 3 && there.warnings().len() == 1, "{:?}", there.warnings());
-    pruned(&user.open(&directory), "one", 1, 63).unwrap();
+    pruned(&other.open(&directory), "one", 1, 63).unwrap();
 }
 
 #[test]
@@ -521,7 +522,7 @@ fn an_old_copy_of_a_series_that_was_renamed_is_named_and_no_series_of_its_own() 
     assert_eq!(points(&user.open(&directory), "one").listed().len(), 3);
     remove(&user.open(&directory), "one", &old[..1], 62).unwrap();
     remove(&user.open(&directory), "one", &old[1..], 63).unwrap();
-    Series::of(user.open(&directory), "one", false).unwrap().end().unwrap();
+    Series::of(user.open(&directory), "one", false).unwrap().end(&holder(90)).unwrap();
     sound(&user.open(&directory), "removed");
     // Its name is free for another disk, also while the old one is known by it.
     let fresh = run(&other.open(&directory), "one", 9);
@@ -569,7 +570,7 @@ fn nothing_is_removed_while_points_of_any_series_are_known_to_be_gone() {
             (there.points()[0].point, there.points()[1].point)
         };
         let said = pruned(&user.open(&directory), "one", 1, 60).unwrap_err().to_string();
-        assert!(said.contains("two") && said.contains("put it back"), "{what}: {said}");
+        assert!(said.contains("two") && said.contains("back"), "{what}: {said}");
         assert!(remove(&user.open(&directory), "one", &[second], 61).is_err(), "{what}");
         assert_eq!(packs(&directory), before, "{what}");
         assert!(points(&user.open(&directory), "one").get(first).is_some(), "{what}");
@@ -598,7 +599,10 @@ fn nothing_is_removed_while_points_of_any_series_are_known_to_be_gone() {
                 let said = pruned(&user.open(&directory), "one", 1, 65).unwrap_err().to_string();
                 assert!(said.contains("a run went on without it") && said.contains("prune of two"), "{said}");
                 let findings = verified(&user.open(&directory)).findings;
-                assert!(findings.len() == 1 && findings[0].what == points(&user.open(&directory), "two").warnings()[0]);
+                assert!(
+                    findings.len() == 1
+                        && findings[0].what == points(&user.open(&directory), "two").warnings()[0]
+                );
             }
             assert_eq!(packs(&directory).iter().filter(|pack| before.contains(pack)).count(), before.len());
             give_up(&user.open(&directory), "two", 66);
@@ -631,11 +635,93 @@ fn a_series_that_ends_is_missed_by_its_user_no_more_and_one_that_another_user_ha
     assert!(pruned(&user.open(&directory), "new", 1, 61).is_err());
     {
         let lease = Lease::take(&*series.folder, holder(62), &|| false).unwrap();
-        let unwanted =
-            Unwanted { series: &series, lease: &lease, points: Vec::new(), is_whole: true, words: Vec::new() };
+        let unwanted = Unwanted {
+            series: &series,
+            lease: &lease,
+            points: Vec::new(),
+            is_whole: true,
+            words: Vec::new(),
+        };
         remove_points(&series.repository, &[unwanted], false, &mut |_, _| true).unwrap().end().unwrap();
     }
-    series.end().unwrap();
+    series.end(&holder(91)).unwrap();
     pruned(&user.open(&directory), "new", 1, 63).unwrap();
     sound(&user.open(&directory), "afterwards");
+}
+
+/// Removes a series with all of its points, as the command does.
+fn remove_series(repository: &Repository, name: &str, seed: u64) {
+    let series = Series::of(repository.clone(), name, false).unwrap();
+    {
+        let lease = Lease::take(&*series.folder, holder(seed), &|| false).unwrap();
+        let points = series.points().unwrap().all().map(|point| point.point).collect();
+        let unwanted = Unwanted { series: &series, lease: &lease, points, is_whole: true, words: Vec::new() };
+        remove_points(repository, &[unwanted], false, &mut |_, _| true).unwrap().end().unwrap();
+    }
+    series.end(&holder(seed + 1)).unwrap();
+}
+
+#[test]
+fn a_series_that_a_user_has_listed_is_missed_when_its_folder_is_gone_until_it_is_back_or_forgotten() {
+    let (user, lister, directory) = (User::new(), User::new(), new_directory(true));
+    for (number, series) in [(1, "one"), (2, "one"), (3, "two"), (4, "two")] {
+        run(&user.open(&directory), series, number);
+    }
+    let missing = |directory: &Directory| {
+        let repository = lister.open(directory);
+        let all = repository.all_points().unwrap();
+        let missing = repository.missing_series(&all).unwrap();
+        missing.into_iter().map(|(name, points)| (name, points.warnings())).collect::<Vec<_>>()
+    };
+    let away = directory.at_rest();
+    take_away(&away, "two");
+    assert!(missing(&away).is_empty(), "it knows nothing of it");
+    let repository = lister.open(&directory);
+    repository.remember_listed(&repository.all_points().unwrap()).unwrap();
+    let found = missing(&away);
+    assert!(found.len() == 1 && found[0].0 == "two" && found[0].1[0].contains("is gone"), "{found:?}");
+    assert!(pruned(&lister.open(&away), "one", 1, 60).unwrap_err().to_string().contains("two is gone"));
+    // That it was listed does not make its later points ones that are missed, nor a renamed folder one that is gone.
+    run(&user.open(&directory), "two", 5);
+    assert!(missing(&directory).is_empty());
+    assert!(points(&lister.open(&directory), "two").warnings().is_empty());
+    let renamed = directory.at_rest();
+    rename(&renamed, "two", "new");
+    assert!(missing(&renamed).is_empty());
+    assert!(lister.open(&away).forget_missing("two").unwrap());
+    assert!(missing(&away).is_empty());
+}
+
+#[test]
+fn a_series_that_a_colleague_has_removed_is_not_missed_and_one_that_is_begun_anew_is_believed() {
+    let (user, colleague, directory) = (User::new(), User::new(), new_directory(true));
+    for (number, series) in [(1, "one"), (2, "one"), (3, "two"), (4, "two")] {
+        run(&user.open(&directory), series, number);
+    }
+    let made = directory.at_rest();
+    remove_series(&colleague.open(&directory), "two", 60);
+    let repository = user.open(&directory);
+    assert!(repository.missing_series(&repository.all_points().unwrap()).unwrap().is_empty());
+    pruned(&user.open(&directory), "one", 1, 64).unwrap();
+    sound(&user.open(&directory), "removed");
+    let fresh = run(&colleague.open(&directory), "two", 5);
+    assert_eq!(latest(&user.open(&directory), "two"), Ok(fresh));
+    assert!(points(&user.open(&directory), "two").warnings().is_empty());
+    // A note of one series says nothing of a later one of its name, nor does one that was written without the key.
+    run(&user.open(&directory), "two", 6);
+    take_away(&directory, "two");
+    let repository = user.open(&directory);
+    assert_eq!(repository.missing_series(&repository.all_points().unwrap()).unwrap().len(), 1);
+    let forged = made.at_rest();
+    take_away(&forged, "two");
+    let mut note: serde_json::Value = unseal(&directory.bytes("repository.ended.json").unwrap()).unwrap();
+    note["authenticated"] = "0".repeat(64).into();
+    forged.create("repository.ended.json").unwrap().write(0, &seal(&note)).unwrap();
+    let other = User::new();
+    let repository = other.open(&made);
+    repository.remember_listed(&repository.all_points().unwrap()).unwrap();
+    let repository = other.open(&forged);
+    assert_eq!(repository.missing_series(&repository.all_points().unwrap()).unwrap().len(), 1);
+    let remarks = verified(&repository).remarks;
+    assert!(remarks.len() == 1 && remarks[0].contains("repository.ended.json"), "{remarks:?}");
 }

@@ -199,7 +199,10 @@ fn newest_points_that_are_gone_without_a_prune_are_told_once() {
             assert_eq!(outcome.point.generation, 4, "no number is used twice");
             // A run says it once, a verification until it is given up or back.
             let findings = verified(&crashing(&directory)).findings;
-            assert!(findings.len() == 1 && findings[0].what.contains("a run went on without it"), "{findings:?}");
+            assert!(
+                findings.len() == 1 && findings[0].what.contains("a run went on without it"),
+                "{findings:?}"
+            );
             let outcome = compare(&crashing(&directory), "one", &mut source(8), 61);
             assert!(outcome.notes.is_empty(), "{:?}", outcome.notes);
         }
@@ -376,7 +379,8 @@ fn a_change_of_keys_that_was_cut_off_between_its_files_is_not_undone_by_the_next
 }
 
 #[test]
-fn a_change_of_keys_to_a_marker_that_was_put_back_is_told_with_the_keys_and_nothing_is_written_until_that_is_settled() {
+fn a_change_of_keys_to_a_marker_that_was_put_back_is_told_with_the_keys_and_nothing_is_written_until_that_is_settled()
+ {
     let [carl, dora, eve] = [0; 3].map(|_| Identity::generate().unwrap().recipient());
     // Changes of the colleague: to the same revision as this user knows, and to a higher one.
     for changes in [&[&dora][..], &[&dora, &eve]] {
@@ -421,18 +425,20 @@ fn a_change_of_keys_to_a_marker_that_was_put_back_is_told_with_the_keys_and_noth
             let how = How::new(disk.unknown(), 10);
             let series = lunway_repository::Series::of(repository.clone(), "one", false).unwrap();
             let lease = lunway_backup::Lease::take(&*series.folder, holder(10), &|| false).unwrap();
+            let (guids, mut told) = (kit::support::guids(10), |_| ());
             let run = lunway_repository::run(
                 &series,
                 &lease,
-                &kit::support::guids(10),
+                &guids,
                 how.request(&disk.disk, disk.epoch),
-                &mut |_| (),
+                &mut told,
             );
             assert!(kit::support::block_on(run).is_err());
             drop(lease);
             assert_eq!(directory.bytes(MARKERS[0]), Some(changed.clone()));
         }
-        let kept = user(&ann, &directory).warnings()[0].split_once("this user has kept, ").unwrap().1.to_owned();
+        let kept =
+            user(&ann, &directory).warnings()[0].split_once("this user has kept, ").unwrap().1.to_owned();
         let kept = kept.split_once(": an older").unwrap().0.to_owned();
         assert_eq!(std::fs::read(&kept).unwrap(), right);
         // It is put back: the colleague is told in turn.
@@ -450,5 +456,41 @@ fn a_change_of_keys_to_a_marker_that_was_put_back_is_told_with_the_keys_and_noth
             assert!(repository.warnings().is_empty() && repository.marker().keys.len() == 1 + changes.len());
         }
         sound(&crashing(&directory), "settled");
+    }
+}
+
+#[test]
+fn a_person_for_whom_an_older_marker_that_was_put_back_is_not_goes_on_with_what_was_kept() {
+    let (ann, ben) = (identity(true), [Identity::generate().unwrap()]);
+    let other = Identity::generate().unwrap().recipient();
+    for is_changed in [false, true] {
+        let [of_ann, of_ben] = [0; 2].map(|_| tempfile::tempdir().unwrap());
+        let directory = new_directory(true);
+        let before = directory.bytes(MARKERS[0]).unwrap();
+        let mut repository = opened(&directory, keeping(&of_ann), &ann).unwrap();
+        repository.add_recipient(&ben[0].recipient(), &holder(1)).unwrap();
+        compare(&opened(&directory, keeping(&of_ben), &ben).unwrap(), "one", &mut source(1), 2);
+        MARKERS.iter().for_each(|name| replace(&directory, name, &before));
+        if is_changed {
+            let mut colleague = opened(&directory, Kept::default(), &ann).unwrap();
+            colleague.add_recipient(&other, &holder(3)).unwrap();
+        }
+        let repository = opened(&directory, keeping(&of_ben), &ben).unwrap();
+        let said = repository.warnings().join("\n");
+        let expected = if is_changed { "an older one was put back" } else { "is older than" };
+        assert!(said.contains(expected), "{said}");
+        let point = repository.all_points().unwrap()[0].1.find("latest").unwrap().clone();
+        assert_eq!(kit::restored(&repository, &point).unwrap(), source(1).model);
+        if is_changed {
+            assert!(pruned(&repository, "one", 1, 4).is_err());
+            continue;
+        }
+        compare(&repository, "one", &mut source(2), 5);
+        // Who was removed is not let in by what was kept.
+        let mut repository = opened(&directory, keeping(&of_ann), &ann).unwrap();
+        assert_eq!(repository.marker().keys.len(), 2);
+        repository.remove_recipient(&ben[0].recipient(), &holder(6)).unwrap();
+        let said = opened(&directory, keeping(&of_ben), &ben).map(drop).unwrap_err().to_string();
+        assert!(said.contains("none of theirs"), "{said}");
     }
 }

@@ -4,8 +4,8 @@
 
 mod kit;
 
-use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
 use kit::support::{How, holder};
 use kit::{MIB, Model, Random, Source, back_up, check, make, open, pruned, sound};

@@ -391,6 +391,23 @@ fn a_series_whose_folder_is_gone_is_named_and_nothing_is_removed_until_it_is_bac
     let report: Value = serde_json::from_slice(&verified.stdout).unwrap();
     assert!(report["findings"][0]["what"].as_str().unwrap().contains("two is gone"), "{report}");
     let prune = ["backup", "prune", "repo/one", "--keep-last", "1"];
+    let dry = json(folder, &[&prune[..], &["--dry-run"]].concat());
+    assert!(dry["refused"].as_str().unwrap().contains("two is gone") && dry["kept"] == 1, "{dry}");
+    let report = succeed(command(folder, &["backup", "report", "repo"]));
+    assert!(report.contains("two is gone") && report.contains("2 series, 2 points"), "{report}");
+    // A user who has listed it, and one who has not.
+    let of = |state: &str, words: &[&str]| {
+        let mut command = command(folder, words);
+        command.env("XDG_STATE_HOME", folder.join(state));
+        finish(command, PATIENCE)
+    };
+    fs::rename(&away, &there).unwrap();
+    assert!(of("lister", &["backup", "list", "repo"]).status.success());
+    fs::rename(&there, &away).unwrap();
+    let said = of("lister", &["backup", "status", "repo"]);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("two is gone"), "{said:?}");
+    let said = of("stranger", &["backup", "status", "repo"]);
+    assert!(!String::from_utf8_lossy(&said.stderr).contains("two"), "{said:?}");
     for words in [&prune[..], &["backup", "list", "repo/two"], &["backup", "verify", "repo/two"]] {
         let said = refused(command(folder, words));
         assert!(said.contains("two is gone") && said.contains("--remove-series"), "{said}");
@@ -494,6 +511,13 @@ fn one_point_or_a_whole_series_is_removed_when_its_word_is_given_and_a_prune_tak
     // Also the newest one, which no retention removes; nothing is missed afterwards.
     let words = ["backup", "prune", "repo/one", "--remove", &points[1], "--remove", "latest"];
     assert_eq!(json(folder, &words)["kept"], 2);
+    // Given again, the same words remove no other point until a run has made one.
+    for words in [&words[..], &["backup", "prune", "repo/one", "--remove", "latest"]] {
+        let output = finish(command(folder, words), PATIENCE);
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.contains("0 points removed, 2 kept"), "{said}");
+        assert!(said.contains("latest: a prune has removed it since the last run"), "{said}");
+    }
     let left = json(folder, &["backup", "list", "repo/one"]);
     assert_eq!(
         (&left[0]["point"], &left[1]["point"]),
@@ -635,6 +659,49 @@ fn a_manifest_that_was_put_there_is_told_by_every_command_and_given_out_by_its_i
     succeed(command(folder, &["backup", "prune", "repo/one", "--remove", &stray]));
     assert_eq!(json(folder, &["backup", "verify", "repo"])["findings"].as_array().unwrap().len(), 0);
     assert!(restored(folder, "repo/two", &stray) == fs::read(folder.join("other")).unwrap());
+}
+
+#[test]
+fn an_old_copy_of_a_series_that_was_renamed_is_told_by_every_command_and_given_out_by_its_ids_alone() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    for _ in 0..2 {
+        succeed(command(folder, &["backup", "run", "disk", "repo/one"]));
+    }
+    let copy = folder.join("copy");
+    fs::create_dir(&copy).unwrap();
+    for entry in fs::read_dir(folder.join("repo/one")).unwrap().map(|entry| entry.unwrap()) {
+        fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    fs::rename(folder.join("repo/one"), folder.join("repo/new")).unwrap();
+    succeed(command(folder, &["backup", "run", "disk", "repo/new", "--rename-source"]));
+    fs::rename(&copy, folder.join("repo/one")).unwrap();
+    for (words, code) in [
+        (&["backup", "list", "repo"][..], 0),
+        (&["backup", "list", "repo/one"], 0),
+        (&["backup", "status", "repo"], 0),
+        (&["backup", "report", "repo"], 0),
+        (&["backup", "verify", "repo"], 1),
+        (&["backup", "run", "disk", "repo/one"], 1),
+        (&["backup", "restore", "repo/one", "out"], 1),
+    ] {
+        let output = finish(command(folder, words), PATIENCE);
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(said.contains("one is an older copy of the series new"), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+    }
+    assert_eq!(json(folder, &["backup", "list", "repo"])[1]["points"], 0);
+    let listed = json(folder, &["backup", "list", "repo/one"]);
+    assert!(
+        restored(folder, "repo/one", listed[1]["point"].as_str().unwrap())
+            == fs::read(folder.join("disk")).unwrap()
+    );
+    succeed(command(folder, &["backup", "prune", "repo", "--keep-last", "1"]));
+    assert_eq!(json(folder, &["backup", "list", "repo/one"]).as_array().unwrap().len(), 2);
+    succeed(command(folder, &["backup", "prune", "repo/one", "--remove-series"]));
+    assert!(!folder.join("repo/one").exists());
+    assert_eq!(json(folder, &["backup", "verify", "repo"])["findings"].as_array().unwrap().len(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use lunway_backup::Moment;
 use lunway_block::size::HumanSize;
-use lunway_repository::{Located, Repository, Series, series_path};
+use lunway_repository::{Located, NamedPoints, Repository, Series, series_path};
 use serde_json::{Value, json};
 
 use super::store::{Listed, Listing, chain_listing, series_listing};
@@ -68,6 +68,18 @@ pub(super) fn point_json(point: &Listed) -> Value {
     })
 }
 
+/// Series whose folders are gone. Those that are there are remembered, so that this user is told of them.
+pub(super) fn missing_series(
+    repository: &Repository,
+    there: &[NamedPoints],
+) -> Result<Vec<NamedPoints>, Failure> {
+    if let Err(error) = repository.remember_listed(there) {
+        let what = format!("a series whose folder is moved away will not be told to this user: {error}");
+        eprintln!("{}", terminal::clean(&what));
+    }
+    repository.missing_series(there).map_err(failed)
+}
+
 impl Listing {
     /// Of a destination.
     pub(super) fn of(destination: &Destination) -> Result<Self, Failure> {
@@ -79,12 +91,12 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Of each series of a repository that has points, or should have some, by its name. One whose first run is under way
-    /// has none yet.
+    /// Of each series of a repository that has points, or should have some, by its name. One whose first run is under
+    /// way has none yet.
     pub(super) fn of_series(repository: &Repository) -> Result<Vec<(String, Self)>, Failure> {
         let mut series = Vec::new();
         let all = repository.all_points().map_err(failed)?;
-        let missing = repository.missing_series(&all).map_err(failed)?;
+        let missing = missing_series(repository, &all)?;
         for (name, points) in &all {
             if !points.is_empty() {
                 let one = Series::of(repository.clone(), name, false).map_err(failed)?;
@@ -153,7 +165,7 @@ impl List {
     /// The series of a repository.
     fn series_of(&self, repository: &Repository) -> Result<(), Failure> {
         let mut all = repository.all_points().map_err(failed)?;
-        all.extend(repository.missing_series(&all).map_err(failed)?);
+        all.extend(missing_series(repository, &all)?);
         for warning in all.iter().flat_map(|(_, points)| points.warnings()) {
             eprintln!("{}", terminal::clean(&warning));
         }

@@ -307,7 +307,7 @@ impl Prune {
         let pruned = removal.as_ref().map(|removal| removal.pruned.clone()).unwrap_or_default();
         if self.remove_series && !self.dry_run {
             drop(leases);
-            all[0].clone().end().map_err(failed)?;
+            all[0].clone().end(&holder()?).map_err(failed)?;
             return self.print_series(&told, &pruned, None, &busy, whole.is_some());
         }
         // Killed before its user is told, it removes no other point when it is given again.

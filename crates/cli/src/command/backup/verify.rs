@@ -10,6 +10,7 @@ use lunway_block::size::HumanSize;
 use lunway_repository::{Located, NamedPoints, PACK_TARGET, Repository, RepositoryReport, Series};
 use serde_json::json;
 
+use super::list::missing_series;
 use super::{Destination, failed, holder, points};
 use crate::failure::Failure;
 use crate::{interrupt, percent, progress, terminal};
@@ -140,10 +141,9 @@ impl Verify {
         series.retain(|(series, _)| name.is_none_or(|name| name == series));
         let missing = match name {
             // Says what is there instead.
-            Some(name) => Series::of(repository.clone(), name, false).map(|_| Vec::new()),
-            None => repository.missing_series(&series),
+            Some(name) => Series::of(repository.clone(), name, false).map(|_| Vec::new()).map_err(failed)?,
+            None => missing_series(&repository, &series)?,
         };
-        let missing = missing.map_err(failed)?;
         if series.iter().all(|(_, points)| points.is_empty()) {
             for warning in series.iter().chain(&missing).flat_map(|(_, points)| points.warnings()) {
                 eprintln!("{}", terminal::clean(&warning));
