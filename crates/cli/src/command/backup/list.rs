@@ -103,8 +103,8 @@ impl Listing {
                 series.push((name.clone(), series_listing(&one)?));
             }
         }
-        let copies = all.iter().filter(|(_, points)| points.is_copy());
-        for (name, points) in copies.chain(&missing) {
+        let told = all.iter().filter(|(_, points)| points.is_empty() && !points.warnings().is_empty());
+        for (name, points) in told.chain(&missing) {
             let folder = series_path(Path::new(&repository.show()), name);
             series.push((name.clone(), Self::without_points(&folder, points)));
         }

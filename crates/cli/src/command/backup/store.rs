@@ -138,8 +138,8 @@ pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
 }
 
 impl Listing {
-    /// Of a series that has no points of its own, and about which something is to be told: its folder is gone, or is an
-    /// old copy of another one's.
+    /// Of a series that has no points of its own, and about which something is to be told: its folder or its points are
+    /// gone, or it is an old copy of another one's.
     pub(super) fn without_points(folder: &Path, points: &Points) -> Self {
         Self {
             folder: folder.display().to_string(),
