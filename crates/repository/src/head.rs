@@ -97,6 +97,17 @@ impl Head {
         self.trail.iter().filter_map(|stem| parse_stem(stem))
     }
 
+    /// Generations and ids of the points before the newest one that no prune has removed, and that no user has given
+    /// up. None where that is not known.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, PointId)> {
+        let mut not: BTreeSet<u64> = self.removing();
+        not.extend(self.gone.iter().flatten());
+        not.extend(self.forgone().map(|(generation, _)| generation));
+        let newest = self.newest.and_then(|newest| self.trail().find(|(_, point)| *point == newest));
+        let end = self.gone.as_ref().and(newest).map_or(0, |(generation, _)| generation);
+        self.trail().filter(move |(generation, _)| *generation < end && !not.contains(generation))
+    }
+
     /// Generations and ids of points that were gone when a run went on without them.
     pub(crate) fn missed(&self) -> impl Iterator<Item = (u64, PointId)> {
         self.missed.iter().filter_map(|stem| parse_stem(stem))

@@ -183,12 +183,20 @@ impl Known {
         self.since.is_none_or(|since| generation < since) && !self.numbers.contains(&generation)
     }
 
-    /// Returns `true` if a point leads to the newest one by points that were made since.
+    /// Returns `true` if a prune has removed a point that was made behind the newest one there is.
+    fn has_lost(&self, point: PointId) -> bool {
+        let Some(generation) = self.trail.get(&point) else { return false };
+        let is_gone = self.gone.as_ref().is_some_and(|gone| gone.contains(generation));
+        (is_gone || self.removed.contains(&point))
+            && self.newest_generation.is_none_or(|newest| newest < *generation)
+    }
+
+    /// Returns `true` if a point leads to the newest one by points that were made since. Prunes may have removed those.
     fn is_followed_by(&self, point: &RepositoryPoint, all: &ById<'_>) -> bool {
         let mut at = point;
         // What does not name its series names no point before it either.
         while at.series.is_some() {
-            if at.before == self.newest {
+            if at.before == self.newest || at.before.is_some_and(|before| self.has_lost(before)) {
                 return true;
             }
             match at.before.and_then(|before| all.get(&before)) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lunway_backup::{BackupError, Result};
+use lunway_backup::{BackupError, PointId, Result};
 
 use crate::loss::Loss;
 use crate::points::Points;
@@ -73,7 +73,12 @@ impl Repository {
 
     /// Refuses to remove anything while points are gone, though no prune has removed them: they may be put back, and
     /// would lack what they need. Of series that are `ending` nothing is missed.
-    pub(crate) fn refuse_losses(&self, all: &[NamedPoints], ending: &BTreeSet<String>) -> Result<()> {
+    pub(crate) fn refuse_losses(
+        &self,
+        all: &[NamedPoints],
+        ending: &BTreeSet<String>,
+        gone: &[PointId],
+    ) -> Result<()> {
         // In a series that was renamed since.
         let is_elsewhere = |name: &String, loss: &Loss| {
             let had = |point| {
@@ -84,7 +89,8 @@ impl Repository {
         };
         for (name, points) in all.iter().filter(|(name, _)| !ending.contains(name)) {
             let mut losses = points.losses.iter().chain(&points.missed);
-            if let Some(loss) = losses.find(|loss| !is_elsewhere(name, loss)) {
+            let is_removed = |loss: &Loss| loss.point.is_some_and(|(_, point)| gone.contains(&point));
+            if let Some(loss) = losses.find(|loss| !is_removed(loss) && !is_elsewhere(name, loss)) {
                 let what = &loss.what;
                 return Err(BackupError::Refused(format!(
                     "points of the series {name} are gone, and would lack what is removed now when they come back: {what}; put \

@@ -43,7 +43,7 @@ impl Points {
         };
         let number = |point: &RepositoryPoint| (point.generation, point.point);
         let mut trail: BTreeSet<_> = self.head.iter().flat_map(Head::trail).collect();
-        trail.extend(self.points().iter().chain(&self.uncommitted).chain(newest).map(number));
+        trail.extend(self.points().iter().chain(newest).map(number));
         let is_new = self.head.is_none() && self.head_problem.is_none() && !self.has_any();
         let since = match self.head.as_ref().and_then(|head| head.since) {
             Some(since) => since,
@@ -54,7 +54,7 @@ impl Points {
         let begun = if is_new { newest.map(|newest| newest.point) } else { self.begun() };
         let mut head = Head::new(&self.name, self.names_before());
         head.newest = newest.map(|newest| newest.point);
-        head.generation = newest.map_or(0, |newest| newest.generation).max(self.last_generation);
+        head.generation = newest.map_or(0, |newest| newest.generation).max(self.last_committed);
         head.begun = begun;
         // Of a prune that has not ended.
         let there: BTreeSet<u64> = self.removed.iter().map(|point| point.generation).collect();
@@ -66,6 +66,11 @@ impl Points {
         let unwanted = self.points().iter().filter(|point| going.unwanted.contains(&point.point));
         head.going = unwanted.chain(still_going).map(|point| point.generation).collect();
         let mut gone = self.head.as_ref().map(|head| head.gone_but(&there)).unwrap_or_default();
+        if self.head.as_ref().is_some_and(|head| head.gone.is_none()) {
+            // A version wrote it that marked none: of what is gone now nothing else is known.
+            let absent = trail.iter().filter(|(_, point)| !self.lies_there(*point));
+            gone.extend(absent.map(|(generation, _)| *generation));
+        }
         let lost = self.missed.iter().chain(&self.losses).filter_map(|loss| loss.point);
         let forgone = self.head.iter().flat_map(Head::forgone);
         match change {

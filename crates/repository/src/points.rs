@@ -29,8 +29,8 @@ pub struct Points {
     pub unreadable: Vec<(PointId, String)>,
     /// Points of which one copy of the manifest is damaged or missing, and how.
     pub copy_problems: Vec<(PointId, String)>,
-    /// Points of which only the copy of the manifest is there: a run was stopped before its commit, or the other one
-    /// was lost.
+    /// Points of which only the copy of the manifest is there, and that the head does not know: a run was stopped
+    /// before its commit.
     pub(crate) uncommitted: Vec<RepositoryPoint>,
     /// Points that lie in the folder and are none of the series' own.
     strays: Vec<RepositoryPoint>,
@@ -40,12 +40,14 @@ pub struct Points {
     pub(crate) removed: Vec<RepositoryPoint>,
     /// The highest generation in the name of a file of its own, or that the head or the user knows of.
     pub(crate) last_generation: u64,
+    /// The same without points that a run has not committed, which are none yet.
+    pub(crate) last_committed: u64,
     pub(crate) head: Option<Head>,
     /// What is wrong with the head.
     pub(crate) head_problem: Option<String>,
     /// Points that are gone, though no prune has removed them.
     pub(crate) losses: Vec<Loss>,
-    /// Such points that runs have gone on without, and that are not back.
+    /// Such points before the newest one, and those that runs have gone on without.
     pub(crate) missed: Vec<Loss>,
     /// Other series that points here were made for: the folder was renamed or exchanged.
     pub(crate) foreign: BTreeSet<String>,
@@ -122,10 +124,18 @@ impl Points {
         let is_own = |(generation, id): &(u64, PointId)| {
             *generation <= GENERATION_MAX && !strays.contains(id) && !lineage.excludes(*generation, *id)
         };
-        let last = stems.filter(is_own).map(|(generation, _)| generation).max().unwrap_or(0);
-        points.last_generation = points.points.last().map_or(last, |newest| newest.generation.max(last));
+        let uncommitted: HashSet<PointId> = points.uncommitted.iter().map(|point| point.point).collect();
+        let newest = points.points.last().map_or(0, |newest| newest.generation);
+        let own: Vec<_> = stems.filter(is_own).collect();
+        let last = |of: &dyn Fn(&PointId) -> bool| {
+            let numbers = own.iter().filter(|(_, id)| of(id)).map(|(generation, _)| *generation);
+            numbers.max().unwrap_or(0).max(newest)
+        };
+        points.last_generation = last(&|_| true);
+        points.last_committed = last(&|id| !uncommitted.contains(id));
         points.compare(&lineage, seen, &folder.show(""));
-        if !(points.losses.is_empty() && points.strays.is_empty()) && Head::load(folder, codec)? != head {
+        let is_sound = points.losses.is_empty() && points.missed.is_empty() && points.strays.is_empty();
+        if !is_sound && Head::load(folder, codec)? != head {
             // A run and a prune have ended meanwhile.
             return Self::load(folder, name, codec, seen);
         }
@@ -182,6 +192,12 @@ impl Points {
         {
             match lineage.standing(point, &all) {
                 Standing::Own if is_committed => self.points.push(point.clone()),
+                // A run writes the head behind both of them.
+                Standing::Own if lineage.has_had(point.point) => {
+                    let [_, first] = manifest_names(&point.stem());
+                    self.copy_problems.push((point.point, format!("{} is gone", folder.show(&first))));
+                    self.points.push(point.clone());
+                }
                 Standing::Own => self.uncommitted.push(point.clone()),
                 Standing::Removed => self.removed.push(point.clone()),
                 Standing::Stray => {
@@ -194,7 +210,8 @@ impl Points {
             }
         }
         for (generation, point, what) in unreadable {
-            match lineage.excludes(generation, point) || lineage.has_given_up(generation, point) {
+            let is_excluded = generation > GENERATION_MAX || lineage.excludes(generation, point);
+            match is_excluded || lineage.has_given_up(generation, point) {
                 true => {
                     let name = &self.name;
                     self.stray_sentences.push(format!(
@@ -231,6 +248,7 @@ impl Points {
         // Of a manifest that cannot be read nothing tells whose it is: it counts where there is no head to ask.
         let there = if self.head.is_some() { there } else { there.max(self.last_generation) };
         self.last_generation = self.last_generation.max(known);
+        self.last_committed = self.last_committed.max(known);
         let missed = self.head.iter().flat_map(Head::missed);
         let missed: Vec<_> = missed.filter(|(_, point)| !self.lies_there(*point)).collect();
         for (number, point) in missed {
@@ -238,6 +256,16 @@ impl Points {
                 "point number {number} of {shown}, {point}, was gone when a run went on without it, and no prune has removed it"
             );
             self.missed.push(Loss { what, point: Some((number, point)) });
+        }
+        let lost: Vec<_> = self.head.iter().flat_map(Head::kept).collect();
+        for (number, point) in lost {
+            let is_told = self.missed.iter().any(|loss| loss.point == Some((number, point)));
+            if !is_told && !self.lies_there(point) {
+                let what = format!(
+                    "point number {number} of {shown}, {point}, is gone, and no prune has noted that it removed it"
+                );
+                self.missed.push(Loss { what, point: Some((number, point)) });
+            }
         }
         let head = self.head.as_ref();
         if let Some(newest) = head.and_then(|head| head.newest).filter(|id| !self.is_there(*id)) {
@@ -250,6 +278,7 @@ impl Points {
         let Some(seen) = seen else { return };
         // No number is used twice, also behind a state that was put back.
         self.last_generation = self.last_generation.max(seen.generation);
+        self.last_committed = self.last_committed.max(seen.generation);
         let has_had = |newest: PointId| {
             let mut forgone = self.head.iter().flat_map(Head::forgone);
             self.is_there(newest) || lineage.has_had(newest) || forgone.any(|(_, point)| point == newest)

@@ -104,7 +104,7 @@ pub fn remove_points<'a>(
     // Damage that no run has repaired: a part of a point is nowhere else.
     let marked = match is_damage_known && !despite_damage {
         false => None,
-        true => Some(mark(repository, despite_damage, &ending, &pruned.removed)?),
+        true => Some(mark(repository, despite_damage, &ending, &pruned.removed, &[])?),
     };
     let (mut gone, mut heads) = (Vec::new(), Vec::new());
     for (of, points) in all.iter().zip(&there) {
@@ -117,7 +117,8 @@ pub fn remove_points<'a>(
     }
     // A folder without room must not be kept from having some.
     let swept = Lease::take_without_room(&*repository.folder, holder.clone(), &|| false).and_then(|lease| {
-        let sweep = Sweep { repository, lease: &lease, holder, despite_damage, ending: &ending };
+        let gone = gone.as_slice();
+        let sweep = Sweep { repository, lease: &lease, holder, despite_damage, ending: &ending, gone };
         sweep.run(marked, &mut pruned, progress)
     });
     let deferred = match swept {
@@ -157,7 +158,7 @@ pub fn check_removal(
     let ending: BTreeSet<String> = names.collect();
     let checked = check(repository, series, &ending, despite_damage)?;
     if checked.is_damage_known && !despite_damage {
-        mark(repository, despite_damage, &ending, points)?;
+        mark(repository, despite_damage, &ending, points, &[])?;
     }
     Ok(())
 }
@@ -167,17 +168,18 @@ fn ending(all: &[Unwanted<'_>]) -> BTreeSet<String> {
     all.iter().filter(|of| of.is_whole).map(|of| of.series.name.clone()).collect()
 }
 
-/// Marks what all points need but those that are about to be removed. Damage of any of them is refused, and points that
-/// are gone, unless it is to be lost.
+/// Marks what all points need but those that are about to be removed. Those that are `gone` were removed before. Damage
+/// of any point is refused, and points that are gone otherwise, unless it is to be lost.
 fn mark(
     repository: &Repository,
     despite_damage: bool,
     ending: &BTreeSet<String>,
     removed: &[PointId],
+    gone: &[PointId],
 ) -> Result<Marked> {
     let all = repository.all_points()?;
     if !despite_damage {
-        repository.refuse_losses(&all, ending)?;
+        repository.refuse_losses(&all, ending, gone)?;
     }
     if !despite_damage && let Some((name, _)) = all.iter().find(|(_, points)| !points.unreadable.is_empty()) {
         return Err(BackupError::Refused(format!(
@@ -223,6 +225,8 @@ struct Sweep<'a> {
     despite_damage: bool,
     /// Series that end.
     ending: &'a BTreeSet<String>,
+    /// Points that were removed before: in a folder that was full no head says so.
+    gone: &'a [PointId],
 }
 
 /// What there is, and what of it is needed.
@@ -396,7 +400,7 @@ impl Sweep<'_> {
     }
 
     fn mark(&self) -> Result<Marked> {
-        mark(self.repository, self.despite_damage, self.ending, &[])
+        mark(self.repository, self.despite_damage, self.ending, &[], self.gone)
     }
 
     /// What is needed of each pack.

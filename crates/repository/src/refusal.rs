@@ -35,7 +35,7 @@ pub(crate) fn check(
     repository.refuse_apart()?;
     repository.refuse_strangers()?;
     if !despite_damage {
-        repository.refuse_losses(&repository.all_points()?, ending)?;
+        repository.refuse_losses(&repository.all_points()?, ending, &[])?;
     }
     let known = KnownDamage::load(&*repository.folder)?;
     let mut is_open = !known.frames.is_empty() || !known.segments.is_empty();

@@ -90,12 +90,11 @@ impl Unwanted<'_> {
             let is_needed =
                 newest != points.newest() || !unwanted.is_empty() && (is_named || points.is_head_behind());
             match self.store(&new, points) {
+                // It is written at the end, when there is room.
                 Err(BackupError::Full { .. }) if !is_needed => {}
-                stored => {
-                    stored?;
-                    head = Some(new);
-                }
+                stored => stored?,
             }
+            head = Some(new);
         }
         let is_removed = |point: &&RepositoryPoint| {
             is_unwanted(point) || points.removed().iter().any(|removed| removed.point == point.point)

@@ -13,9 +13,9 @@ use kit::{
     CrashingPlaces, MIB, Model, Random, Source, amount, check, compare, crashing, identity, make,
     new_directory, pruned, sound, verified,
 };
-use lunway_backup::{Lease, PointId};
+use lunway_backup::{Lease, PointId, Retention};
 use lunway_crash::Directory;
-use lunway_repository::{Identity, Kept, Pins, Pruned, Repository, Series, Unwanted, remove_points};
+use lunway_repository::{Identity, Kept, Pins, Pruned, Repository, Series, Unwanted, prune, remove_points};
 
 const SIZE: u64 = 3 * MIB + 512;
 
@@ -219,7 +219,14 @@ fn a_prune_that_fails_says_what_it_has_removed() {
     let said = pruned(&crashing(&directory), "one", 1, 9).unwrap_err().to_string();
     assert!(said.contains("points removed before: 2") && said.contains("prune has to write"), "{said}");
     directory.set_space(None);
-    let done = pruned(&crashing(&directory), "one", 1, 10).unwrap();
+    // It could not even note that.
+    let refused = pruned(&crashing(&directory), "one", 1, 10).unwrap_err().to_string();
+    assert!(refused.contains("no prune has noted") && refused.contains("--despite-damage"), "{refused}");
+    let series = Series::of(crashing(&directory), "one", false).unwrap();
+    let lease = Lease::take(&*series.folder, holder(11), &|| false).unwrap();
+    let retention = Retention { last: 1, despite_damage: true, ..Retention::default() };
+    let done = prune(&series, &lease, &retention, &mut |_, _| true).unwrap();
+    drop(lease);
     assert!(done.removed.is_empty() && done.packs >= 3, "{done:?}");
     assert_eq!(check(&crashing(&directory), &model, "later").len(), 1);
     sound(&crashing(&directory), "later");
