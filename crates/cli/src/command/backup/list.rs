@@ -289,10 +289,11 @@ impl Status {
                 match listing.chain_files {
                     Some(links) => {
                         format!(
-                            "{} of {}, {} of {links} files",
+                            "{} of {}, {} of {}",
                             newest.facts.point,
                             time(newest),
-                            newest.facts.kind.name()
+                            newest.facts.kind.name(),
+                            terminal::counted(links, "file")
                         )
                     }
                     None => {
