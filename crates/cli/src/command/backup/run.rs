@@ -222,7 +222,10 @@ impl Run {
 
     /// A logical unit of a running daemon, which hears of the result.
     fn run_served(&self, lun: LunName) -> Result<(), Failure> {
-        let daemon = DaemonAddress::on(self.socket.clone());
+        let daemon = match self.begun_by.is_daemon() {
+            true => DaemonAddress::of_parent(self.socket.clone()),
+            false => DaemonAddress::on(self.socket.clone()),
+        };
         let result = self.back_up_served(&daemon, lun.clone());
         served::report(&daemon, &lun, &self.destination.written(), &result);
         self.print(&result?)

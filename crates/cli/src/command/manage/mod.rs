@@ -62,6 +62,9 @@ pub(crate) struct DaemonAddress {
     /// File with the token for --api
     #[arg(long, value_name = "FILE", requires = "api")]
     token_file: Option<PathBuf>,
+    /// No other daemon can be meant.
+    #[arg(skip)]
+    is_certain: bool,
 }
 
 /// Which daemon is asked, and how its answer is printed.
@@ -137,7 +140,12 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
 impl DaemonAddress {
     /// The daemon on a socket of this machine; `None`: on the usual one.
     pub(crate) fn on(socket: Option<PathBuf>) -> Self {
-        Self { socket, api: None, token_file: None }
+        Self { socket, api: None, token_file: None, is_certain: false }
+    }
+
+    /// The daemon that has begun this process, on its socket.
+    pub(crate) fn of_parent(socket: Option<PathBuf>) -> Self {
+        Self { is_certain: true, ..Self::on(socket) }
     }
 
     /// Asks, and waits for the answer.
@@ -218,6 +226,7 @@ impl DaemonAddress {
         };
         static SAID: Once = Once::new();
         SAID.call_once(|| match (&endpoint, &self.api) {
+            (Endpoint::Unix(_), _) if self.is_certain || typed.is_some() => {}
             (Endpoint::Unix(socket), _) => say_which(socket),
             (_, url) => say_which_address(url.as_deref().unwrap_or_default()),
         });
@@ -430,7 +439,7 @@ mod tests {
     #[test]
     fn a_relative_file_is_named_as_the_daemon_finds_it() {
         let at = |api: Option<&str>| {
-            let address = DaemonAddress { socket: None, api: api.map(str::to_owned), token_file: None };
+            let address = DaemonAddress { api: api.map(str::to_owned), ..DaemonAddress::on(None) };
             Daemon { address, json: false }
         };
         let here = at(None);
