@@ -9,9 +9,11 @@ mod daemon;
 mod initiator;
 mod support;
 
+use std::collections::HashSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use daemon::{Daemon, command, refused};
 use initiator::Initiator;
@@ -125,6 +127,74 @@ fn a_lun_is_backed_up_by_the_clock_and_each_point_is_what_it_was() {
     assert!(restored(folder, "two") == disk);
     let shown = succeed(command(folder, &["backup", "schedule", "list"]));
     assert!(shown.contains("every 1000h") && shown.contains("full, 32 MiB sent"), "{shown}");
+}
+
+#[test]
+fn a_destination_that_is_read_puts_the_prune_off_and_one_due_time_has_one_point() {
+    let folder = folder("");
+    let folder = folder.path();
+    let facts = "$LUNWAY_BACKUP_RESULT $LUNWAY_BACKUP_ATTEMPT $LUNWAY_BACKUP_POINT $LUNWAY_BACKUP_NOTES";
+    let hooks = ["on_success", "on_failure"]
+        .map(|hook| format!("{hook} = 'echo {facts} >> {}/said'\n", folder.display()));
+    let keys = "every = \"2s\"\nretries = 3\nretry_after = \"1s\"\nkeep_last = 2\n";
+    configure(folder, &backup("db", "one", &format!("{keys}{}", hooks.concat())));
+    let _daemon = Daemon::start(folder);
+    let said = || fs::read_to_string(folder.join("said")).unwrap_or_default();
+    until(|| !said().is_empty());
+    let mut mount = command(folder, &["backup", "mount", "one", "--nbd", "unix:p.sock", "--json"]);
+    let mut mount = mount.stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(mount.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let put_off = |text: &str| text.lines().filter(|line| line.contains("the prune was put off")).count();
+    until(|| put_off(&said()) >= 4);
+    let last = schedule(folder, "db")["last"].clone();
+    assert!(last["error"].is_null() && last["notes"].to_string().contains("reads a point of it"), "{last}");
+    mount.kill().unwrap();
+    mount.wait().unwrap();
+    let before = said().lines().count();
+    // One may have begun before the end of the mount.
+    until(|| said().lines().count() >= before + 3);
+    configure(folder, &backup("db", "one", "every = \"1000h\""));
+    succeed(command(folder, &["reload"]));
+    until(|| schedule(folder, "db")["running_since"].is_null());
+    let said = said();
+    let points_made: HashSet<_> = said.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(points_made.len(), said.lines().count(), "{said}");
+    assert!(said.lines().all(|line| line.starts_with("succeeded 1 ")), "{said}");
+    assert_eq!(put_off(said.lines().last().unwrap()), 0, "{said}");
+    assert!(points(folder, "one") <= 3, "others were removed");
+    assert!(restored(folder, "one") == fs::read(folder.join("disk.img")).unwrap());
+}
+
+#[test]
+fn a_folder_that_had_points_and_has_none_gets_none_until_one_is_made_by_hand() {
+    let folder = folder("");
+    let folder = folder.path();
+    configure(folder, &backup("db", "one", "every = \"1000h\""));
+    let _daemon = Daemon::start(folder);
+    until(|| !schedule(folder, "db")["last_success"].is_null());
+    // As the mount point of a share that is not mounted.
+    fs::rename(folder.join("one"), folder.join("share")).unwrap();
+    fs::create_dir(folder.join("one")).unwrap();
+    let run = |is_so: &dyn Fn(&Value) -> bool| {
+        until(|| schedule(folder, "db")["running_since"].is_null());
+        succeed(command(folder, &["backup", "schedule", "run", "db"]));
+        until(|| is_so(&schedule(folder, "db")["last"]));
+    };
+    run(&|last| last["error"].is_string());
+    let last = schedule(folder, "db")["last"].clone();
+    let error = last["error"].as_str().unwrap();
+    assert!(error.contains("holds no points: is its share mounted?"), "{error}");
+    let by_hand = format!("`lunway backup run lun:{IQN}/0 {}/`", folder.join("one").display());
+    assert!(error.contains(&by_hand), "{error}");
+    assert_eq!(fs::read_dir(folder.join("one")).unwrap().count(), 0, "a refused run makes nothing");
+    succeed(command(folder, &["backup", "run", &format!("lun:{IQN}/0"), "one"]));
+    run(&|last| last["point"]["kind"] == "increment");
+    assert_eq!(points(folder, "one"), 2);
+    // Another destination has had none.
+    configure(folder, &backup("db", "two", "every = \"1000h\""));
+    succeed(command(folder, &["reload"]));
+    run(&|last| last["point"]["kind"] == "full");
+    assert_eq!(points(folder, "two"), 1);
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub use error::ErrorBody;
 pub use killed::KilledProcess;
 pub use listen::ListenError;
 pub use running::{Registration, RunningDaemon};
-pub use schedules::{BackupCommands, MakeBackupCommands};
+pub use schedules::{BackupCommands, Expected, MakeBackupCommands};
 pub use source::ConfigSource;
 pub use token::TokenError;
 

@@ -7,14 +7,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lunway_schedule::{Job, Moment, Plan, Start, TimeZone, Timetable, wall_clock};
+use lunway_schedule::{Cause, Job, Moment, Plan, Start, TimeZone, Timetable, wall_clock};
 use lunway_target::{BackupConfig, Config, Server};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 
-use super::kept::{Kept, Known};
+use super::kept::{Kept, Known, NewestPoint};
 use super::run::{self, Processes};
-use super::{Asked, MakeBackupCommands, RunResult, STOP_TIME, Schedules, Status};
+use super::{Asked, Expected, MakeBackupCommands, RunPoint, RunResult, STOP_TIME, Schedules, Status};
 
 /// Runs at once: as many as keep the two ends of one link busy, each with memory of its own. Others wait.
 const AT_ONCE: usize = 4;
@@ -27,6 +27,8 @@ pub(super) enum Message {
     Look,
     /// Somebody wants a run.
     Ask(String, oneshot::Sender<Asked>),
+    /// A run of this configuration has made its point, and goes on.
+    Made(Box<BackupConfig>, RunPoint),
     /// A run has ended.
     Ended(String, RunResult),
     /// The daemon ends; dropped when no run is under way any more.
@@ -119,6 +121,7 @@ impl Keeper {
                     // When it can be seen.
                     replies.push((reply, asked));
                 }
+                Ok(Message::Made(config, point)) => self.made(&config, point),
                 Ok(Message::Ended(name, result)) => self.ended(&name, result),
                 Ok(Message::Stop(done)) => {
                     self.stop(messages);
@@ -151,7 +154,7 @@ impl Keeper {
                 && let Some(record) = self.timetable.job(&backup.name).map(Job::record)
             {
                 // Due times count from now on, also if the daemon does not run then.
-                self.keep(&backup.name, Known { record, last: None, last_success: None });
+                self.keep(&backup.name, Known { record, last: None, last_success: None, newest: None });
             }
         }
     }
@@ -166,24 +169,43 @@ impl Keeper {
         let Start { name, cause, record } = start;
         let Some(config) = self.configs.get(&name).cloned() else { return };
         let before = self.kept.get(&name).cloned();
-        let last_success = before.as_ref().and_then(|known| known.last_success);
-        self.keep(&name, Known { record, last: before.and_then(|known| known.last), last_success });
+        let mut known = before.unwrap_or(Known { record, last: None, last_success: None, newest: None });
+        known.record = record;
+        if let Some(newest) = &mut known.newest {
+            // Each other cause is another due time, which has a point of its own.
+            newest.is_to_be_pruned &= matches!(cause, Cause::Failed | Cause::Interrupted);
+        }
+        let newest = known.newest.clone();
+        let made = newest.as_ref().and_then(|newest| newest.of_due_time(&config));
+        let expected = match newest.is_some_and(|newest| newest.destination == config.destination) {
+            true => Expected::Points,
+            false => Expected::Nothing,
+        };
+        self.keep(&name, known);
         let begun = now().wall_ms / 1000;
         self.running.insert(name.clone(), begun);
         let job = self.timetable.job(&name);
         let (attempt, retries_left) = job.map_or((1, 0), |job| (job.attempt(), job.retries_left()));
-        tracing::info!(
-            backup = name,
-            cause = ?cause,
-            "a backup of {} to {} begins",
-            config.source,
-            config.destination.display()
-        );
-        let commands = self.socket.as_deref().map(|socket| (self.make)(&config, socket));
+        let (source, destination) = (&config.source, config.destination.display());
+        match &made {
+            None => {
+                tracing::info!(backup = name, cause = ?cause, "a backup of {source} to {destination} begins");
+            }
+            Some(point) => tracing::info!(
+                backup = name,
+                cause = ?cause,
+                "point {} of {source} is made: what is left is the prune of {destination}",
+                point.point
+            ),
+        }
+        let commands = self.socket.as_deref().map(|socket| (self.make)(&config, socket, expected));
         let (sender, processes, name_of_run) = (self.sender.clone(), self.processes.clone(), name.clone());
         let run = move || {
             let result = match commands {
-                Some(commands) => run::run(&config, commands, &processes),
+                Some(commands) => run::run(&config, commands, made, &processes, |point| {
+                    // The thread that hears it may have ended.
+                    let _ = sender.send(Message::Made(Box::new(config.clone()), point.clone()));
+                }),
                 None => RunResult {
                     error: Some(
                         "the daemon is not managed on a Unix socket, which a backup needs".to_owned(),
@@ -212,14 +234,30 @@ impl Keeper {
         }
     }
 
+    /// Keeps that the due time has its point, before what follows may fail or be interrupted.
+    fn made(&mut self, config: &BackupConfig, point: RunPoint) {
+        let Some(mut known) = self.kept.get(&config.name).cloned() else { return };
+        known.newest = Some(NewestPoint {
+            source: config.source.clone(),
+            destination: config.destination.clone(),
+            point,
+            made: now().wall_ms / 1000,
+            is_to_be_pruned: true,
+        });
+        self.keep(&config.name, known);
+    }
+
     fn ended(&mut self, name: &str, result: RunResult) {
         self.running.remove(name);
         let Some(record) = self.timetable.end(name, result.error.is_some(), now()) else { return };
-        let last_success = match &result.point {
-            Some(_) => Some(result.begun.saturating_add(i64::try_from(result.took_ms / 1000).unwrap_or(0))),
-            None => self.kept.get(name).and_then(|known| known.last_success),
-        };
-        self.keep(name, Known { record, last: Some(result), last_success });
+        let before = self.kept.get(name);
+        let last_success = before.and_then(|known| known.last_success);
+        let mut newest = before.and_then(|known| known.newest.clone());
+        let last_success = newest.as_ref().map(|newest| newest.made).or(last_success);
+        if let Some(newest) = &mut newest {
+            newest.is_to_be_pruned &= result.error.is_some();
+        }
+        self.keep(name, Known { record, last: Some(result), last_success, newest });
     }
 
     /// What is known, for others.
@@ -251,6 +289,7 @@ impl Keeper {
             match messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Message::Ended(name, result)) if result.error.is_none() => self.ended(&name, result),
                 Ok(Message::Ended(name, _)) => drop(self.running.remove(&name)),
+                Ok(Message::Made(config, point)) => self.made(&config, point),
                 Ok(_) => {}
                 Err(_) => {
                     for name in self.running.keys() {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use lunway_block::small_file;
 use lunway_schedule::Record;
-use lunway_target::BACKUPS_FILE;
+use lunway_target::{BACKUPS_FILE, BackupConfig, BackupSource};
 use serde::{Deserialize, Serialize};
 
-use super::{InterruptedRun, RunResult};
+use super::{InterruptedRun, RunPoint, RunResult};
 use crate::replace::replace;
 
 /// Longest file that is read, bytes: a thousand schedules with results of 4 KiB.
@@ -23,6 +23,29 @@ pub(super) struct Known {
     pub(super) last: Option<RunResult>,
     #[serde(default)]
     pub(super) last_success: Option<i64>,
+    #[serde(default)]
+    pub(super) newest: Option<NewestPoint>,
+}
+
+/// The newest point that a schedule has made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct NewestPoint {
+    pub(super) source: BackupSource,
+    pub(super) destination: PathBuf,
+    pub(super) point: RunPoint,
+    /// When it was there, seconds since 1970.
+    pub(super) made: i64,
+    /// The run that made it, or one that is made again for it, has not succeeded: what it still has to do is to remove
+    /// those that are not kept.
+    pub(super) is_to_be_pruned: bool,
+}
+
+impl NewestPoint {
+    /// The point of the due time of a run that is made again, if it was made where the run would make it.
+    pub(super) fn of_due_time(&self, backup: &BackupConfig) -> Option<RunPoint> {
+        let is_there = self.source == backup.source && self.destination == backup.destination;
+        (is_there && self.is_to_be_pruned).then(|| self.point.clone())
+    }
 }
 
 impl Known {
@@ -97,7 +120,15 @@ mod tests {
 
     fn known(covered_ms: i64) -> Known {
         let record = Record { covered_ms, begun_ms: Some(7), attempts: 1, retried: 0 };
-        Known { record, last: Some(RunResult { took_ms: 5, ..RunResult::default() }), last_success: Some(3) }
+        let newest = NewestPoint {
+            source: "iqn.2026-11.com.example:a/3".parse().unwrap(),
+            destination: "/mnt/a".into(),
+            point: RunPoint::default(),
+            made: 3,
+            is_to_be_pruned: true,
+        };
+        let last = Some(RunResult { took_ms: 5, ..RunResult::default() });
+        Known { record, last, last_success: Some(3), newest: Some(newest) }
     }
 
     #[test]

@@ -38,8 +38,17 @@ pub struct BackupCommands {
     pub prune: Option<Command>,
 }
 
+/// What a destination is known to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It may be empty.
+    Nothing,
+    /// A point: this schedule has made one there.
+    Points,
+}
+
 /// Makes the commands of a run, for a daemon that is managed on this socket.
-pub type MakeBackupCommands = Arc<dyn Fn(&BackupConfig, &Path) -> BackupCommands + Send + Sync>;
+pub type MakeBackupCommands = Arc<dyn Fn(&BackupConfig, &Path, Expected) -> BackupCommands + Send + Sync>;
 
 /// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

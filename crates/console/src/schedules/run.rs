@@ -86,19 +86,29 @@ impl Processes {
     }
 }
 
-/// Makes a point, removes those that are not kept, and tells whom it may concern.
-pub(super) fn run(config: &BackupConfig, commands: BackupCommands, processes: &Processes) -> RunResult {
-    let mut result = RunResult::default();
+/// Makes a point, unless an earlier attempt has `made` that of this due time, and removes those that are not kept.
+/// `tell` hears of a new point at once.
+pub(super) fn run(
+    config: &BackupConfig,
+    commands: BackupCommands,
+    made: Option<RunPoint>,
+    processes: &Processes,
+    tell: impl FnOnce(&RunPoint),
+) -> RunResult {
+    let mut result = RunResult { point: made, ..RunResult::default() };
     let begun = Instant::now();
-    match output(&config.name, commands.run, processes) {
-        Ok(Output { printed, mut told }) => match serde_json::from_str::<Printed>(&printed) {
-            Ok(Printed { point, notes }) => {
-                told.extend(notes);
-                (result.point, result.notes) = (Some(point), told);
-            }
-            Err(error) => result.error = Some(format!("the result of the run cannot be read: {error}")),
-        },
-        Err(error) => result.error = Some(error),
+    if result.point.is_none() {
+        match output(&config.name, commands.run, processes) {
+            Ok(Output { printed, mut told }) => match serde_json::from_str::<Printed>(&printed) {
+                Ok(Printed { point, notes }) => {
+                    tell(&point);
+                    told.extend(notes);
+                    (result.point, result.notes) = (Some(point), told);
+                }
+                Err(error) => result.error = Some(format!("the result of the run cannot be read: {error}")),
+            },
+            Err(error) => result.error = Some(error),
+        }
     }
     if let (Some(prune), None) = (commands.prune, &result.error) {
         match output(&config.name, prune, processes) {
@@ -302,7 +312,22 @@ mod tests {
     }
 
     fn run_commands(processes: &Processes, run: Command, prune: Option<Command>) -> RunResult {
-        super::run(&config(""), BackupCommands { run, prune }, processes)
+        super::run(&config(""), BackupCommands { run, prune }, None, processes, |_| {})
+    }
+
+    #[test]
+    fn a_run_whose_point_was_made_only_prunes() {
+        let told = std::cell::Cell::new(0);
+        let run = |made: Option<RunPoint>, prune: &str| {
+            let commands = BackupCommands { run: sh(&format!("echo '{POINT}'")), prune: Some(sh(prune)) };
+            let tell = |_: &RunPoint| told.set(told.get() + 1);
+            super::run(&config(""), commands, made, &Processes::default(), tell)
+        };
+        let first = run(None, "echo 'lunway: no room' >&2; exit 1");
+        assert!(first.error.is_some());
+        let point = RunPoint { why: "of the first".to_owned(), ..first.point.unwrap() };
+        let again = run(Some(point.clone()), "true");
+        assert_eq!((again.error, again.point, told.get()), (None, Some(point), 1));
     }
 
     #[test]

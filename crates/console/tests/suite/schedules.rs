@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use lunway_console::Method;
+use lunway_console::{ConfigSource, Method};
+use lunway_target::Overrides;
 use serde_json::{Value, json};
 
 use crate::support::{Daemon, FILE, TARGET};
@@ -87,6 +88,52 @@ async fn runs_of_one_logical_unit_take_turns_and_a_failure_is_said() {
         record["begun_ms"].as_i64().unwrap()
     });
     assert!(b - a >= 500, "one after the other: {a} {b}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn one_due_time_has_one_point_however_often_its_prune_fails_or_ends_with_the_daemon() {
+    let keys = "every = \"1000h\"\nretries = 9\nretry_after = \"1s\"";
+    let daemon = Daemon::start_on(&file(&[("a", keys)])).await;
+    let [ran, room] = ["ran", "room"].map(|name| daemon.folder.path().join(name));
+    let run = format!("echo run >> {}; {POINT}", ran.display());
+    let fails = format!(
+        "test -e {} && touch {}.running && exec sleep 60; echo 'lunway: no room' >&2; exit 1",
+        room.display(),
+        ran.display()
+    );
+    let lines = || fs::read_to_string(&ran).unwrap_or_default();
+    daemon.begin_pruned_backups(&run, Some(&fails));
+    let a = until(&daemon, "a", |of| of["last"]["attempt"].as_u64() >= Some(2)).await;
+    assert!(a["last"]["error"].as_str().unwrap().ends_with("old ones were not removed: no room"), "{a}");
+    assert_eq!(a["last"]["point"]["point"], "p", "{a}");
+    let made = a["last_success"].as_i64();
+    fs::write(&room, "").unwrap();
+    // The next prune does not end by itself.
+    let running = format!("{}.running", ran.display());
+    for _ in 0..600 {
+        if fs::exists(&running).unwrap() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(fs::exists(&running).unwrap(), "{}", lines());
+    let Daemon { folder, console, server, .. } = daemon;
+    console.stop().await;
+    std::sync::Arc::into_inner(server).unwrap().shutdown(Duration::ZERO).await.unwrap();
+    let (source, config) =
+        ConfigSource::read(Some(&folder.path().join("lunway.toml")), Overrides::default()).unwrap();
+    let daemon = Daemon::start_from(folder, source, config).await;
+    daemon.begin_pruned_backups(&run, Some(&format!("echo last >> {}", ran.display())));
+    let a = until(&daemon, "a", |of| of["last"]["cause"] == "interrupted").await;
+    assert_eq!((&a["last"]["error"], &a["last"]["point"]["point"]), (&Value::Null, &"p".into()), "{a}");
+    assert_eq!(a["last_success"].as_i64(), made, "{a}");
+    let of = |what: &str| lines().lines().filter(|line| *line == what).count();
+    assert_eq!((of("run"), of("last")), (1, 1), "{}", lines());
+    // One that is asked for is another one.
+    daemon.call(Method::POST, "/v1/schedules/a/run", Value::Null).await.unwrap();
+    until(&daemon, "a", |of| of["last"]["cause"] == "asked").await;
+    assert_eq!((of("run"), of("last")), (2, 2), "{}", lines());
     daemon.stop().await;
 }
 

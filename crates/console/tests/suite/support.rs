@@ -108,12 +108,20 @@ impl Daemon {
     }
 
     /// Begins to make backups by the clock: `sh` runs this instead of `lunway backup run`.
-    pub(crate) fn begin_backups(&self, script: &'static str) {
-        let make: MakeBackupCommands = Arc::new(move |_, _| {
-            let mut run = std::process::Command::new("sh");
-            run.args(["-c", script]);
-            BackupCommands { run, prune: None }
-        });
+    pub(crate) fn begin_backups(&self, script: &str) {
+        self.begin_pruned_backups(script, None);
+    }
+
+    /// The same; `sh` runs the other script instead of `lunway backup prune`.
+    pub(crate) fn begin_pruned_backups(&self, script: &str, prune: Option<&str>) {
+        let (script, prune) = (script.to_owned(), prune.map(str::to_owned));
+        let sh = |script: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let make: MakeBackupCommands =
+            Arc::new(move |_, _, _| BackupCommands { run: sh(&script), prune: prune.as_deref().map(sh) });
         self.console.begin_backups(make).unwrap();
     }
 

@@ -88,6 +88,23 @@ pub(super) struct Prune {
 impl Prune {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.begun_by.obey()?;
+        match self.prune() {
+            Err(Failure::Failed(error)) if self.begun_by.is_daemon() => {
+                match error.downcast_ref().and_then(put_off) {
+                    // The point of the run is made, and to be in use is no fault of the destination.
+                    Some(why) => {
+                        let told = format!("the prune was put off: {why}; the next run prunes");
+                        eprintln!("lunway: {}", terminal::clean(&told));
+                        Ok(())
+                    }
+                    None => Err(Failure::Failed(error)),
+                }
+            }
+            done => done,
+        }
+    }
+
+    fn prune(&self) -> Result<(), Failure> {
         let retention = Retention {
             last: self.keep_last.unwrap_or(0),
             hourly: self.keep_hourly.unwrap_or(0),
@@ -398,6 +415,19 @@ impl Prune {
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         lines.push(format!("{} {verb}, {kept} kept", terminal::counted(gone.len(), "point")));
         terminal::print(&lines.join("\n"))
+    }
+}
+
+/// Why a prune that a run is followed by is left to the next run: the destination is in use. `None`: it has failed.
+fn put_off(error: &BackupError) -> Option<String> {
+    match error {
+        BackupError::PruneEnded { error, .. } => put_off(error),
+        BackupError::InUse { holder } => Some(format!("the destination is in use by {holder}")),
+        BackupError::Held { disk, host, hold } => Some(format!(
+            "{disk} on {host} is still being completed from a point of the destination (if that disk is no more, remove \
+             {hold})"
+        )),
+        _ => None,
     }
 }
 

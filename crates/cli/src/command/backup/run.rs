@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{Changed, Lease, Level, Progress, Request};
+use lunway_backup::{Changed, Folder, Lease, Level, Progress, Request};
 use lunway_bench::Cancel;
 use lunway_block::BlockDevice;
 use lunway_block::rate::parse_rate;
@@ -22,7 +22,7 @@ use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::source_id::{IdentifiedSource, doubt, of_device};
 use super::store::{Made, Store};
-use super::{Destination, failed_in, guids, holder, take_lease};
+use super::{Destination, catalogue, failed_in, guids, holder, take_lease};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
@@ -95,6 +95,9 @@ pub(super) struct Run {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// The destination has had points of this source: a folder without any is as a rule a share that is not mounted
+    #[arg(long, hide = true)]
+    expect_points: bool,
     #[command(flatten)]
     begun_by: BegunBy,
 }
@@ -231,6 +234,20 @@ impl Run {
         self.print(&result?)
     }
 
+    /// Refuses a folder that has no points any more, where nothing is made then.
+    fn refuse_emptied(&self, folder: &dyn Folder) -> Result<(), Failure> {
+        let catalogue = catalogue(folder)?;
+        if catalogue.points().is_empty() && catalogue.unreadable().is_empty() {
+            let shown = folder.show("");
+            return Err(Failure::failed(anyhow!(
+                "{shown} holds no points: is its share mounted? This schedule has made some there; if they were removed \
+                 on purpose, make one by hand: `lunway backup run {} {shown}`",
+                self.source
+            )));
+        }
+        Ok(())
+    }
+
     fn refuse_bitmaps(&self) -> Result<(), Failure> {
         match self.bitmaps.given() {
             Some(option) => {
@@ -244,6 +261,10 @@ impl Run {
     fn back_up_served(&self, daemon: &DaemonAddress, lun: LunName) -> Result<Ended, Failure> {
         let store = self.destination.open_private()?;
         let folder = store.folder();
+        // A repository remembers that by itself.
+        if self.expect_points && matches!(store, Store::Chain(_)) {
+            self.refuse_emptied(&**folder)?;
+        }
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
