@@ -131,11 +131,14 @@ ends_in_time() {
 incidents=(lunway_is_killed server_is_killed network_is_a_black_hole_and_lunway_is_killed share_is_full another_client_writes
     connections_are_reset quota_is_used_up clock_is_ten_years_off share_is_read_only network_is_a_black_hole)
 
-# Nothing but points, and what says that they are whole.
+# Nothing but points, and what says that they are whole. A server keeps a file that was removed for as long as a connection
+# that was cut has it open: no client can read it any more.
 nothing_is_left() {
-    local left
-    left=$(find "/srv/share/$kind/db" -name '*incomplete*' -o -name 'lease-*' -o -name 'mount-*')
-    [[ -z $left ]] || { echo "$left" && return 1; }
+    local path left=()
+    while read -r path; do
+        ! as_client other cat "/mnt/other/$kind/db/${path##*/}" >/dev/null 2>&1 || left+=("$path")
+    done < <(find "/srv/share/$kind/db" -name '*incomplete*' -o -name 'lease-*' -o -name 'mount-*')
+    ((!${#left[@]})) || { printf '%s\n' "${left[@]}" && return 1; }
 }
 
 suffer() { # KIND FIRST: of the incidents
