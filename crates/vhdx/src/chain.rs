@@ -197,7 +197,7 @@ impl<S: Storage> Chain<S> {
     pub fn read_own(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, DiskError> {
         let disk = &self.disks[0];
         let mut plan = ReadPlan::default();
-        resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan))
+        disk.resolved(|| disk.resolve_read(offset, buf.len() as u64, &mut plan))
             .map_err(|error| error.at(offset))?;
         let (mut result, mut at) = (Ok(Vec::new()), 0);
         for segment in plan.segments() {
@@ -231,7 +231,7 @@ impl<S: Storage> Chain<S> {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
-        resolved(disk, || disk.begin_write(offset, data.len() as u64, &mut plan))
+        disk.resolved(|| disk.begin_write(offset, data.len() as u64, &mut plan))
             .map_err(|error| error.at(offset))?;
         let mut write = |to, part: Range<u64>| {
             disk.storage().write_at(to, &data[part.start as usize..part.end as usize]).map(|()| true)
@@ -253,7 +253,7 @@ impl<S: Storage> Chain<S> {
     ) -> Result<bool, DiskError> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
-        resolved(disk, || disk.begin_write(offset, len, &mut plan)).map_err(|error| error.at(offset))?;
+        disk.resolved(|| disk.begin_write(offset, len, &mut plan)).map_err(|error| error.at(offset))?;
         self.carry_out(&mut plan, offset, copy)
     }
 
@@ -275,7 +275,7 @@ impl<S: Storage> Chain<S> {
         let mut at = offset;
         loop {
             let next = end.min((at / step + 1) * step);
-            resolved(disk, || disk.begin_discard(at, next - at, mode, &mut plan))
+            disk.resolved(|| disk.begin_discard(at, next - at, mode, &mut plan))
                 .map_err(|error| error.at(at))?;
             self.carry_out(&mut plan, at, &mut |_, _| Ok(false))?;
             at = next;
@@ -511,7 +511,7 @@ impl<S: Storage> Chain<S> {
             if level == 0 { len } else { disk.parameters().disk_size.saturating_sub(offset).min(len) };
         let mut plan = ReadPlan::default();
         if there > 0 {
-            resolved(disk, || disk.resolve_read(offset, there, &mut plan))
+            disk.resolved(|| disk.resolve_read(offset, there, &mut plan))
                 .map_err(|error| error.at(offset))?;
             disk.end_read(&mut plan);
         }
@@ -608,7 +608,7 @@ impl Patience {
         mut ask: impl FnMut() -> Result<(), Stop>,
     ) -> Result<bool, DiskError> {
         match self {
-            Self::Waits => resolved(disk, ask).map(|()| true),
+            Self::Waits => disk.resolved(ask).map(|()| true),
             Self::None => match ask() {
                 Ok(()) => Ok(true),
                 Err(Stop::Needs(_)) => Ok(false),
@@ -639,15 +639,4 @@ fn read_file<S: Storage>(disk: &Disk<S>, from: u64, offset: u64, piece: &mut [u8
         let there = disk.storage.len().map_or(0, |len| len.saturating_sub(from).min(piece.len() as u64));
         DiskError::storage("reading")(error).at(offset + there)
     })
-}
-
-/// Asks until nothing is needed any more.
-fn resolved<S: Storage>(disk: &Disk<S>, mut ask: impl FnMut() -> Result<(), Stop>) -> Result<(), DiskError> {
-    loop {
-        match ask() {
-            Ok(()) => return Ok(()),
-            Err(Stop::Needs(need)) => disk.provide(need)?,
-            Err(Stop::Failed(error)) => return Err(error),
-        }
-    }
 }

@@ -102,7 +102,7 @@ impl<S: Storage> Disk<S> {
             let (offset, size) = (block * self.geometry.block_size, self.geometry.disk_size);
             return Err(DiskError::OutOfRange { offset, len: data.len() as u64, size });
         }
-        let Some(mut completion) = self.provided(|| self.begin_completion(block, data.is_none()))? else {
+        let Some(mut completion) = self.resolved(|| self.begin_completion(block, data.is_none()))? else {
             return Ok(Completed::Nothing);
         };
         if let Some(since) = completion.since {
@@ -110,7 +110,7 @@ impl<S: Storage> Disk<S> {
                 self.abort_completion(completion);
                 return Ok(Completed::Yielded);
             }
-            match self.provided(|| self.missing(block)) {
+            match self.resolved(|| self.missing(block)) {
                 Ok(Some(pieces)) => completion.pieces = pieces,
                 Ok(None) => {
                     self.abort_completion(completion);
@@ -149,17 +149,6 @@ impl<S: Storage> Disk<S> {
 
     fn abort_completion(&self, mut completion: Completion) {
         self.abort(&mut completion.plan);
-    }
-
-    /// The result of a step, with what it needs.
-    fn provided<T>(&self, mut step: impl FnMut() -> Result<T, Stop>) -> Result<T, DiskError> {
-        loop {
-            match step() {
-                Ok(done) => return Ok(done),
-                Err(Stop::Needs(need)) => self.provide(need)?,
-                Err(Stop::Failed(error)) => return Err(error),
-            }
-        }
     }
 
     /// Waits until no write goes into a claimed block that was resolved up to a generation. `false`: a write waits for

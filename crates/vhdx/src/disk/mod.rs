@@ -272,6 +272,17 @@ impl<S: Storage> Disk<S> {
         read_items(&self.view(), self.regions.metadata)
     }
 
+    /// Asks until nothing is needed any more. Blocks.
+    pub(crate) fn resolved<T>(&self, mut ask: impl FnMut() -> Result<T, Stop>) -> Result<T, DiskError> {
+        loop {
+            match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(Stop::Needs(need)) => self.provide(need)?,
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
     /// Does what `need` names. Blocks.
     pub fn provide(&self, need: Need) -> Result<(), DiskError> {
         match need {
