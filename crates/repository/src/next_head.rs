@@ -49,7 +49,7 @@ impl Points {
             Some(since) => since,
             None if is_new => 0,
             // What was there before is known as far as it is there.
-            None => self.newest().map_or(self.last_generation, |newest| newest.generation),
+            None => self.newest().map_or_else(|| self.last_generation(), |newest| newest.generation),
         };
         let begun = if is_new { newest.map(|newest| newest.point) } else { self.begun() };
         let mut head = Head::new(&self.name, self.names_before());

@@ -38,9 +38,8 @@ pub struct Points {
     stray_sentences: Vec<String>,
     /// Points that a prune has taken out of the head and has not removed yet.
     pub(crate) removed: Vec<RepositoryPoint>,
-    /// The highest generation in the name of a file of its own, or that the head or the user knows of.
-    pub(crate) last_generation: u64,
-    /// The same without points that a run has not committed, which are none yet.
+    /// The highest generation in the name of a file of its own, or that the head or the user knows of, without points
+    /// that a run has not committed, which are none yet.
     pub(crate) last_committed: u64,
     pub(crate) head: Option<Head>,
     /// What is wrong with the head.
@@ -125,14 +124,9 @@ impl Points {
             *generation <= GENERATION_MAX && !strays.contains(id) && !lineage.excludes(*generation, *id)
         };
         let uncommitted: HashSet<PointId> = points.uncommitted.iter().map(|point| point.point).collect();
-        let newest = points.points.last().map_or(0, |newest| newest.generation);
-        let own: Vec<_> = stems.filter(is_own).collect();
-        let last = |of: &dyn Fn(&PointId) -> bool| {
-            let numbers = own.iter().filter(|(_, id)| of(id)).map(|(generation, _)| *generation);
-            numbers.max().unwrap_or(0).max(newest)
-        };
-        points.last_generation = last(&|_| true);
-        points.last_committed = last(&|id| !uncommitted.contains(id));
+        let committed = stems.filter(|stem| is_own(stem) && !uncommitted.contains(&stem.1));
+        let last = committed.map(|(generation, _)| generation).max().unwrap_or(0);
+        points.last_committed = points.points.last().map_or(last, |newest| newest.generation.max(last));
         points.compare(&lineage, seen, &folder.show(""));
         let is_sound = points.losses.is_empty() && points.missed.is_empty() && points.strays.is_empty();
         if !is_sound && Head::load(folder, codec)? != head {
@@ -246,8 +240,7 @@ impl Points {
         let known = self.head.as_ref().map_or(0, |head| head.generation);
         let there = self.points.last().map_or(0, |newest| newest.generation).max(known);
         // Of a manifest that cannot be read nothing tells whose it is: it counts where there is no head to ask.
-        let there = if self.head.is_some() { there } else { there.max(self.last_generation) };
-        self.last_generation = self.last_generation.max(known);
+        let there = if self.head.is_some() { there } else { there.max(self.last_generation()) };
         self.last_committed = self.last_committed.max(known);
         let missed = self.head.iter().flat_map(Head::missed);
         let missed: Vec<_> = missed.filter(|(_, point)| !self.lies_there(*point)).collect();
@@ -277,7 +270,6 @@ impl Points {
         }
         let Some(seen) = seen else { return };
         // No number is used twice, also behind a state that was put back.
-        self.last_generation = self.last_generation.max(seen.generation);
         self.last_committed = self.last_committed.max(seen.generation);
         let has_had = |newest: PointId| {
             let mut forgone = self.head.iter().flat_map(Head::forgone);
@@ -565,9 +557,15 @@ impl Points {
         }
     }
 
+    /// The highest generation that a point has had, or may get: of one that a run has not committed as well.
+    pub(crate) fn last_generation(&self) -> u64 {
+        let uncommitted = self.uncommitted.iter().map(|point| point.generation);
+        uncommitted.filter(|generation| *generation <= GENERATION_MAX).fold(self.last_committed, u64::max)
+    }
+
     /// The generation of the next point: behind those of all files of its own, readable or not.
     pub(crate) fn next_generation(&self) -> Result<u64> {
-        self.last_generation.checked_add(1).ok_or_else(|| {
+        self.last_generation().checked_add(1).ok_or_else(|| {
             BackupError::Refused("a file of the series has a number that no point can have: remove it".into())
         })
     }
