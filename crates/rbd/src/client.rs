@@ -145,6 +145,7 @@ impl Ready {
     ) -> Result<Self, RbdOpenError> {
         let failed = |doing: &'static str| move |errno| RbdOpenError::failed(errno, name, doing);
         let read_only = options.read_only || name.snapshot.is_some();
+        let library = connection.library;
         let image = Image::open(Cluster::open(connection, name)?, name, read_only)?;
         let (mut before, mut address) = (None, None);
         if !read_only {
@@ -164,7 +165,12 @@ impl Ready {
         let shape = Geometry {
             physical_sector: PHYSICAL_SECTOR,
             optimal_transfer: u32::try_from(object_size).unwrap_or(0),
-            unmap: if read_only { Unmap::Holes } else { Unmap::Zeroes { granularity: UNMAP_GRANULARITY } },
+            unmap: match library.rbd_aio_write_zeroes {
+                _ if read_only => Unmap::Holes,
+                Some(_) => Unmap::Zeroes { granularity: UNMAP_GRANULARITY },
+                // Its discards leave what is no whole unit of its own as it was.
+                None => Unmap::Ignored,
+            },
             read_only,
             volatile_cache: cached && !read_only,
             ..plain

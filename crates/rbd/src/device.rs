@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use lunway_block::spec::RbdName;
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Identity, Io, Permit,
-    ResizeCallback, SharedBuf, Zeroing,
+    ResizeCallback, SharedBuf, Unmap, Zeroing,
 };
 
 use crate::RbdOpenError;
@@ -141,7 +141,11 @@ impl BlockDevice for RbdDevice {
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        self.write_zeroes(offset, len, Zeroing::MayUnmap)
+        match self.geometry().unmap {
+            // The library cannot: it would write zeroes.
+            Unmap::Ignored => Io::Ready(self.geometry().check_write(offset, len)),
+            _ => self.write_zeroes(offset, len, Zeroing::MayUnmap),
+        }
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {

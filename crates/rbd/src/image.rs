@@ -119,14 +119,17 @@ impl Image {
     }
 
     /// Returns `true` if librbd keeps writes for this image, whatever this client was told: an option of the pool or of
-    /// the image goes before those of the client.
+    /// the image goes before those of the client. So it may where the library does not tell its options.
     pub(crate) fn has_cache(&self) -> Result<bool, i32> {
         let empty = ConfigOption { name: ptr::null_mut(), value: ptr::null_mut(), source: 0 };
         let (mut options, mut count) = (vec![empty; OPTIONS], OPTIONS as c_int);
         let library = self.cluster.library;
+        let (Some(list), Some(free)) = (library.rbd_config_image_list, library.rbd_config_image_list_cleanup)
+        else {
+            return Ok(true);
+        };
         // SAFETY: the image is open, and the library is told how many entries there is room for.
-        let answer =
-            unsafe { (library.rbd_config_image_list)(self.handle(), options.as_mut_ptr(), &mut count) };
+        let answer = unsafe { list(self.handle(), options.as_mut_ptr(), &mut count) };
         if answer < 0 {
             return Err(answer);
         }
@@ -141,7 +144,7 @@ impl Image {
             }
         });
         // SAFETY: the entries are those that the library has filled, and not used any more.
-        unsafe { (library.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
+        unsafe { free(options.as_mut_ptr(), count) };
         Ok(set)
     }
 

@@ -20,7 +20,9 @@ pub enum RbdOpenError {
         source: libloading::Error,
     },
     /// A library that lacks a function.
-    #[error("the installed librbd has no {missing}: Ceph 16 or later is needed")]
+    #[error(
+        "the installed librbd is too old, it has no {missing}: install that of a later Ceph (all is there from Ceph 16 on)"
+    )]
     TooOld {
         /// The function.
         missing: &'static str,

@@ -17,6 +17,8 @@ use crate::pending::{Outcome, Payload};
 
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the space stays allocated.
 pub(crate) const THICK: c_int = 1;
+/// Zeroes that are written at a time, bytes: a quarter of an object of the usual size.
+const ZEROES: u64 = 1 << 20;
 
 /// An operation under way. Its memory is in here, whose only owner is the completion: a caller that waits no longer
 /// drops the receiving end of the answer, and the memory stays until librbd has called back, also where the operation
@@ -128,16 +130,27 @@ pub(crate) fn write(client: &Arc<Client>, offset: u64, data: SharedBuf) -> Io<Re
 }
 
 /// Makes a range read as zeroes: whole objects are removed, parts of them are punched out by the OSD, unless `flags`
-/// say that the space stays.
+/// say that the space stays. A library that cannot do that has zeroes written.
 pub(crate) fn write_zeroes(
     client: &Arc<Client>,
     offset: u64,
     len: u64,
     flags: c_int,
 ) -> Io<Result<(), BlockError>> {
-    let begun = begin(client, Payload::None, |library, image, completion, _| {
+    let Some(call) = client.library().rbd_aio_write_zeroes else {
+        let zeroes = Buf::zeroed(len.min(ZEROES) as usize).freeze();
+        let client = Arc::clone(client);
+        return Io::pending(async move {
+            for at in (0..len).step_by(ZEROES as usize) {
+                let piece = zeroes.slice(0..(len - at).min(ZEROES) as usize);
+                write(&client, offset + at, piece).await?;
+            }
+            Ok(())
+        });
+    };
+    let begun = begin(client, Payload::None, |_, image, completion, _| {
         // SAFETY: the image is open (the gate), no memory is passed.
-        unsafe { (library.rbd_aio_write_zeroes)(image, offset, len as usize, completion, flags, 0) }
+        unsafe { call(image, offset, len as usize, completion, flags, 0) }
     });
     done(client, begun, offset, len)
 }

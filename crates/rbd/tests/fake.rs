@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -25,6 +25,21 @@ fn library() -> PathBuf {
 
 fn with() -> RbdOptions {
     RbdOptions { library: Some(library()), ..RbdOptions::default() }
+}
+
+/// The same without some functions: the loader finds other names.
+fn library_without(functions: &[&str], folder: &Path) -> PathBuf {
+    let mut bytes = fs::read(library()).unwrap();
+    for function in functions {
+        let name = format!("\0{function}\0").into_bytes();
+        let found: Vec<usize> =
+            bytes.windows(name.len()).enumerate().filter(|(_, at)| **at == name).map(|(at, _)| at).collect();
+        assert!(!found.is_empty(), "{function}");
+        found.into_iter().for_each(|at| bytes[at + 1] = b'x');
+    }
+    let older = folder.join(format!("without_{}.so", functions.join("_")));
+    fs::write(&older, bytes).unwrap();
+    older
 }
 
 /// A cluster with its script.
@@ -653,4 +668,52 @@ async fn images_that_wait_for_one_connection_fail_with_it() {
     let disk = script.shared("rbd/disk").await.unwrap();
     put(&disk, 1).await.unwrap();
     disk.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_disk_does_without_what_an_older_library_lacks() {
+    let script = Script::new("");
+    let without = |functions: &[&str]| RbdOptions {
+        library: Some(library_without(functions, script.0.path())),
+        ..RbdOptions::default()
+    };
+    let name = script.name("rbd/disk", "");
+    let options =
+        without(&["rbd_aio_write_zeroes", "rbd_config_image_list", "rbd_config_image_list_cleanup"]);
+    let disk = RbdDevice::open(&name, &options).await.unwrap();
+    let geometry = disk.geometry();
+    assert_eq!((geometry.unmap, geometry.volatile_cache), (Unmap::Ignored, true), "it may have a cache");
+    let flushes = script.calls("flush");
+    put(&disk, 7).await.unwrap();
+    assert!(script.calls("flush") > flushes, "so a durable write is flushed");
+    disk.unmap(0, SIZE).await.unwrap();
+    assert_eq!(get(&disk).await, Ok(7), "it does nothing");
+    disk.write(SIZE - 4096, block(7).freeze(), Durability::Volatile).await.unwrap();
+    disk.write_zeroes(4096, SIZE - 4096, Zeroing::MayUnmap).await.unwrap();
+    assert_eq!(get(&disk).await, Ok(7));
+    let rest = disk.read(4096, Buf::zeroed((SIZE - 4096) as usize)).await.unwrap();
+    assert!(rest.iter().all(|byte| *byte == 0));
+    for outside in [disk.write_zeroes(SIZE, 4096, Zeroing::MayUnmap), disk.unmap(SIZE, 4096)] {
+        assert!(matches!(outside.await, Err(BlockError::OutOfRange { .. })));
+    }
+    // The word that fencing had before Ceph 16.
+    let options = without(&["rados_blocklist_add"]);
+    let disk = RbdDevice::open(&name, &options).await.unwrap();
+    let Err(RbdOpenError::Held { holder, .. }) = RbdDevice::open(&name, &options).await else {
+        panic!("it is locked")
+    };
+    let name = script.name("rbd/disk", &format!("&break_lock={holder}"));
+    let next = RbdDevice::open(&name, &options).await.unwrap();
+    assert!(script.log().contains(&format!("blocklist {holder}")));
+    assert!(matches!(put(&disk, 1).await, Err(BlockError::Fenced { .. })));
+    next.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_library_that_lacks_more_is_refused_by_name() {
+    let script = Script::new("");
+    let older = library_without(&["rbd_watchers_list"], script.0.path());
+    let options = RbdOptions { library: Some(older), ..RbdOptions::default() };
+    let error = RbdDevice::open(&script.name("rbd/disk", ""), &options).await.err().unwrap();
+    assert!(error.to_string().contains("it has no rbd_watchers_list"), "{error}");
 }

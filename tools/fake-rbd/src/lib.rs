@@ -112,6 +112,16 @@ pub extern "C" fn rados_ioctx_get_id(_: *mut c_void) -> i64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rados_blocklist_add(client: *mut c_void, address: *mut c_char, _: u32) -> c_int {
+    blocklist(client, address)
+}
+
+/// Its name before Ceph 16.
+#[unsafe(no_mangle)]
+pub extern "C" fn rados_blacklist_add(client: *mut c_void, address: *mut c_char, _: u32) -> c_int {
+    blocklist(client, address)
+}
+
+fn blocklist(client: *mut c_void, address: *mut c_char) -> c_int {
     let client: &Client = lent(client);
     client.cluster().blocklist(&text(address).unwrap_or_default());
     0
