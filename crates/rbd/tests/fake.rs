@@ -705,6 +705,8 @@ async fn a_disk_does_without_what_an_older_library_lacks() {
     let name = script.name("rbd/disk", &format!("&break_lock={holder}"));
     let next = RbdDevice::open(&name, &options).await.unwrap();
     assert!(script.log().contains(&format!("blocklist {holder}")));
+    // The read tells the OSD of the new map (a library has a cluster of its own, which was not written to).
+    assert_eq!(get(&next).await, Ok(0));
     assert!(matches!(put(&disk, 1).await, Err(BlockError::Fenced { .. })));
     next.close().await.unwrap();
 }
