@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lunway_vhdx::Storage;
 use serde::Deserialize;
@@ -127,7 +127,8 @@ const LOCKED_BYTE: i64 = 1 << 62;
 /// A folder of the host: a local one, or a mounted share.
 pub struct HostFolder {
     path: PathBuf,
-    mode: u32,
+    /// The mode of a new file, before the umask; that of the disks is looked up when the first file is made.
+    mode: OnceLock<u32>,
     /// A group shares the folder.
     is_shared: bool,
     mount_of_locks: Option<u64>,
@@ -149,7 +150,7 @@ const FUSE: u64 = 0x6573_5546;
 
 impl HostFolder {
     /// A folder that exists. Who may not read all disks that it holds may not read a new file in it either, which is
-    /// made of them.
+    /// made of them. On a share that costs two questions; which disks it holds is asked when a file is made.
     ///
     /// # Errors
     ///
@@ -164,7 +165,7 @@ impl HostFolder {
         // One that does not say what it is hands locks on, as all others do.
         let is_fuse = rustix::fs::statfs(&path).is_ok_and(|system| system.f_type as u64 == FUSE);
         let mount_of_locks = is_fuse.then(|| found.dev());
-        Ok(Self { mode: mode_of_disks(&path)?, is_shared, mount_of_locks, path })
+        Ok(Self { mode: OnceLock::new(), is_shared, mount_of_locks, path })
     }
 
     /// Makes a folder in this one. Where a group shares this one, it has the same permissions.
@@ -185,12 +186,20 @@ impl HostFolder {
     /// The same, with files for those who may read a disk of this mode, as far as the umask allows.
     #[must_use]
     pub fn with_mode(self, mode: u32) -> Self {
-        Self { mode: mode & 0o666 | OWNER, ..self }
+        Self { mode: OnceLock::from(mode & 0o666 | OWNER), ..self }
     }
 
     /// The mode of a new file, before the umask.
-    pub fn mode(&self) -> u32 {
-        self.mode
+    ///
+    /// # Errors
+    ///
+    /// Where the disks that the folder holds cannot be listed.
+    pub fn mode(&self) -> io::Result<u32> {
+        if let Some(mode) = self.mode.get() {
+            return Ok(*mode);
+        }
+        let mode = mode_of_disks(&self.path)?;
+        Ok(*self.mode.get_or_init(|| mode))
     }
 
     /// Returns `true` if a group shares the folder: what is made there is the group's (the set-group-ID bit), and its
@@ -274,10 +283,10 @@ impl Folder for HostFolder {
     }
 
     fn create(&self, name: &str) -> io::Result<Open> {
-        let path = self.at(name)?;
-        let file = File::options().read(true).write(true).create_new(true).mode(self.mode).open(&path);
+        let (path, mode) = (self.at(name)?, self.mode()?);
+        let file = File::options().read(true).write(true).create_new(true).mode(mode).open(&path);
         let file = file.map_err(|error| self.named_shortage(error))?;
-        if self.is_shared && self.mode & GROUP_READS != 0 {
+        if self.is_shared && mode & GROUP_READS != 0 {
             let mode = path.symlink_metadata()?.permissions().mode() & 0o777;
             if mode & SHARED_FILE != SHARED_FILE {
                 set_permissions(&path, mode | SHARED_FILE)?;

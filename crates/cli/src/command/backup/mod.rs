@@ -117,11 +117,15 @@ impl Destination {
     }
 
     fn open(&self) -> Result<Arc<HostFolder>, Failure> {
+        self.open_folder().map(Arc::new)
+    }
+
+    fn open_folder(&self) -> Result<HostFolder, Failure> {
         let shown = self.folder.display();
         let opened = HostFolder::open(&self.folder).with_context(|| {
             format!("cannot use {shown} as a destination: make the folder first, and see that its share is mounted")
         });
-        Ok(Arc::new(opened?))
+        Ok(opened?)
     }
 
     /// The same for points of a disk, which only who may read that may read.
@@ -138,8 +142,7 @@ impl Destination {
         if let Some(series) = self.series(true)? {
             return Ok(Store::Series(Box::new(series)));
         }
-        let opened = HostFolder::open(self.open()?.path()).context("opening the destination")?;
-        Ok(Store::Chain(Arc::new(opened.with_mode(mode))))
+        Ok(Store::Chain(Arc::new(self.open_folder()?.with_mode(mode))))
     }
 }
 

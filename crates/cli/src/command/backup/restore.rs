@@ -101,7 +101,8 @@ impl Restore {
         if let (Some(path), Some(own)) = (file_of(&spec), &wanted.own) {
             refuse_inside(own, path)?;
         }
-        let mode = wanted.own.as_ref().map_or(0, |own| own.mode());
+        let mode = wanted.own.as_ref().map_or(Ok(0), |own| own.mode());
+        let mode = mode.context("reading the destination")?;
         let sector = wanted.sector_bytes;
         let range = self.range(&wanted)?;
         let size = range.end - range.start;
