@@ -25,6 +25,7 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Lock, Open, read_small};
 use crate::holder::{Alive, Holder};
 use crate::point_files::is_journal;
+use crate::threads::both;
 
 /// Between two beats: seldom enough for a share, often enough that a stale lease is found in half a minute.
 const BEAT: Duration = Duration::from_secs(5);
@@ -151,7 +152,7 @@ impl<'a> Lease<'a> {
             end: Some(end),
             beats: beats.ok(),
         };
-        lease.check()?;
+        lease.check_taken()?;
         Ok(lease)
     }
 
@@ -166,8 +167,13 @@ impl<'a> Lease<'a> {
     ///
     /// [`BackupError::LeaseLost`], [`BackupError::LeaseGone`], or what the folder says.
     pub fn check(&self) -> Result<()> {
-        let last = numbers(self.folder)?.last().copied();
-        if last == Some(self.number) && !self.written.load(Ordering::Relaxed) {
+        if !self.is_next_absent()? {
+            return Err(BackupError::LeaseLost);
+        }
+        if !self.written.load(Ordering::Relaxed) {
+            if !numbers(self.folder)?.contains(&self.number) {
+                return Err(self.lost()?);
+            }
             match write(&self.file, &self.holder) {
                 Ok(()) => self.written.store(true, Ordering::Relaxed),
                 Err(error) if is_no_room(&error) => return Ok(()),
@@ -176,12 +182,37 @@ impl<'a> Lease<'a> {
                 }
             }
         }
-        let found = if last == Some(self.number) { read(self.folder, &name(self.number))? } else { None };
+        let found = read(self.folder, &name(self.number))?;
         match found.and_then(|found| found.holder) {
             Some(holder) if holder == self.holder => Ok(()),
-            _ if last.is_none() => Err(BackupError::LeaseGone),
-            _ => Err(BackupError::LeaseLost),
+            _ => Err(self.lost()?),
         }
+    }
+
+    /// The same for a lease that was just taken. Other leases are seen by a list: this process may have been suspended
+    /// between its look at the numbers and its own, which then may be lower by more than one.
+    fn check_taken(&self) -> Result<()> {
+        let (last, checked) = both(|| numbers(self.folder), || self.check());
+        match last?.last() {
+            Some(last) if *last != self.number => Err(BackupError::LeaseLost),
+            _ => checked,
+        }
+    }
+
+    /// A taker makes the number behind this one, or a higher one while that is there, and only then removes this one:
+    /// lower numbers first. So as long as this file is there, that one name says whether another writer came.
+    fn is_next_absent(&self) -> Result<bool> {
+        let Some(next) = self.number.checked_add(1).map(name) else { return Ok(true) };
+        match self.folder.open(&next, false) {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(BackupError::folder("reading", &self.folder.show(&next))(error)),
+        }
+    }
+
+    /// Where the file of this lease is gone, or another's.
+    fn lost(&self) -> Result<BackupError> {
+        Ok(if numbers(self.folder)?.is_empty() { BackupError::LeaseGone } else { BackupError::LeaseLost })
     }
 }
 
@@ -446,6 +477,76 @@ mod tests {
         let second = Lease::take(&folder, us, &|| false);
         assert!(matches!(second, Err(BackupError::InUse { .. })));
         first.check().unwrap();
+    }
+
+    /// A folder in which others take leases behind the first look at it.
+    struct Late(HostFolder);
+
+    impl Folder for Late {
+        fn names(&self) -> io::Result<Vec<String>> {
+            let names = self.0.names()?;
+            if names.is_empty() {
+                write(&self.0.create(&name(3))?, &holder("other", 3))?;
+            }
+            Ok(names)
+        }
+
+        fn create(&self, name: &str) -> io::Result<Open> {
+            self.0.create(name)
+        }
+
+        fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
+            self.0.open(name, writable)
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.0.remove(name)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.0.sync()
+        }
+
+        fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
+            self.0.set_read_only(name, read_only)
+        }
+
+        fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
+            self.0.lock(name)
+        }
+    }
+
+    #[test]
+    fn who_was_suspended_before_it_made_its_lease_sees_that_others_took_several() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Late(HostFolder::open(place.path()).unwrap());
+        // It makes lease 1 while another writer has lease 3, and there is no lease 2.
+        let taken = Lease::take(&folder, holder("a", 1), &|| false);
+        assert!(matches!(taken, Err(BackupError::LeaseLost)));
+        assert!(folder.names().unwrap().contains(&name(3)));
+    }
+
+    #[test]
+    fn a_holder_that_was_suspended_through_several_takings_notices_itself() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let mut first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        first._lock = None;
+        let mut second = Lease::take(&folder, holder("a", 2), &|| false).unwrap();
+        second._lock = None;
+        let third = Lease::take(&folder, holder("a", 3), &|| false).unwrap();
+        assert_eq!(folder.names().unwrap(), [name(3)]);
+        for lost in [&first, &second] {
+            assert!(matches!(lost.check(), Err(BackupError::LeaseLost)));
+        }
+        third.check().unwrap();
+        // A taker that was killed before it removed the lease that it took over.
+        folder.create(&name(4)).unwrap();
+        assert!(matches!(third.check(), Err(BackupError::LeaseLost)));
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! Work that blocks, on threads.
 
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
 use lunway_file::ThreadPool;
 
 use crate::error::{BackupError, Result};
@@ -16,5 +21,99 @@ pub async fn on<T: Send + Unpin + 'static>(
     match pool.io(move || Ok(Box::new(job()))).await {
         Ok(answer) => *answer,
         Err(_) => Err(BackupError::Lost),
+    }
+}
+
+/// Operations on a folder that are under way at a time: a share answers each after a round trip, and one of 150 ms is
+/// waited for once instead of sixteen times. Servers of NFS and SMB take more from one client (`slot table`, credits).
+const AT_ONCE: usize = 16;
+
+/// Does the same with each of `items`, several at a time: the answers in their order. Blocks.
+///
+/// Where the host gives no threads, the caller's does it all.
+pub(crate) fn each<I: Sync, T: Send>(items: &[I], job: impl Fn(&I) -> Result<T> + Sync) -> Vec<Result<T>> {
+    let next = AtomicUsize::new(0);
+    let answers: Vec<_> = items.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { return };
+            let answer = job(item);
+            *answers[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..items.len().min(AT_ONCE) {
+            let _ = thread::Builder::new().name("backup-folder".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let answer = |answer: Mutex<Option<_>>| answer.into_inner().unwrap_or_else(PoisonError::into_inner);
+    answers.into_iter().map(|found| answer(found).unwrap_or(Err(BackupError::Lost))).collect()
+}
+
+/// Does two things at a time. Blocks until both are done.
+pub(crate) fn both<A: Send, B>(
+    beside: impl FnOnce() -> Result<A> + Send,
+    here: impl FnOnce() -> Result<B>,
+) -> (Result<A>, Result<B>) {
+    let beside = Mutex::new(Some(beside));
+    let work = || {
+        let job = beside.lock().unwrap_or_else(PoisonError::into_inner).take();
+        job.map_or(Err(BackupError::Lost), |job| job())
+    };
+    thread::scope(|scope| {
+        let spawned = thread::Builder::new().name("backup-folder".into()).spawn_scoped(scope, work);
+        let here = here();
+        let beside = match spawned {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            // The host gives no thread.
+            Err(_) => work(),
+        };
+        (beside, here)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn items_are_dealt_with_at_a_time_and_answered_in_their_order() {
+        // None passes before all are there.
+        let barrier = Barrier::new(AT_ONCE);
+        let items: Vec<usize> = (0..AT_ONCE).collect();
+        let answers = each(&items, |item| {
+            barrier.wait();
+            if *item == 3 { Err(BackupError::Cancelled) } else { Ok(item * 2) }
+        });
+        for (item, answer) in answers.iter().enumerate() {
+            match answer {
+                Ok(answer) => assert_eq!(*answer, item * 2),
+                Err(error) => assert!(item == 3 && matches!(error, BackupError::Cancelled), "{item}"),
+            }
+        }
+        let more: Vec<usize> = (0..10 * AT_ONCE).collect();
+        let answers: Result<Vec<usize>> = each(&more, |item| Ok(*item)).into_iter().collect();
+        assert_eq!(answers.unwrap(), more);
+        assert!(each(&[] as &[usize], |item| Ok(*item)).is_empty());
+    }
+
+    #[test]
+    fn two_things_are_done_at_a_time() {
+        let barrier = Barrier::new(2);
+        let (first, second) = both(
+            || {
+                barrier.wait();
+                Ok(1)
+            },
+            || {
+                barrier.wait();
+                Err::<(), _>(BackupError::Cancelled)
+            },
+        );
+        assert!(matches!((first, second), (Ok(1), Err(BackupError::Cancelled))));
     }
 }
