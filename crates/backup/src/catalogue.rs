@@ -12,9 +12,10 @@ use crate::folder::{Folder, Open, read_small};
 use crate::history::History;
 use crate::manifest::{MANIFEST_MAX, Manifest, manifest_names, parse_stem};
 use crate::merge_record;
-use crate::point_files::{is_journal, journal_name, lacks, open_disk};
+use crate::point_files::{is_journal, is_ours, journal_name, lacks, open_disk};
 use crate::point_id::PointId;
 use crate::point_name::find_point;
+use crate::threads::each;
 
 /// Points that lie on each other, the full included. A chain of more is slow to open on a share, and Windows knows
 /// no more than some dozens in practice; the engine of `vhdx` opens 256.
@@ -41,6 +42,10 @@ pub struct Catalogue {
     unreadable: Vec<(PointId, String)>,
     /// Journals of incomplete points.
     pub(crate) journals: Vec<String>,
+    /// Unfinished files of this program.
+    pub(crate) unfinished: Vec<String>,
+    /// A merge is decided and not finished.
+    pub(crate) has_merges: bool,
     /// The highest generation in the name of any file: also of one that is damaged, incomplete or left over.
     last_generation: u64,
 }
@@ -59,36 +64,43 @@ impl Catalogue {
         stems.iter_mut().for_each(|stem| *stem = stem.strip_suffix(".copy").unwrap_or(stem));
         stems.sort_unstable();
         stems.dedup();
-        for stem in stems {
-            let Some((generation, id)) = parse_stem(stem) else { continue };
-            if catalogue.points.len() >= POINTS_MAX {
-                return Err(BackupError::Refused(format!(
-                    "{} has more than {POINTS_MAX} points",
-                    folder.show("")
-                )));
-            }
-            let has = |name: &String| known.contains(name.as_str());
+        let has = |name: &String| known.contains(name.as_str());
+        // The rename of the first copy is the commit.
+        let is_point = |stem: &&str| {
+            let [_, first] = manifest_names(stem);
+            has(&first) || !has(&journal_name(stem))
+        };
+        let stems: Vec<_> = stems
+            .into_iter()
+            .filter(is_point)
+            .filter_map(|stem| parse_stem(stem).map(|parsed| (stem, parsed)))
+            .collect();
+        if stems.len() > POINTS_MAX {
+            let what = format!("{} has more than {POINTS_MAX} points", folder.show(""));
+            return Err(BackupError::Refused(what));
+        }
+        let read = each(&stems, |(stem, parsed)| {
             let [copy, first] = manifest_names(stem);
-            // The rename of the first copy is the commit.
-            if !has(&first) && has(&journal_name(stem)) {
-                continue;
-            }
             // The second copy is for where the first one is not whole: a folder of many points is read twice as fast.
-            let (manifest, copy_problem) = match read_manifest(folder, &first, (generation, id))? {
+            Ok(match read_manifest(folder, &first, *parsed)? {
                 Ok(manifest) => {
                     let is_missing = !has(&copy);
-                    (manifest, is_missing.then(|| format!("{} is missing", folder.show(&copy))))
+                    Ok((manifest, is_missing.then(|| format!("{} is missing", folder.show(&copy)))))
                 }
-                Err(problem) => match read_manifest(folder, &copy, (generation, id))? {
-                    Ok(manifest) => (manifest, Some(problem)),
-                    Err(_) => {
-                        catalogue.unreadable.push((id, problem));
-                        continue;
-                    }
+                Err(problem) => match read_manifest(folder, &copy, *parsed)? {
+                    Ok(manifest) => Ok((manifest, Some(problem))),
+                    Err(_) => Err(problem),
                 },
-            };
-            catalogue.points.push(Point { manifest, copy_problem });
+            })
+        });
+        for ((_, (_, id)), read) in stems.into_iter().zip(read) {
+            match read? {
+                Ok((manifest, copy_problem)) => catalogue.points.push(Point { manifest, copy_problem }),
+                Err(problem) => catalogue.unreadable.push((id, problem)),
+            }
         }
+        catalogue.has_merges = names.iter().any(|name| merge_record::is_merge(name));
+        catalogue.unfinished = names.iter().filter(|name| is_ours(name)).cloned().collect();
         for (id, merge) in merge_record::decided(folder, &names) {
             let (manifest, removed) = match merge {
                 Ok(merge) => merge,
@@ -143,19 +155,20 @@ impl Catalogue {
     ///
     /// Where one cannot be read now.
     pub fn copy_problems(&self, folder: &dyn Folder) -> Result<Vec<(&Manifest, String)>> {
-        let mut problems = Vec::new();
-        for Point { manifest, copy_problem } in &self.points {
-            if let Some(problem) = copy_problem {
-                problems.push((manifest, problem.clone()));
-            } else if !manifest.merging {
-                let [copy, first] = manifest_names(&manifest.stem());
-                let problem = match read_manifest(folder, &copy, (manifest.generation, manifest.point))? {
-                    Ok(same) if same == *manifest => continue,
-                    Ok(_) => format!("{} differs from {first}", folder.show(&copy)),
-                    Err(problem) => problem,
-                };
-                problems.push((manifest, problem));
+        let looked_at = each(&self.points, |Point { manifest, copy_problem }| {
+            if copy_problem.is_some() || manifest.merging {
+                return Ok(copy_problem.clone());
             }
+            let [copy, first] = manifest_names(&manifest.stem());
+            Ok(match read_manifest(folder, &copy, (manifest.generation, manifest.point))? {
+                Ok(same) if same == *manifest => None,
+                Ok(_) => Some(format!("{} differs from {first}", folder.show(&copy))),
+                Err(problem) => Some(problem),
+            })
+        });
+        let mut problems = Vec::new();
+        for (point, problem) in self.points.iter().zip(looked_at) {
+            problems.extend(problem?.map(|problem| (&point.manifest, problem)));
         }
         Ok(problems)
     }
@@ -228,8 +241,9 @@ impl Catalogue {
     /// The first point whose files are not there as they were sealed, by their names and lengths alone, and what is
     /// wrong.
     pub(crate) fn lacking(&self, folder: &dyn Folder) -> Result<Option<(PointId, String)>> {
-        for point in &self.points {
-            if let Some(what) = lacks(folder, &point.manifest)? {
+        let looked_at = each(&self.points, |point| lacks(folder, &point.manifest));
+        for (point, lacking) in self.points.iter().zip(looked_at) {
+            if let Some(what) = lacking? {
                 return Ok(Some((point.manifest.point, what)));
             }
         }

@@ -21,24 +21,26 @@ use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenError, VhdxOpenO
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
-use crate::folder::{Folder, INCOMPLETE};
+use crate::folder::{Folder, INCOMPLETE, Open, create_anew};
 use crate::guids::{Guids, new_id};
 use crate::history::History;
 use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{Lost, UNIT, UnitLeaves};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem};
-use crate::notes::NOTES;
 use crate::pace::Pace;
-use crate::point_files::{Names, child_of, clean_up, damaged, remove_incomplete};
+use crate::point_files::{Names, clean_up, damaged, is_ours, remove_incomplete};
 use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
+use crate::threads::{both, each};
 
 /// Properties decided for a new point.
 pub(crate) struct Decided {
     pub(crate) kind: PointKind,
     pub(crate) why: String,
     pub(crate) parent: Option<Manifest>,
+    /// Options for a disk on the parent's.
+    pub(crate) options: Option<CreateOptions>,
     pub(crate) size: u64,
     pub(crate) sector: u32,
     pub(crate) generation: u64,
@@ -110,7 +112,11 @@ impl Draft {
                 None => {}
             }
         }
-        let swept = sweep(folder, left.as_ref().map(|read| Names::of(&read.plan)).as_ref())?;
+        let swept = match catalogue.journals.is_empty() {
+            // As they were listed: nothing has changed since.
+            true => sweep_names(folder, &catalogue.unfinished, None)?,
+            false => sweep(folder, left.as_ref().map(|read| Names::of(&read.plan)).as_ref())?,
+        };
         if swept > 0 && left.is_none() && notes.is_empty() {
             notes.push(
                 "the files of an incomplete point that had not recorded anything were removed: this run began anew"
@@ -147,7 +153,7 @@ impl Draft {
             have: Vec::new(),
             unknown: Vec::new(),
         };
-        let begun = begin(folder, guids, plan, decided.parent.as_ref())?;
+        let begun = begin(folder, guids, plan, decided.options)?;
         Ok(begun.draft(basis, notes))
     }
 
@@ -263,7 +269,7 @@ impl Draft {
     /// Takes the draft apart for sealing: its disk, its hashes, its names.
     ///
     /// No checkpoint may be under way.
-    pub(crate) fn into_parts(self) -> Result<(Chain<crate::folder::Open>, Writer, Names)> {
+    pub(crate) fn into_parts(self) -> Result<(Chain<Open>, Writer, Names)> {
         let names = Names::of(&self.plan);
         drop((self.journal, self.checkpoint));
         match (Arc::into_inner(self.shipment), self.writer) {
@@ -307,7 +313,7 @@ impl Draft {
 /// The files of a draft, open.
 struct Begun {
     plan: Plan,
-    disk: Chain<crate::folder::Open>,
+    disk: Chain<Open>,
     disk_name: String,
     writer: Writer,
     journal: Journal,
@@ -361,15 +367,40 @@ fn fits(plan: &Plan, decided: &Decided, source: &str) -> bool {
 }
 
 /// Makes the files of a new draft.
-fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, parent: Option<&Manifest>) -> Result<Begun> {
+fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, options: Option<CreateOptions>) -> Result<Begun> {
     let names = Names::of(&plan);
     let file = names.disk();
     let disk_name = folder.show(&file);
-    let storage = folder.create(&file).map_err(BackupError::folder("making", &disk_name))?;
-    let mut options = match parent {
-        Some(parent) => child_of(folder, parent, plan.virtual_bytes)?,
-        None => CreateOptions::new(DiskKind::Dynamic, plan.virtual_bytes, guids().next()),
-    };
+    // The journal has its name when those of the others are durable.
+    let (made, journal) = both(
+        || {
+            let disk = || begin_disk(folder, guids, &file, &plan, options);
+            let (writer, disk) = both(|| new_leaves(folder, &names, &plan), disk);
+            Ok((disk?, writer?))
+        },
+        || Journal::unnamed(folder, &names.journal(), &plan),
+    );
+    let ((disk, writer), journal) = (made?, journal?);
+    let writing = || BackupError::folder("writing", &folder.show(""));
+    folder.sync().map_err(writing())?;
+    let journal = journal.named(folder)?;
+    folder.sync().map_err(writing())?;
+    let window = Window::default();
+    Ok(Begun { plan, disk, disk_name, writer, journal, have: None, unknown: Vec::new(), window })
+}
+
+/// Makes the disk of a new draft.
+fn begin_disk(
+    folder: &dyn Folder,
+    guids: &Guids,
+    file: &str,
+    plan: &Plan,
+    options: Option<CreateOptions>,
+) -> Result<Chain<Open>> {
+    let disk_name = folder.show(file);
+    let storage = folder.create(file).map_err(BackupError::folder("making", &disk_name))?;
+    let mut options =
+        options.unwrap_or_else(|| CreateOptions::new(DiskKind::Dynamic, plan.virtual_bytes, guids().next()));
     options.parameters.disk_size = plan.virtual_bytes;
     options.parameters.block_size = UNIT as u32;
     options.parameters.logical_sector = plan.sector_bytes;
@@ -378,29 +409,25 @@ fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, parent: Option<&Manifes
         lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &disk_name)(error),
         source => BackupError::Create { name: disk_name.clone(), source },
     })?;
-    let disk = open_draft_disk(folder, guids, &file)?;
-    let writer = new_leaves(folder, &names, &plan)?;
-    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
-    let journal = Journal::create(folder, &names.journal(), &plan)?;
-    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
-    let window = Window::default();
-    Ok(Begun { plan, disk, disk_name, writer, journal, have: None, unknown: Vec::new(), window })
+    draft_disk(guids, storage, &disk_name)
 }
 
 fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer> {
     let name = names.leaves();
     let making = || BackupError::folder("making", &folder.show(&name));
-    folder.remove(&name).map_err(making())?;
-    let storage = folder.create(&name).map_err(making())?;
+    let storage = create_anew(folder, &name).map_err(making())?;
     Writer::create(storage, plan.point).map_err(making())
 }
 
-fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Chain<crate::folder::Open>> {
+fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Chain<Open>> {
     let name = folder.show(file);
     let storage = folder.open(file, true).map_err(BackupError::folder("opening", &name))?;
-    let disk =
-        Disk::open(storage, &VhdxOpenOptions::writable(), guids()).map_err(BackupError::open(&name))?;
-    Chain::upper(vec![disk]).map_err(BackupError::open(&name))
+    draft_disk(guids, storage, &name)
+}
+
+fn draft_disk(guids: &Guids, storage: Open, name: &str) -> Result<Chain<Open>> {
+    let disk = Disk::open(storage, &VhdxOpenOptions::writable(), guids()).map_err(BackupError::open(name))?;
+    Chain::upper(vec![disk]).map_err(BackupError::open(name))
 }
 
 /// Returns `true` if an error means that the files are not as they should be, rather than that the share is not
@@ -450,9 +477,11 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     let segments = known_after(folder, &plan, &before, have.as_ref(), window)?;
     plan.have = segments.iter().map(journal::record).collect();
     let names = Names::of(&plan);
-    let writer = new_leaves(folder, &names, &plan)?;
+    let (writer, journal) =
+        both(|| new_leaves(folder, &names, &plan), || Journal::unnamed(folder, &names.journal(), &plan));
+    let (writer, journal) = (writer?, journal?);
     folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
-    let journal = Journal::create(folder, &names.journal(), &plan)?;
+    let journal = journal.named(folder)?;
     folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
     sweep(folder, Some(&names))?;
     let have = open_have(folder, &plan)?;
@@ -478,8 +507,7 @@ fn known_after(
 ) -> Result<Vec<Segment>> {
     let name = Names::of(plan).have();
     let writing = || BackupError::folder("writing", &folder.show(&name));
-    folder.remove(&name).map_err(writing())?;
-    let storage = folder.create(&name).map_err(writing())?;
+    let storage = create_anew(folder, &name).map_err(writing())?;
     let mut writer = Writer::create(storage, plan.point).map_err(writing())?;
     let mut copy = |sidecar: &Sidecar, units: std::ops::Range<u32>| {
         for index in 0..sidecar.segments().len() {
@@ -548,23 +576,21 @@ pub(crate) fn discard(folder: &dyn Folder, names: &Names) -> Result<()> {
     folder.sync().map_err(removing())
 }
 
-/// Tells whether an incomplete file belongs to this program: others may use such names too.
-fn is_ours(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or_default();
-    name.ends_with(INCOMPLETE) && (parse_stem(stem).is_some() || name.starts_with(NOTES))
-}
-
 /// Removes incomplete files that belong to nothing, and says how many disks of points were among them.
 pub(crate) fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<usize> {
+    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    sweep_names(folder, &names, kept)
+}
+
+fn sweep_names(folder: &dyn Folder, names: &[String], kept: Option<&Names>) -> Result<usize> {
     let kept = kept.map(|names| [names.disk(), names.leaves(), names.have(), names.journal()]);
+    let is_kept = |name: &String| kept.as_ref().is_some_and(|kept| kept.contains(name));
+    let left: Vec<&String> = names.iter().filter(|name| is_ours(name) && !is_kept(name)).collect();
     let mut removed = 0;
-    for name in folder.names().map_err(BackupError::folder("reading", &folder.show("")))? {
-        let is_kept = kept.as_ref().is_some_and(|kept| kept.contains(&name));
-        if is_ours(&name) && !is_kept && remove_incomplete(folder, &name)? {
-            // Merges and notes have incomplete files as well.
-            let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".vhdx"));
-            removed += usize::from(stem.and_then(parse_stem).is_some());
-        }
+    for (name, is_removed) in left.iter().zip(each(&left, |name| remove_incomplete(folder, name))) {
+        // Merges and notes have incomplete files as well.
+        let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".vhdx"));
+        removed += usize::from(is_removed? && stem.and_then(parse_stem).is_some());
     }
     Ok(removed)
 }

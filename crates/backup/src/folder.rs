@@ -399,26 +399,61 @@ where
     }
 }
 
+/// Makes an empty file in place of what an earlier attempt has left under that name, which as a rule is nothing.
+pub(crate) fn create_anew(folder: &dyn Folder, name: &str) -> io::Result<Open> {
+    match folder.create(name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            folder.remove(name)?;
+            folder.create(name)
+        }
+        created => created,
+    }
+}
+
+/// A small file that is whole and durable, and does not have its name yet.
+pub(crate) struct Unnamed {
+    pub(crate) file: Open,
+    name: String,
+}
+
+impl Unnamed {
+    /// Writes it.
+    pub(crate) fn write(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<Self> {
+        let name = name.to_owned();
+        let unfinished = format!("{name}{INCOMPLETE}");
+        let write = || {
+            let file = create_anew(folder, &unfinished)?;
+            file.write_at(0, bytes)?;
+            file.flush()?;
+            Ok(file)
+        };
+        match write() {
+            Ok(file) => Ok(Self { file, name }),
+            Err(error) => Err(given_up(folder, &name, error)),
+        }
+    }
+
+    /// Gives it its name, which is durable after a [`Folder::sync`].
+    pub(crate) fn give_name(self, folder: &dyn Folder) -> Result<Open> {
+        let renamed = folder.rename(&format!("{}{INCOMPLETE}", self.name), &self.name);
+        renamed.map_err(|error| given_up(folder, &self.name, error))?;
+        Ok(self.file)
+    }
+}
+
+/// Removes an unfinished file: a full folder has its room back.
+fn given_up(folder: &dyn Folder, name: &str, error: io::Error) -> BackupError {
+    let _ = folder.remove(&format!("{name}{INCOMPLETE}"));
+    BackupError::folder("writing", &folder.show(name))(error)
+}
+
 /// Writes a small file whole and durable; its name is durable after a [`Folder::sync`].
 ///
 /// # Errors
 ///
 /// What the folder says.
 pub fn write_whole(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<()> {
-    let unfinished = format!("{name}{INCOMPLETE}");
-    let writing = || BackupError::folder("writing", &folder.show(name));
-    folder.remove(&unfinished).map_err(writing())?;
-    let write = || {
-        let file = folder.create(&unfinished)?;
-        file.write_at(0, bytes)?;
-        file.flush()?;
-        folder.rename(&unfinished, name)
-    };
-    write().map_err(|error| {
-        // A full folder has its room back.
-        let _ = folder.remove(&unfinished);
-        writing()(error)
-    })
+    Unnamed::write(folder, name, bytes)?.give_name(folder).map(drop)
 }
 
 #[cfg(test)]

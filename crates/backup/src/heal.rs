@@ -18,6 +18,7 @@ use crate::notes::{Damage, Notes};
 use crate::point_files::{damaged, open_disk, open_sidecar, protect};
 use crate::point_id::PointId;
 use crate::seal::write_manifest;
+use crate::threads::both;
 
 /// Result of healing.
 #[derive(Default)]
@@ -26,6 +27,8 @@ pub(crate) struct Healed {
     pub(crate) notes: Vec<String>,
     /// Ranges that the next point must look at.
     pub(crate) forced: Vec<Range<u64>>,
+    /// What verification has found, as it stands now.
+    pub(crate) checks: Notes,
     /// Leaves that stay damaged: the next point holds what the source has there, also where its hash is the same.
     pub(crate) lost: Lost,
 }
@@ -47,13 +50,15 @@ pub(crate) async fn heal(
     source: &dyn BlockDevice,
 ) -> Result<Healed> {
     let mut healed = Healed::default();
-    for (manifest, _) in catalogue.copy_problems(folder)? {
+    let (problems, notes) = both(|| catalogue.copy_problems(folder), || Notes::load(folder));
+    for (manifest, _) in problems? {
         write_manifest(folder, manifest)?;
         protect(folder, &manifest.stem())?;
         healed.notes.push(format!("the manifest of point {} was written again", manifest.point));
     }
-    let mut notes = Notes::load(folder)?;
+    let mut notes = notes?;
     if notes.damage.is_empty() {
+        healed.checks = notes;
         return Ok(healed);
     }
     let mut by_point: BTreeMap<PointId, Vec<(u32, u8)>> = BTreeMap::new();
@@ -102,6 +107,7 @@ pub(crate) async fn heal(
         });
     }
     notes.store(folder)?;
+    healed.checks = notes;
     Ok(healed)
 }
 

@@ -7,6 +7,7 @@ use crate::manifest::Manifest;
 use crate::point_files::{damaged, open_sidecar};
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
+use crate::threads::each;
 
 /// Leaves of one point.
 pub struct Layer {
@@ -26,11 +27,11 @@ pub struct History {
 impl History {
     /// Opens the sidecars of a chain, the newest first.
     pub(crate) fn open(folder: &dyn Folder, chain: &[&Manifest]) -> Result<Self> {
-        let layers = chain.iter().map(|manifest| {
+        let layers = each(chain, |manifest| {
             let sidecar = open_sidecar(folder, manifest)?;
             Ok(Layer { point: manifest.point, size: manifest.virtual_bytes, sidecar })
         });
-        Ok(Self { layers: layers.collect::<Result<_>>()? })
+        Ok(Self { layers: layers.into_iter().collect::<Result<_>>()? })
     }
 
     /// The layers, the point's own first.

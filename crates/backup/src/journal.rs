@@ -13,7 +13,7 @@ use lunway_vhdx::Storage;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Open};
+use crate::folder::{Folder, Open, Unnamed};
 use crate::manifest::PointKind;
 use crate::point_id::PointId;
 use crate::sidecar::Segment;
@@ -92,6 +92,21 @@ pub(crate) struct Read {
     end: u64,
 }
 
+/// A journal that has its plan, and not its name: it is none yet.
+pub(crate) struct UnnamedJournal {
+    unnamed: Unnamed,
+    end: u64,
+    name: String,
+}
+
+impl UnnamedJournal {
+    /// Gives it its name, in place of any other of that name. Durable after a [`Folder::sync`].
+    pub(crate) fn named(self, folder: &dyn Folder) -> Result<Journal> {
+        let file = self.unnamed.give_name(folder)?;
+        Ok(Journal { file, end: self.end, segments: 0, name: self.name })
+    }
+}
+
 /// A journal that is written.
 pub(crate) struct Journal {
     file: Open,
@@ -163,13 +178,11 @@ fn of_bytes(bytes: &[u8]) -> Option<Read> {
 }
 
 impl Journal {
-    /// Begins one, in place of any other of that name, durably but for its name.
-    pub(crate) fn create(folder: &dyn Folder, name: &str, plan: &Plan) -> Result<Self> {
-        crate::folder::write_whole(folder, name, &line(&Record::Plan(plan.clone())))?;
-        let writing = || BackupError::folder("writing", &folder.show(name));
-        let file = folder.open(name, true).map_err(writing())?;
-        let end = file.len().map_err(writing())?;
-        Ok(Self { file, end, segments: 0, name: folder.show(name) })
+    /// Begins one, durably but for its name, which [`UnnamedJournal::named`] gives.
+    pub(crate) fn unnamed(folder: &dyn Folder, name: &str, plan: &Plan) -> Result<UnnamedJournal> {
+        let line = line(&Record::Plan(plan.clone()));
+        let unnamed = Unnamed::write(folder, name, &line)?;
+        Ok(UnnamedJournal { unnamed, end: line.len() as u64, name: folder.show(name) })
     }
 
     /// Goes on behind what was read.
@@ -225,7 +238,9 @@ mod tests {
     fn the_last_whole_record_counts_wherever_the_file_was_cut() {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
-        let mut journal = Journal::create(&folder, "j", &plan()).unwrap();
+        let unnamed = Journal::unnamed(&folder, "j", &plan()).unwrap();
+        assert!(!folder.names().unwrap().contains(&"j".to_owned()));
+        let mut journal = unnamed.named(&folder).unwrap();
         let one = Segment { first: 1, units: 1, offset: 32, len: 40, sum: [9; 16] };
         let two = Segment { first: 5, units: 2, offset: 72, len: 80, sum: [8; 16] };
         let begun = journal.end as usize;

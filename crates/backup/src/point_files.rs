@@ -10,8 +10,10 @@ use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE, Open};
 use crate::journal::Plan;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, parse_stem, root, stem};
+use crate::notes::NOTES;
 use crate::point_id::PointId;
 use crate::sidecar::{Sidecar, SidecarError};
+use crate::threads::{both, each};
 
 /// Pages of metadata that are kept for each file of a chain that is read: 1 MiB, so that 64 files take 64 MiB.
 const CACHED_PAGES: usize = 256;
@@ -116,11 +118,15 @@ pub(crate) fn open_file(
 
 /// Options for the disk of a point that lies on `parent`, for a disk of `size` bytes.
 pub(crate) fn child_of(folder: &dyn Folder, parent: &Manifest, size: u64) -> Result<CreateOptions> {
-    let below = open_disk(folder, parent)?;
-    let mut options = CreateOptions::child_of(&below, &format!("./{}", parent.disk_name()));
+    Ok(child_of_disk(&open_disk(folder, parent)?, parent, size))
+}
+
+/// The same, where the disk of `parent` is open.
+pub(crate) fn child_of_disk(below: &Disk<Open>, parent: &Manifest, size: u64) -> CreateOptions {
+    let mut options = CreateOptions::child_of(below, &format!("./{}", parent.disk_name()));
     let chunk = CHUNK_SECTORS * u64::from(options.parameters.logical_sector);
     options.all_bitmaps = size.div_ceil(chunk) <= BITMAPS_MAX;
-    Ok(options)
+    options
 }
 
 /// Opens the VHDX file of one point for reading.
@@ -169,14 +175,24 @@ pub(crate) fn damaged(point: PointId, error: SidecarError) -> BackupError {
 /// Does the work that remains once a point is sealed. May be repeated.
 pub(crate) fn clean_up(folder: &dyn Folder, names: &Names) -> Result<()> {
     let cleaning = || BackupError::folder("cleaning up", &folder.show(&names.stem));
-    protect(folder, &names.stem)?;
-    for name in folder.names().map_err(cleaning())? {
-        if name.starts_with(&names.stem) && name.ends_with(INCOMPLETE) && name != names.journal() {
-            remove_incomplete(folder, &name)?;
-        }
-    }
+    let listing = || folder.names().map_err(cleaning());
+    let (there, protected) = both(listing, || protect(folder, &names.stem));
+    protected?;
+    let mut left = there?;
+    left.retain(|name| {
+        name.starts_with(&names.stem) && name.ends_with(INCOMPLETE) && *name != names.journal()
+    });
+    each(&left, |name| remove_incomplete(folder, name))
+        .into_iter()
+        .try_for_each(|removed| removed.map(drop))?;
     remove_incomplete(folder, &names.journal())?;
     folder.sync().map_err(cleaning())
+}
+
+/// Tells whether an incomplete file belongs to this program: others may use such names too.
+pub(crate) fn is_ours(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or_default();
+    name.ends_with(INCOMPLETE) && (parse_stem(stem).is_some() || name.starts_with(NOTES))
 }
 
 /// Removes a file of a draft; `false`: the server has it open for a client that is gone, which it has not noticed yet.
@@ -192,10 +208,13 @@ pub(crate) fn remove_incomplete(folder: &dyn Folder, name: &str) -> Result<bool>
 /// Takes the right to write from a point's files. Shares that cannot do it are as they are.
 pub(crate) fn protect(folder: &dyn Folder, stem: &str) -> Result<()> {
     let [copy, first] = manifest_names(stem);
-    for name in [disk_name(stem), leaves_name(stem), copy, first] {
-        let _ = folder.set_read_only(&name, true);
-    }
-    Ok(())
+    let names = [disk_name(stem), leaves_name(stem), copy, first];
+    each(&names, |name| {
+        let _ = folder.set_read_only(name, true);
+        Ok(())
+    })
+    .into_iter()
+    .collect()
 }
 
 /// Gives the right to write to a file back before it is replaced or removed: SMB servers refuse both on one that is

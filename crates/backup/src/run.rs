@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use lunway_block::size::HumanSize;
 use lunway_file::Workers;
+use lunway_vhdx::CreateOptions;
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
 use crate::changed::Changed;
@@ -33,12 +34,12 @@ use crate::leftover::{leftovers, remove_leftovers, room_needed};
 use crate::manifest::{Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
-use crate::point_files::{lacks, open_disk};
+use crate::point_files::{child_of_disk, lacks, open_disk};
 use crate::request::Request;
 use crate::sample::{NewestPoint, SampledBase};
 use crate::seal::Sealing;
 use crate::ship::{Shared, Work};
-use crate::threads::on;
+use crate::threads::{both, each, on};
 use crate::underway::Underway;
 
 /// Units under way at a time, 32 MiB of memory: enough for 10 Gbit/s at 20 ms.
@@ -87,7 +88,8 @@ impl Outcome {
     }
 }
 
-/// Backs a source up into a folder, and makes one point.
+/// Backs a source up into a folder, and makes one point. `catalogue` is what the caller has read of the folder since it
+/// has the lease: `None` has it read here.
 ///
 /// # Errors
 ///
@@ -96,6 +98,7 @@ pub async fn run(
     folder: &Arc<dyn Folder>,
     lease: &Lease<'_>,
     guids: &Guids,
+    catalogue: Option<Catalogue>,
     request: Request<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome> {
@@ -108,6 +111,7 @@ pub async fn run(
         notes: Vec::new(),
         full: None,
         leftovers: Leftovers::None,
+        catalogue,
     };
     loop {
         match run.attempt(progress).await {
@@ -181,12 +185,16 @@ struct Run<'a> {
     /// Reason why it must be a full.
     full: Option<String>,
     leftovers: Leftovers,
+    /// The points, as they were read under the lease; the first attempt takes them.
+    catalogue: Option<Catalogue>,
 }
 
 /// Decision on what the new point is based on, and why.
 struct Decision {
     why: String,
     parent: Option<Manifest>,
+    /// Options for a disk on the parent's.
+    options: Option<CreateOptions>,
     history: History,
 }
 
@@ -199,19 +207,26 @@ impl Run<'_> {
                 geometry.size
             )));
         }
-        merge::finish(&**self.folder)?;
-        let catalogue = Catalogue::load(&**self.folder)?;
+        let mut catalogue = match self.catalogue.take() {
+            Some(catalogue) => catalogue,
+            None => Catalogue::load(&**self.folder)?,
+        };
+        if catalogue.has_merges {
+            merge::finish(&**self.folder)?;
+            catalogue = Catalogue::load(&**self.folder)?;
+        }
         self.check_source(&catalogue)?;
         if catalogue.incomplete() > 0 && self.leftovers == Leftovers::None {
             self.leftovers = Leftovers::Found;
         }
         let heal = heal::heal(&**self.folder, &catalogue, self.request.source).await?;
         self.notes.extend(heal.notes);
-        let decision = self.decide(&catalogue)?;
+        let decision = self.decide(&catalogue, &heal.checks)?;
         let decided = crate::draft::Decided {
             kind: if decision.parent.is_some() { PointKind::Increment } else { PointKind::Full },
             why: decision.why.clone(),
             parent: decision.parent.clone(),
+            options: decision.options,
             size: geometry.size,
             sector: geometry.logical_sector,
             generation: catalogue.next_generation()?,
@@ -304,8 +319,10 @@ impl Run<'_> {
     }
 
     /// Full or increment, and why.
-    fn decide(&self, catalogue: &Catalogue) -> Result<Decision> {
-        let full = |why: &str| Ok(Decision { why: why.into(), parent: None, history: History::default() });
+    fn decide(&self, catalogue: &Catalogue, checks: &Notes) -> Result<Decision> {
+        let full = |why: &str| {
+            Ok(Decision { why: why.into(), parent: None, options: None, history: History::default() })
+        };
         if let Some(why) = &self.full {
             return full(why);
         }
@@ -325,23 +342,37 @@ impl Run<'_> {
         if chain.len() >= LINKS_MAX {
             return full(&format!("the chain has {LINKS_MAX} files"));
         }
-        for (point, what) in Notes::load(&**self.folder)?.broken() {
+        for (point, what) in checks.broken() {
             if chain.iter().any(|manifest| manifest.point == point) {
                 return full(&format!("point {point} is damaged: {what}"));
             }
         }
-        for manifest in &chain {
-            if let Some(what) = lacks(&**self.folder, manifest)? {
+        let folder = &**self.folder;
+        let (opened, lacking) = both(
+            || {
+                let (history, disk) = both(|| History::open(folder, &chain), || open_disk(folder, newest));
+                Ok((history, disk))
+            },
+            || Ok(each(&chain, |manifest| lacks(folder, manifest))),
+        );
+        for (manifest, lacking) in chain.iter().zip(lacking?) {
+            if let Some(what) = lacking? {
                 return full(&format!("point {} is damaged: {what}", manifest.point));
             }
         }
+        let (history, disk) = opened?;
         // Sees that the parent was not written to since.
-        let disk = open_disk(&**self.folder, newest)?;
+        let disk = disk?;
         if disk.data_write_guid().to_string() != newest.data_write {
             return full(&format!("the file of point {} was written to after it was sealed", newest.point));
         }
-        let history = catalogue.history(&**self.folder, newest.point)?;
-        Ok(Decision { why: self.request.changed.why(), parent: Some(newest.clone()), history })
+        let options = child_of_disk(&disk, newest, self.request.source.geometry().size);
+        Ok(Decision {
+            why: self.request.changed.why(),
+            parent: Some(newest.clone()),
+            options: Some(options),
+            history: history?,
+        })
     }
 
     /// Tells whether any point below the new one has left something out.

@@ -3,8 +3,8 @@
 //! ```text
 //!   1  close      the disk's log is empty, the hashes have their end, both durable
 //!   2  check      every entry of the disk's table; the hash of all that is no leaf
-//!   3  names      STEM.vhdx, STEM.leaves; the folder durable
-//!   4  manifest   STEM.copy.json, then STEM.json: the commit; the folder durable
+//!   3  names      STEM.vhdx, STEM.leaves; both copies of the manifest written beside that, without their names
+//!   4  manifest   STEM.copy.json; the folder durable; then STEM.json: the commit; the folder durable
 //!   5  clean up   files read-only, the journal removed
 //! ```
 //!
@@ -19,11 +19,12 @@ use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 use crate::access::checked;
 use crate::draft::Draft;
 use crate::error::{BackupError, Result};
-use crate::folder::Folder;
+use crate::folder::{Folder, Unnamed};
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
 use crate::point_files::{clean_up, damaged, release};
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
+use crate::threads::{both, each};
 
 /// A draft that is complete, and its manifest as far as it is known.
 pub(crate) struct Sealing {
@@ -80,21 +81,40 @@ pub(crate) fn measure(
 /// Gives the files their names, and makes them a point.
 fn give_names(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_file: &str) -> Result<()> {
     let stem = manifest.stem();
-    let naming = || BackupError::folder("renaming", &folder.show(disk_file));
-    folder.rename(disk_file, &disk_name(&stem)).map_err(naming())?;
-    folder.rename(leaves_file, &leaves_name(&stem)).map_err(naming())?;
-    folder.sync().map_err(naming())?;
-    write_manifest(folder, manifest)
+    let files = [(disk_file, disk_name(&stem)), (leaves_file, leaves_name(&stem))];
+    let rename = |(from, to): &(&str, String)| {
+        folder.rename(from, to).map_err(BackupError::folder("renaming", &folder.show(disk_file)))
+    };
+    let (renamed, written) = both(
+        || each(&files, rename).into_iter().collect::<Result<()>>(),
+        || unnamed_manifests(folder, manifest),
+    );
+    renamed?;
+    commit(folder, manifest, written?)
 }
 
-/// Writes both copies of a manifest, durably; the second rename is the commit.
+/// Writes both copies of a manifest in place of those that there are, durably.
 pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
+    let released = each(&manifest_names(&manifest.stem()), |name| {
+        release(folder, name);
+        Ok(())
+    });
+    released.into_iter().collect::<Result<()>>()?;
+    commit(folder, manifest, unnamed_manifests(folder, manifest)?)
+}
+
+/// Both copies of a manifest, without their names.
+fn unnamed_manifests(folder: &dyn Folder, manifest: &Manifest) -> Result<Vec<Unnamed>> {
     let bytes = manifest.to_bytes();
-    for name in manifest_names(&manifest.stem()) {
-        let writing = || BackupError::folder("writing", &folder.show(&name));
-        release(folder, &name);
-        crate::folder::write_whole(folder, &name, &bytes)?;
-        folder.sync().map_err(writing())?;
+    each(&manifest_names(&manifest.stem()), |name| Unnamed::write(folder, name, &bytes)).into_iter().collect()
+}
+
+/// Gives the copies of a manifest their names, the first copy last: that rename is the commit. All names that were
+/// given before it are durable before it.
+fn commit(folder: &dyn Folder, manifest: &Manifest, copies: Vec<Unnamed>) -> Result<()> {
+    for copy in copies {
+        copy.give_name(folder)?;
+        folder.sync().map_err(BackupError::folder("writing", &folder.show(&manifest.stem())))?;
     }
     Ok(())
 }

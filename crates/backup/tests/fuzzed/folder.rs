@@ -87,7 +87,7 @@ fn one_run(folder: &Arc<dyn Folder>, disk: &RamDisk, state: &str, stops: bool) -
         // After the first unit.
         is_cancelled: &|| stops && asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0,
     };
-    block_on(back_up(folder, &lease, &guids(), request, &mut |_| ())).is_ok()
+    block_on(back_up(folder, &lease, &guids(), None, request, &mut |_| ())).is_ok()
 }
 
 fn disk() -> &'static RamDisk {

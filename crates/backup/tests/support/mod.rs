@@ -215,7 +215,7 @@ pub(crate) fn back_up_telling(
 ) -> Result<Outcome, BackupError> {
     let lease = Lease::take(&**folder, holder(how.seed), &|| false)?;
     let guids = guids(how.seed ^ 0x5eed);
-    block_on(run(folder, &lease, &guids, how.request(source, epoch), progress))
+    block_on(run(folder, &lease, &guids, None, how.request(source, epoch), progress))
 }
 
 /// A restore onto a device.

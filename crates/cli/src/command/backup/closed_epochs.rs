@@ -29,7 +29,7 @@ pub(super) fn release_old(
     missing: Missing,
     mut release: impl FnMut(&str) -> Result<Option<bool>, Failure>,
 ) -> Result<(), Failure> {
-    let newest = store.past()?.pop().and_then(|newest| newest.epoch);
+    let newest = store.past()?.0.pop().and_then(|newest| newest.epoch);
     let folder = &**store.folder();
     let mut epochs = Epochs::load(folder).map_err(failed)?;
     let before = epochs.clone();

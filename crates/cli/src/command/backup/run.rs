@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{Changed, Folder, Lease, Level, Progress, Request};
+use lunway_backup::{Catalogue, Changed, Folder, Lease, Level, Progress, Request};
 use lunway_bench::Cancel;
 use lunway_block::BlockDevice;
 use lunway_block::rate::parse_rate;
@@ -164,7 +164,7 @@ impl Run {
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
         // Under the lease it stays so until this run seals its point.
-        let past = store.past()?;
+        let (past, catalogue) = store.past()?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let mut moment = None;
@@ -211,7 +211,7 @@ impl Run {
         let begun = Instant::now();
         let (level, doubt) = (Level::Crash, doubt(&id, &past));
         let source = Source { device: &read, name, changed, state, epoch, level, doubt };
-        let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
+        let done = self.make_point(source, (&store, &lease, catalogue), (&runtime, &cancel));
         // A file is closed when nothing uses it any more.
         drop(read);
         runtime.wait(opened.close_or_log());
@@ -268,7 +268,7 @@ impl Run {
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
-        let past = store.past()?;
+        let (past, catalogue) = store.past()?;
         let runtime = BlockingRuntime::new()?;
         let begun = Instant::now();
         let name = served::source_name(&lun);
@@ -286,7 +286,7 @@ impl Run {
             level: served::level(&self.freezing, self.application),
             doubt,
         };
-        let done = self.make_point(source, (&store, &lease), (&runtime, &cancel));
+        let done = self.make_point(source, (&store, &lease, catalogue), (&runtime, &cancel));
         // The snapshot lasts as long as its connection.
         drop(read);
         let done = done.map_err(|error| match frozen.broken() {
@@ -303,7 +303,7 @@ impl Run {
     fn make_point(
         &self,
         source: Source<'_>,
-        (store, lease): (&Store, &Lease<'_>),
+        (store, lease, catalogue): (&Store, &Lease<'_>, Option<Catalogue>),
         (runtime, cancel): (&BlockingRuntime, &Cancel),
     ) -> Result<Made, Failure> {
         let left_out = match self.skip_free {
@@ -332,7 +332,7 @@ impl Run {
         };
         let guids = guids()?;
         let mut told = |progress: Progress| bar.set_position(progress.done);
-        let done = runtime.wait(Box::pin(store.back_up(lease, &guids, request, &mut told)));
+        let done = runtime.wait(Box::pin(store.back_up(lease, &guids, catalogue, request, &mut told)));
         bar.finish_and_clear();
         done.map_err(|error| failed_in(&**store.folder(), error))
     }

@@ -72,8 +72,8 @@ impl Store {
         }
     }
 
-    /// The points that it has, the oldest first.
-    pub(super) fn past(&self) -> Result<Vec<Past>, Failure> {
+    /// The points that it has, the oldest first, and the catalogue of a chain.
+    pub(super) fn past(&self) -> Result<(Vec<Past>, Option<Catalogue>), Failure> {
         let past = |point, epoch: &Option<String>, source_id: &Option<String>| Past {
             point,
             epoch: epoch.clone(),
@@ -83,30 +83,29 @@ impl Store {
             Self::Chain(folder) => {
                 let catalogue = Catalogue::load(&**folder).map_err(failed)?;
                 let manifests = catalogue.points().iter().map(|point| &point.manifest);
-                manifests.map(|manifest| past(manifest.point, &manifest.epoch, &manifest.source_id)).collect()
+                let past = manifests.map(|found| past(found.point, &found.epoch, &found.source_id)).collect();
+                (past, Some(catalogue))
             }
             Self::Series(series) => {
                 let points = series.points().map_err(failed)?;
-                points
-                    .points()
-                    .iter()
-                    .map(|point| past(point.point, &point.epoch, &point.source_id))
-                    .collect()
+                let points = points.points().iter();
+                (points.map(|point| past(point.point, &point.epoch, &point.source_id)).collect(), None)
             }
         })
     }
 
-    /// Makes a point.
+    /// Makes a point. `catalogue` is what [`past`](Self::past) has read under the same lease.
     pub(super) async fn back_up(
         &self,
         lease: &Lease<'_>,
         guids: &Guids,
+        catalogue: Option<Catalogue>,
         request: Request<'_>,
         told: &mut dyn FnMut(Progress),
     ) -> Result<Made, BackupError> {
         Ok(match self {
             Self::Chain(folder) => {
-                let outcome = lunway_backup::run(folder, lease, guids, request, told).await?;
+                let outcome = lunway_backup::run(folder, lease, guids, catalogue, request, told).await?;
                 Made { facts: outcome.manifest.facts(), notes: outcome.notes }
             }
             Self::Series(series) => {
