@@ -33,6 +33,7 @@ use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
 use crate::threads::{both, each};
+use crate::written::{Noted, Written};
 
 /// Properties decided for a new point.
 pub(crate) struct Decided {
@@ -69,6 +70,16 @@ pub(crate) struct Draft {
     until: u32,
     /// Something was written since the last checkpoint.
     dirty: bool,
+    /// What was written to the disk, where this run has made it.
+    written: Option<Arc<Written>>,
+}
+
+/// The files of a draft that is complete.
+pub(crate) struct Parts {
+    pub(crate) disk: Chain<Open>,
+    pub(crate) written: Option<Arc<Written>>,
+    pub(crate) writer: Writer,
+    pub(crate) names: Names,
 }
 
 /// What a checkpoint writes to, besides the disk.
@@ -269,11 +280,13 @@ impl Draft {
     /// Takes the draft apart for sealing: its disk, its hashes, its names.
     ///
     /// No checkpoint may be under way.
-    pub(crate) fn into_parts(self) -> Result<(Chain<Open>, Writer, Names)> {
+    pub(crate) fn into_parts(self) -> Result<Parts> {
         let names = Names::of(&self.plan);
         drop((self.journal, self.checkpoint));
         match (Arc::into_inner(self.shipment), self.writer) {
-            (Some(shipment), Some(writer)) => Ok((shipment.disk, writer, names)),
+            (Some(shipment), Some(writer)) => {
+                Ok(Parts { disk: shipment.disk, written: self.written, writer, names })
+            }
             _ => Err(BackupError::Lost),
         }
     }
@@ -320,6 +333,7 @@ struct Begun {
     have: Option<Sidecar>,
     unknown: Vec<(u32, u32)>,
     window: Window,
+    written: Option<Arc<Written>>,
 }
 
 impl Begun {
@@ -347,6 +361,7 @@ impl Begun {
             done: self.window.done,
             until: self.window.until,
             dirty: false,
+            written: self.written,
         }
     }
 
@@ -380,13 +395,14 @@ fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, options: Option<CreateO
         },
         || Journal::unnamed(folder, &names.journal(), &plan),
     );
-    let ((disk, writer), journal) = (made?, journal?);
+    let (((disk, written), writer), journal) = (made?, journal?);
     let writing = || BackupError::folder("writing", &folder.show(""));
     folder.sync().map_err(writing())?;
     let journal = journal.named(folder)?;
     folder.sync().map_err(writing())?;
     let window = Window::default();
-    Ok(Begun { plan, disk, disk_name, writer, journal, have: None, unknown: Vec::new(), window })
+    let (have, unknown, written) = (None, Vec::new(), Some(written));
+    Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written })
 }
 
 /// Makes the disk of a new draft.
@@ -396,9 +412,11 @@ fn begin_disk(
     file: &str,
     plan: &Plan,
     options: Option<CreateOptions>,
-) -> Result<Chain<Open>> {
+) -> Result<(Chain<Open>, Arc<Written>)> {
     let disk_name = folder.show(file);
-    let storage = folder.create(file).map_err(BackupError::folder("making", &disk_name))?;
+    let file = folder.create(file).map_err(BackupError::folder("making", &disk_name))?;
+    let written = Arc::new(Written::default());
+    let storage: Open = Arc::new(Noted { file, written: Arc::clone(&written) });
     let mut options =
         options.unwrap_or_else(|| CreateOptions::new(DiskKind::Dynamic, plan.virtual_bytes, guids().next()));
     options.parameters.disk_size = plan.virtual_bytes;
@@ -409,7 +427,7 @@ fn begin_disk(
         lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &disk_name)(error),
         source => BackupError::Create { name: disk_name.clone(), source },
     })?;
-    draft_disk(guids, storage, &disk_name)
+    Ok((draft_disk(guids, storage, &disk_name)?, written))
 }
 
 fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer> {
@@ -464,7 +482,7 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
         let journal = Journal::resume(folder, &names.journal(), &read)?;
         let unknown = [read.plan.unknown.as_slice(), &[(read.window.done, read.window.until)]].concat();
         let (plan, window) = (read.plan, read.window);
-        return Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window });
+        return Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written: None });
     }
     let storage = folder.open(&leaves, false).map_err(opening())?;
     let before =
@@ -486,7 +504,8 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     sweep(folder, Some(&names))?;
     let have = open_have(folder, &plan)?;
     let unknown = plan.unknown.clone();
-    Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window: Window::default() })
+    let window = Window::default();
+    Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written: None })
 }
 
 /// Units of which a new pass knows nothing: those that the last one may have written, and behind them those of which it

@@ -83,6 +83,7 @@ mod threads;
 mod time;
 mod underway;
 mod verify;
+mod written;
 
 pub use access::RetryingFolder;
 pub use catalogue::{Catalogue, LINKS_MAX, Point};

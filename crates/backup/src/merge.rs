@@ -176,7 +176,7 @@ fn make(
     disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
     writer.finish().map_err(making())?;
     let before = manifest.data_write.clone();
-    measure(folder, manifest, &disk_file, &leaves_file)?;
+    measure(folder, manifest, &disk_file, &leaves_file, None)?;
     if manifest.data_write != before {
         return Err(BackupError::Lost);
     }

@@ -17,14 +17,16 @@ use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
 use crate::access::checked;
-use crate::draft::Draft;
+use crate::draft::{Draft, Parts};
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Unnamed};
+use crate::folder::{Folder, Open, Unnamed};
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
-use crate::point_files::{clean_up, damaged, release};
+use crate::point_files::{clean_up, damaged, read_ahead, release};
+use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
 use crate::threads::{both, each};
+use crate::written::Written;
 
 /// A draft that is complete, and its manifest as far as it is known.
 pub(crate) struct Sealing {
@@ -38,27 +40,50 @@ impl Sealing {
     pub(crate) fn seal(self) -> Result<Manifest> {
         let Self { folder, draft, mut manifest } = self;
         let folder = &*folder;
-        let (disk, writer, names) = draft.into_parts()?;
+        let Parts { disk, written, writer, names } = draft.into_parts()?;
         let (disk_file, leaves_file) = (names.disk(), names.leaves());
-        disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
-        disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
-        writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file)))?;
-        measure(folder, &mut manifest, &disk_file, &leaves_file)?;
+        let (finished, closed) = both(
+            || writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file))),
+            || {
+                disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
+                disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))
+            },
+        );
+        closed?;
+        finished?;
+        measure(folder, &mut manifest, &disk_file, &leaves_file, written.as_deref())?;
         give_names(folder, &manifest, &disk_file, &leaves_file)?;
         clean_up(folder, &names)?;
         Ok(manifest)
     }
 }
 
-/// Checks a disk and its hashes that are closed, and enters into the manifest what they are.
+/// Checks a disk and its hashes that are closed, and enters into the manifest what they are. `written`: what was ever
+/// written to the disk's file, where that is known.
 pub(crate) fn measure(
     folder: &dyn Folder,
     manifest: &mut Manifest,
     disk_file: &str,
     leaves_file: &str,
+    written: Option<&Written>,
 ) -> Result<()> {
-    let (disk_name, leaves_name) = (folder.show(disk_file), folder.show(leaves_file));
+    let point = manifest.point;
+    let (opened, looked_at) =
+        both(|| open_leaves(folder, leaves_file, point), || measured_disk(folder, disk_file, manifest));
+    let disk = looked_at?;
+    let (sidecar, leaves_bytes) = opened?;
+    manifest.leaves_bytes = leaves_bytes;
+    manifest.root = root(sidecar.sum(), manifest.virtual_bytes);
+    let hash = skeleton(folder, disk_file, &disk, &sidecar, point, written, &|| false)?;
+    manifest.skeleton = hash.to_hex().to_string();
+    Ok(())
+}
+
+/// Checks a disk that is closed, and enters into the manifest what it is.
+fn measured_disk(folder: &dyn Folder, disk_file: &str, manifest: &mut Manifest) -> Result<Chain<Open>> {
+    let disk_name = folder.show(disk_file);
     let storage = folder.open(disk_file, false).map_err(BackupError::folder("opening", &disk_name))?;
+    read_ahead(&storage);
     let report = checked(&storage, &disk_name)?;
     if let Some(finding) = report.findings.first().filter(|_| report.is_damaged()) {
         let what = format!("{disk_name}: {} at byte {}", finding.problem, finding.offset);
@@ -68,14 +93,15 @@ pub(crate) fn measure(
     let disk = Disk::open(storage, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO));
     let disk = disk.map_err(BackupError::open(&disk_name))?;
     manifest.data_write = disk.data_write_guid().to_string();
-    let disk = Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))?;
+    Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))
+}
+
+/// Opens hashes that have their end: they, and their length.
+fn open_leaves(folder: &dyn Folder, leaves_file: &str, point: PointId) -> Result<(Sidecar, u64)> {
+    let leaves_name = folder.show(leaves_file);
     let leaves = folder.open(leaves_file, false).map_err(BackupError::folder("opening", &leaves_name))?;
-    manifest.leaves_bytes = leaves.len().map_err(BackupError::folder("reading", &leaves_name))?;
-    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, error))?;
-    manifest.root = root(sidecar.sum(), manifest.virtual_bytes);
-    let hash = skeleton(folder, disk_file, &disk, &sidecar, manifest.point, &|| false)?;
-    manifest.skeleton = hash.to_hex().to_string();
-    Ok(())
+    let len = leaves.len().map_err(BackupError::folder("reading", &leaves_name))?;
+    Ok((Sidecar::open(leaves, point).map_err(|error| damaged(point, error))?, len))
 }
 
 /// Gives the files their names, and makes them a point.
@@ -86,7 +112,10 @@ fn give_names(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_
         folder.rename(from, to).map_err(BackupError::folder("renaming", &folder.show(disk_file)))
     };
     let (renamed, written) = both(
-        || each(&files, rename).into_iter().collect::<Result<()>>(),
+        || {
+            release_manifests(folder, &stem);
+            each(&files, rename).into_iter().collect::<Result<()>>()
+        },
         || unnamed_manifests(folder, manifest),
     );
     renamed?;
@@ -95,12 +124,16 @@ fn give_names(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_
 
 /// Writes both copies of a manifest in place of those that there are, durably.
 pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
-    let released = each(&manifest_names(&manifest.stem()), |name| {
+    release_manifests(folder, &manifest.stem());
+    commit(folder, manifest, unnamed_manifests(folder, manifest)?)
+}
+
+/// Copies of a manifest that are there may be replaced.
+fn release_manifests(folder: &dyn Folder, stem: &str) {
+    each(&manifest_names(stem), |name| {
         release(folder, name);
         Ok(())
     });
-    released.into_iter().collect::<Result<()>>()?;
-    commit(folder, manifest, unnamed_manifests(folder, manifest)?)
 }
 
 /// Both copies of a manifest, without their names.

@@ -16,8 +16,12 @@ use crate::manifest::FILE_MAX;
 use crate::point_files::damaged;
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
+use crate::written::Written;
 
 /// The hash of all bytes of a file that are not leaves of `sidecar`. Blocks.
+///
+/// `written` is what was written to a file since it was made: what else it has is zeroes, and is not read. On a share
+/// that tells no holes that is 5 of the 6 MiB of a small increment.
 ///
 /// Memory: two bytes for each mebibyte of the file.
 pub(crate) fn skeleton(
@@ -26,6 +30,7 @@ pub(crate) fn skeleton(
     disk: &Chain<Open>,
     sidecar: &Sidecar,
     point: PointId,
+    written: Option<&Written>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<blake3::Hash> {
     let name = folder.show(file);
@@ -40,7 +45,11 @@ pub(crate) fn skeleton(
     let mut hasher = blake3::Hasher::new();
     let mut buf = vec![0; UNIT as usize];
     let mut done = 0;
-    for (offset, len) in folder.data(file).map_err(reading())? {
+    let data = match written {
+        Some(written) => written.ranges(),
+        None => folder.data(file).map_err(reading())?,
+    };
+    for (offset, len) in data {
         // Whole pieces, however the host's ranges lie.
         let end = (offset + len).div_ceil(LEAF) * LEAF;
         let mut at = done.max(offset / LEAF * LEAF);

@@ -208,9 +208,15 @@ impl Verifier<'_> {
         } else if self.verification.sample_permille.is_none() {
             let len = disk.disks()[0].storage().len().map_err(BackupError::folder("reading", &name))?;
             let hash = match len == manifest.file_bytes {
-                true => {
-                    Some(skeleton(self.folder, &file, &disk, &sidecar, manifest.point, self.is_cancelled)?)
-                }
+                true => Some(skeleton(
+                    self.folder,
+                    &file,
+                    &disk,
+                    &sidecar,
+                    manifest.point,
+                    None,
+                    self.is_cancelled,
+                )?),
                 false => None,
             };
             if hash.is_none_or(|hash| *hash.to_hex() != *manifest.skeleton) {
