@@ -5,6 +5,8 @@
 
 #[path = "support/daemon.rs"]
 mod daemon;
+#[path = "support/hung_share.rs"]
+mod hung_share;
 #[path = "support/initiator.rs"]
 mod initiator;
 mod support;
@@ -16,6 +18,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use daemon::{Daemon, command, refused};
+use hung_share::HungShare;
 use initiator::Initiator;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -336,6 +339,27 @@ fn serve_check_names_what_a_backup_lacks() {
         assert!(said.contains("1 target, 1 LUN, 1 backup"), "{said}");
     }
     assert!(!folder.join("repo/db").exists(), "a check makes nothing");
+}
+
+/// They told their result, and did not end: a thread of theirs waited in the kernel.
+#[test]
+fn what_looks_at_a_destination_on_a_share_that_hangs_ends() {
+    let folder = folder("");
+    let folder = folder.path();
+    configure(folder, &backup("db", "share/db", "at = [\"02:00\"]\ncatch_up = false"));
+    let _daemon = Daemon::start(folder);
+    let Some(_share) = HungShare::mount(&folder.join("share")) else { return };
+    let lun = "[[target.lun]]\nid = 1\ndevice = \"raw:share/lun.img\"\n";
+    configure(folder, &format!("{lun}{}", backup("db", "share/db", "at = [\"02:00\"]")));
+    let output = checked(folder);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for late in ["share/db", "share/lun.img"] {
+        assert!(said.contains(&format!("{late} did not answer within 4 s")), "{said}");
+    }
+    let output = finish(command(folder, &["doctor", "--socket", "api.sock", "--json"]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("share/db did not answer within"), "{said}");
 }
 
 #[test]

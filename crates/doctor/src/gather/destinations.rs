@@ -43,9 +43,9 @@ fn folder(machine: &Machine, path: PathBuf, not_mounted: &[String]) -> Result<Ba
     let holding = not_mounted.iter().filter(|point| path.starts_with(point));
     let unmounted = holding.max_by_key(|point| point.len()).cloned();
     // A share whose server is gone does not answer.
-    let name = path.display().to_string();
+    let asked = path.clone();
     let (exists, is_empty) =
-        machine.answered(&name, move || look(&path))?.map_err(|error| error.to_string())?;
+        machine.answered_at(&path, move || look(&asked))?.map_err(|error| error.to_string())?;
     Ok(BackupFolder { exists, is_empty, unmounted })
 }
 

@@ -1,5 +1,6 @@
 //! Sources of facts: files within size limits, and programs within a time limit.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -17,6 +18,9 @@ const FILE_MAX: u64 = 2 << 20;
 const PRINTED_MAX: u64 = 4 << 20;
 /// Entries of a folder that are looked at. A machine with more disks or ports is one that makes them by the thousand.
 const ENTRIES_MAX: usize = 4096;
+/// Files that one program is asked about: with the longest names that a path may have (`PATH_MAX`) they take half of
+/// what the kernel gives a program's arguments, 2 MiB.
+const ASKED_AT_ONCE: usize = 256;
 /// Time for a program, and for a question to the kernel that may wait for a disk.
 const PROGRAM_TIME: Duration = Duration::from_secs(2);
 /// Time for all of them together: a run may take 5 s, and files and rules take some tenths of one.
@@ -79,6 +83,33 @@ impl Machine {
         (!left.is_zero()).then(|| left.min(PROGRAM_TIME))
     }
 
+    /// The answer to a question about a file or a folder, whose file system may not answer: not asked unless a process
+    /// of its own has got an answer from there. A thread that waits in the kernel would keep this process from ending.
+    pub(crate) fn answered_at<T: Send + 'static>(
+        &self,
+        path: &Path,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let what = path.display().to_string();
+        let time = self.time_left().ok_or_else(|| not_reached(&what))?;
+        if !answer(&[path], time) {
+            return Err(unanswered(&what, time));
+        }
+        self.answered(&what, ask)
+    }
+
+    /// Those of these files whose file systems answer. One process asks for all of a folder: one for each of ten
+    /// thousand files would take the time of the run. If one file of a folder does not answer, none does.
+    pub(crate) fn that_answer<'a>(&self, files: &[&'a Path]) -> HashSet<&'a Path> {
+        let mut folders = BTreeMap::<_, Vec<_>>::new();
+        for file in files {
+            folders.entry(file.parent()).or_default().push(*file);
+        }
+        let asked = folders.values().flat_map(|files| files.chunks(ASKED_AT_ONCE));
+        let answering = asked.filter(|files| self.time_left().is_some_and(|time| answer(files, time)));
+        answering.flatten().copied().collect()
+    }
+
     /// The answer to a question that may wait for a disk, asked on a thread of its own.
     pub(crate) fn answered<T: Send + 'static>(
         &self,
@@ -91,9 +122,7 @@ impl Machine {
             let _ = sender.send(ask());
         });
         asking.map_err(|error| format!("{what} cannot be asked: {error}"))?;
-        receiver
-            .recv_timeout(time)
-            .map_err(|_| format!("{what} did not answer within {:.1} s", time.as_secs_f64()))
+        receiver.recv_timeout(time).map_err(|_| unanswered(what, time))
     }
 
     /// MTU of a port of this machine, bytes, in the network namespace of the thread; `None`: there is no such port.
@@ -238,9 +267,24 @@ impl Machine {
     }
 }
 
+/// Returns `true` if a process gets an answer from the file systems of all these files within a time.
+fn answer(files: &[&Path], time: Duration) -> bool {
+    // statfs(2) is asked of the server, also by FUSE and NFS.
+    let mut stat = Command::new(program_path("stat"));
+    stat.args(["-f", "--"]).args(files);
+    let stat = stat.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    // Without that program it is not known, and the question itself is asked.
+    stat.map_or(true, |stat| wait(stat, Instant::now() + time).is_some())
+}
+
 /// Returns the reason why something was not asked at all.
 fn not_reached(what: &str) -> String {
     format!("{what} was not asked: what was asked before it took all of the {} s", RUN_TIME.as_secs())
+}
+
+/// Returns the reason why a question has no answer.
+fn unanswered(what: &str, time: Duration) -> String {
+    format!("{what} did not answer within {:.1} s", time.as_secs_f64())
 }
 
 /// Result of a program that has ended.
@@ -405,6 +449,9 @@ mod tests {
         machine.until = Some(Instant::now() + Duration::from_millis(300));
         let slow = machine.answered("/mnt", || thread::sleep(Duration::from_secs(60))).unwrap_err();
         assert!(slow.contains("/mnt did not answer within 0."), "{slow}");
+        let [here, there] = [Path::new("/proc/self/stat"), Path::new("/gone")];
+        assert!(machine.that_answer(&[here, there]).is_empty(), "the time is over");
+        assert_eq!(Machine::this().that_answer(&[here, there]).len(), 2);
         assert_eq!(Machine::this().answered("/mnt", || 7), Ok(7));
     }
 

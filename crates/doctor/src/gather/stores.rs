@@ -17,14 +17,18 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
     let machine = &machine.for_a_run();
     let mounts = LazyCell::new(|| mount_info::table(machine));
     let luns = target.targets.iter().flat_map(|served| served.luns.iter().map(|lun| (&served.name, lun)));
-    luns.filter_map(|(name, lun)| {
-        let spec = DeviceSpec::parse(&lun.device).ok()?;
-        let (DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Image { path, .. }) =
-            spec.leaf()
-        else {
-            return None;
-        };
-        // A file system whose server is gone does not answer.
+    let files = luns.filter_map(|(name, lun)| match DeviceSpec::parse(&lun.device).ok()?.leaf() {
+        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Image { path, .. } => {
+            Some((name, lun, path.clone()))
+        }
+        _ => None,
+    });
+    // A file system whose server is gone does not answer.
+    let files: Vec<_> = files.collect();
+    let paths: Vec<_> = files.iter().map(|(_, _, path)| path.as_path()).collect();
+    let answering = machine.that_answer(&paths);
+    let there = files.iter().filter(|(_, _, path)| answering.contains(path.as_path()));
+    let stores = there.filter_map(|(name, lun, path)| {
         let asked = path.clone();
         let metadata =
             machine.answered(&path.display().to_string(), move || std::fs::metadata(asked)).ok()?.ok()?;
@@ -37,7 +41,7 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
         let number = if block { metadata.rdev() } else { metadata.dev() };
         let queue = queue(machine, number);
         Some(LunStore {
-            target: name.clone(),
+            target: (*name).clone(),
             lun: lun.id,
             path: path.display().to_string(),
             identity: match block {
@@ -58,8 +62,8 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
                 false => owner_quota::of_file(machine, &mounts, &metadata).into(),
             },
         })
-    })
-    .collect()
+    });
+    stores.collect()
 }
 
 /// Quota of the folder of a file. statvfs(3) of a folder with a quota for its project tells the size and the use of the

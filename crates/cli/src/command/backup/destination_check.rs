@@ -31,10 +31,7 @@ impl CheckDestination {
 }
 
 /// Checks that runs to a destination can begin; else which of the two keys of a `[[backup]]` is wrong, and why.
-pub(crate) fn check_destination(
-    folder: &Path,
-    key_file: Option<&Path>,
-) -> Result<(), (&'static str, String)> {
+fn check_destination(folder: &Path, key_file: Option<&Path>) -> Result<(), (&'static str, String)> {
     let destination = Destination { folder: folder.to_owned(), key_file: key_file.map(Path::to_owned) };
     let said = |failure: Failure| failure.sentence();
     match destination.located().map_err(|failure| ("destination", said(failure)))? {

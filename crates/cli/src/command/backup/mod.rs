@@ -31,7 +31,7 @@ use lunway_block::spec::DeviceSpec;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::random_guids;
 
-pub(crate) use self::destination_check::{CHECK_DESTINATION, check_destination};
+pub(crate) use self::destination_check::CHECK_DESTINATION;
 use self::store::Store;
 use crate::begun_by::BegunBy;
 use crate::failure::Failure;

@@ -1,25 +1,16 @@
 //! `lunway serve --check`: a configuration, and what it names, without serving.
 
-use std::io::{self, Read};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
-
 use anyhow::anyhow;
 use lunway_block::small_file;
 use lunway_block::spec::{DeviceSpec, is_store_address};
-use lunway_target::{BackupConfig, Config, TargetConfig, Warning};
+use lunway_target::{BackupConfig, Config, Warning};
 use serde_json::{Value, json};
 
-use super::{backups, config_failure};
-use crate::command::backup;
+use super::asker::{ANSWER, Asker};
+use super::files::Looked;
+use super::{backups, config_failure, files};
 use crate::failure::Failure;
 use crate::terminal;
-
-/// Time within which a destination answers, which may be a share that hangs: as `lunway doctor`, and as long again for
-/// an object store.
-const ANSWER: Duration = Duration::from_secs(4);
 
 /// Most bytes of a file with access keys.
 const CREDENTIALS_MAX: u64 = 1 << 20;
@@ -29,10 +20,9 @@ const CREDENTIALS_MAX: u64 = 1 << 20;
 /// that runs may have them.
 pub(super) fn check(config: &Config, file: Option<&str>, as_json: bool) -> Result<(), Failure> {
     config.check().map_err(config_failure)?;
-    for target in &config.targets {
-        files_exist(target)?;
-    }
+    let late = files_exist(config)?;
     let mut warnings: Vec<_> = Warning::of(config).into_iter().map(|warning| warning.text).collect();
+    warnings.extend(late);
     for backup in &config.backups {
         warnings.extend(can_be_made(config, backup)?);
     }
@@ -74,61 +64,50 @@ fn can_be_made(config: &Config, backup: &BackupConfig) -> Result<Option<String>,
     if let Some(file) = &backup.credentials_file {
         let read = small_file::read_text(file, CREDENTIALS_MAX);
         read.map_err(|error| wrong("credentials_file", &format_args!("{}: {error}", file.display())))?;
-        return match asked_by_process(backups::check(backup)) {
-            Err(error) => {
-                Ok(Some(format!("backup {name}: whether {destination} is there is not known: {error}")))
-            }
-            Ok(None) => Ok(Some(late("the object store"))),
-            Ok(Some(answer)) => match (answer["key"].as_str(), answer["why"].as_str()) {
-                (Some(key), Some(why)) => Err(wrong(key, &why)),
-                _ => Ok(None),
-            },
-        };
     }
-    let (tell, told) = mpsc::channel();
-    let (folder, key_file) = (backup.destination.clone(), backup.key_file.clone());
-    thread::spawn(move || tell.send(backup::check_destination(&folder, key_file.as_deref())));
-    match told.recv_timeout(ANSWER) {
-        Ok(checked) => checked.map(|()| None).map_err(|(key, why)| wrong(key, &why)),
-        Err(_) if is_store_address(&backup.destination) => Ok(Some(late("the object store"))),
-        Err(_) => Ok(Some(late("its share"))),
+    match Asker::begin(backups::check(backup), "").and_then(|asker| asker.next::<Value>()) {
+        Err(error) => {
+            Ok(Some(format!("backup {name}: whether {destination} is there is not known: {error}")))
+        }
+        Ok(None) if is_store_address(&backup.destination) => Ok(Some(late("the object store"))),
+        Ok(None) => Ok(Some(late("its share"))),
+        Ok(Some(answer)) => match (answer["key"].as_str(), answer["why"].as_str()) {
+            (Some(key), Some(why)) => Err(wrong(key, &why)),
+            _ => Ok(None),
+        },
     }
 }
 
-/// What a command prints that has an environment of its own, as this process cannot change its; `None`: it does not end
-/// in time, and is killed.
-fn asked_by_process(mut command: Command) -> io::Result<Option<Value>> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let (tell, told) = mpsc::channel();
-    let printed = child.stdout.take();
-    thread::spawn(move || {
-        let mut text = String::new();
-        let read = printed.map_or(Ok(0), |mut printed| printed.read_to_string(&mut text));
-        tell.send(read.map(|_| text))
-    });
-    let text = told.recv_timeout(ANSWER);
-    // One that has ended is only waited for.
-    let _ = child.kill();
-    child.wait()?;
-    text.ok().map(|text| serde_json::from_str(&text?).map_err(io::Error::other)).transpose()
-}
-
-fn files_exist(target: &TargetConfig) -> Result<(), Failure> {
-    for lun in &target.luns {
-        let (DeviceSpec::File { path, .. }
+/// Devices of LUNs that are files have these. Returns warnings of those whose share does not answer now.
+fn files_exist(config: &Config) -> Result<Vec<String>, Failure> {
+    let luns = config.targets.iter().flat_map(|target| target.luns.iter().map(|lun| (&target.name, lun)));
+    let with_files = luns.filter_map(|(name, lun)| match lun.device.spec().leaf() {
+        DeviceSpec::File { path, .. }
         | DeviceSpec::Vhdx { path }
         | DeviceSpec::Image { path, .. }
-        | DeviceSpec::Paths { path }) = lun.device.spec().leaf()
-        else {
-            continue;
-        };
-        let missing = match path.metadata() {
-            Ok(_) => continue,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let (name, id, path) = (&target.name, lun.id, path.display());
-        return Err(Failure::failed(anyhow!("target {name}, lun {id}: {path}: {missing}")));
+        | DeviceSpec::Paths { path } => Some((name, lun.id, path.as_path())),
+        _ => None,
+    });
+    let with_files: Vec<_> = with_files.collect();
+    let files: Vec<_> = with_files.iter().map(|(_, _, path)| *path).collect();
+    let looked = match files::look_at(&files) {
+        Ok(looked) => looked,
+        Err(error) => {
+            return Ok(vec![format!("whether the files of the LUNs are there is not known: {error}")]);
+        }
+    };
+    let mut warnings = Vec::new();
+    for ((name, id, path), looked) in with_files.into_iter().zip(looked) {
+        let lun = format!("target {name}, lun {id}: {}", path.display());
+        match looked {
+            Looked::There => {}
+            Looked::Missing(why) => return Err(Failure::failed(anyhow!("{lun}: {why}"))),
+            Looked::Late => {
+                let time = ANSWER.as_secs();
+                warnings
+                    .push(format!("{lun} did not answer within {time} s: see whether its share is there"));
+            }
+        }
     }
-    Ok(())
+    Ok(warnings)
 }

@@ -1,7 +1,9 @@
 //! `lunway serve`.
 
+mod asker;
 mod backups;
 mod check;
+mod files;
 mod flags;
 
 use std::io;
@@ -88,6 +90,9 @@ pub(crate) struct Serve {
     /// LUN, destination and key; serve nothing
     #[arg(long, conflicts_with = "save")]
     check: bool,
+    /// Look at files whose names are read as JSON; a --check starts this, as a share may hang
+    #[arg(long, hide = true)]
+    look_at_files: bool,
     /// Print what is served as one line of JSON
     #[arg(long)]
     json: bool,
@@ -95,6 +100,9 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.look_at_files {
+            return files::answer();
+        }
         let json = self.json;
         if self.no_api && self.socket.is_some() && std::env::var_os("LUNWAY_SOCKET").is_none() {
             return Err(Failure::Usage(
