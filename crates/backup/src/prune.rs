@@ -92,8 +92,19 @@ impl Retention {
     /// merged, so some remain that need not be kept; nor are fewer points than [`merge_after`](Self::merge_after).
     /// Merges come first: they read what they keep, and any damage found ends the prune before a removal.
     pub fn steps(&self, catalogue: &Catalogue, notes: &Notes) -> Vec<Step> {
+        self.plan(catalogue, notes).0
+    }
+
+    /// Points that need not be kept and that no prune removes, the oldest first: they are of another size of the disk
+    /// than a point that lies on them and is kept. They can be removed when enough points lie on a newer full.
+    pub fn not_merged(&self, catalogue: &Catalogue, notes: &Notes) -> Vec<PointId> {
+        self.plan(catalogue, notes).1
+    }
+
+    /// Steps, and points that stay because of their size.
+    fn plan(&self, catalogue: &Catalogue, notes: &Notes) -> (Vec<Step>, Vec<PointId>) {
         let kept = self.keeps(catalogue, notes);
-        let (mut steps, mut removals) = (Vec::new(), Vec::new());
+        let (mut steps, mut removals, mut not_merged) = (Vec::new(), Vec::new(), Vec::new());
         let mut on: HashMap<PointId, Vec<&Manifest>> = HashMap::new();
         for manifest in catalogue.points().iter().map(|point| &point.manifest) {
             if let Some(parent) = manifest.parent {
@@ -113,6 +124,8 @@ impl Retention {
                     let alike =
                         pending.iter().rev().take_while(|lower| lower.virtual_bytes == point.virtual_bytes);
                     let given_up: Vec<PointId> = alike.map(|lower| lower.point).collect();
+                    not_merged
+                        .extend(pending[..pending.len() - given_up.len()].iter().map(|lower| lower.point));
                     if given_up.len() >= self.merge_after.max(1) {
                         let given_up = given_up.into_iter().rev().collect();
                         steps.push(Step::Merge { given_up, into: point.point });
@@ -127,7 +140,7 @@ impl Retention {
             removals.extend(pending.iter().rev().map(|point| Step::Remove(point.point)));
         }
         steps.extend(removals);
-        steps
+        (steps, not_merged)
     }
 }
 

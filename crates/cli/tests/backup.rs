@@ -168,6 +168,39 @@ fn points_are_made_listed_verified_restored_and_pruned() {
     }
 }
 
+/// Points stayed beyond what was to be kept, and nothing said why.
+#[test]
+fn a_prune_says_which_points_only_a_change_of_the_disks_size_keeps() {
+    let fixture = BackupFixture::new();
+    let first = fixture.run();
+    fixture.change(3 << 20, 1);
+    let second = fixture.run();
+    let disk = fs::File::options().write(true).open(fixture.path("disk")).unwrap();
+    disk.set_len(disk.metadata().unwrap().len() + (4 << 20)).unwrap();
+    let third = fixture.run();
+    fixture.change(5 << 20, 2);
+    fixture.run();
+    let prune = ["backup", "prune", &fixture.path("dest"), "--keep-last", "1"];
+    let dry = fixture.json(&[&prune[..], &["--dry-run"]].concat());
+    let pruned = fixture.json(&prune);
+    assert_eq!(pruned["steps"][0]["removed"], serde_json::json!([third["point"]]), "{pruned}");
+    let not_merged = serde_json::json!([first["point"], second["point"]]);
+    assert_eq!((&dry["not_merged"], &pruned["not_merged"]), (&not_merged, &not_merged));
+    assert_eq!(pruned["kept"], 3);
+    let said = String::from_utf8(finish(lunway(&prune), PATIENCE).stdout).unwrap();
+    let why = format!(
+        "0 points removed, 3 kept\nnot merged, because points of another size of the disk lie on them: {}, {}; ",
+        first["point"].as_str().unwrap(),
+        second["point"].as_str().unwrap()
+    );
+    assert!(said.starts_with(&why) && said.contains("`lunway backup run` with --full"), "{said}");
+    // The way that it names.
+    succeed(lunway(&["backup", "run", &fixture.path("disk"), &fixture.path("dest"), "--full"]));
+    let pruned = fixture.json(&prune);
+    assert_eq!((&pruned["kept"], &pruned["not_merged"]), (&1.into(), &serde_json::json!([])));
+    fixture.check("latest", &fixture.path("disk"));
+}
+
 #[test]
 fn qemu_reads_a_full_and_libvhdi_reads_a_chain() {
     let fixture = BackupFixture::new();

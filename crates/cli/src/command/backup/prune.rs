@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{
-    BackupError, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers, prune,
-    remove_leftovers,
+    BackupError, Catalogue, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers,
+    prune, remove_leftovers,
 };
 use lunway_block::size::HumanSize;
 use lunway_repository::{
@@ -180,7 +180,8 @@ impl Prune {
             if let Some(retention) = retention {
                 steps.extend(retention.steps(&catalogue, &Notes::load(folder).map_err(failed)?));
             }
-            return self.print(&steps, catalogue.points().len());
+            let not_merged = not_merged(folder, retention, &catalogue)?;
+            return self.print(&steps, catalogue.points().len(), &not_merged);
         }
         let cancel = interrupt::watch();
         let shown = folder.show("");
@@ -205,8 +206,9 @@ impl Prune {
                 error => failed(error),
             })?);
         }
-        let left = super::catalogue(folder)?.points().len();
-        self.print(&steps, left + gone(&steps).len())
+        let catalogue = super::catalogue(folder)?;
+        let not_merged = not_merged(folder, retention, &catalogue)?;
+        self.print(&steps, catalogue.points().len() + gone(&steps).len(), &not_merged)
     }
 
     /// All series of a repository.
@@ -404,16 +406,25 @@ impl Prune {
         terminal::print(&lines.join("\n"))
     }
 
-    fn print(&self, steps: &[Step], before: usize) -> Result<(), Failure> {
+    fn print(&self, steps: &[Step], before: usize, not_merged: &[PointId]) -> Result<(), Failure> {
         let gone = gone(steps);
         let kept = before.saturating_sub(gone.len());
         if self.json {
             let shown: Vec<Value> = steps.iter().map(step_json).collect();
-            return terminal::print_json(&json!({ "dry_run": self.dry_run, "kept": kept, "steps": shown }));
+            return terminal::print_json(&json!({
+                "dry_run": self.dry_run, "kept": kept, "not_merged": names(not_merged), "steps": shown,
+            }));
         }
         let mut lines: Vec<String> = steps.iter().map(sentence).collect();
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         lines.push(format!("{} {verb}, {kept} kept", terminal::counted(gone.len(), "point")));
+        if !not_merged.is_empty() {
+            lines.push(format!(
+                "not merged, because points of another size of the disk lie on them: {}; `lunway backup run` with --full \
+                 begins a new chain, and a prune removes them when all points to keep are in that",
+                names(not_merged).join(", ")
+            ));
+        }
         terminal::print(&lines.join("\n"))
     }
 }
@@ -429,6 +440,16 @@ fn put_off(error: &BackupError) -> Option<String> {
         )),
         _ => None,
     }
+}
+
+/// Points that only the disk's size keeps.
+fn not_merged(
+    folder: &HostFolder,
+    retention: Option<&Retention>,
+    catalogue: &Catalogue,
+) -> Result<Vec<PointId>, Failure> {
+    let Some(retention) = retention else { return Ok(Vec::new()) };
+    Ok(retention.not_merged(catalogue, &Notes::load(folder).map_err(failed)?))
 }
 
 /// What becomes of a series.
