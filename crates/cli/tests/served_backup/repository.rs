@@ -1,10 +1,12 @@
 //! A repository as the destination: the same verbs, beside a daemon; several disks in one; several people; kills.
 
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::inotify;
 use serde_json::Value;
 
 use super::daemon::{Daemon, command, refused};
@@ -152,6 +154,32 @@ fn an_encrypted_repository_is_read_by_its_people_until_they_are_removed() {
     let mut by_environment = command(folder, &["backup", "verify", "repo/one"]);
     by_environment.env("LUNWAY_KEY_FILE", folder.join("ann"));
     succeed(by_environment);
+}
+
+/// The state of a repository was put together of two readings of each point.
+#[test]
+fn the_state_of_a_repository_takes_one_look_at_each_point() {
+    let folder = with_repository();
+    let folder = folder.path();
+    image(&folder.join("disk"), 1 << 20, 1 << 20);
+    for _ in 0..2 {
+        succeed(command(folder, &["backup", "run", "disk", "repo/one"]));
+    }
+    for verb in ["list", "status", "report"] {
+        let opened = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&opened, folder.join("repo/one"), inotify::WatchFlags::OPEN).unwrap();
+        succeed(command(folder, &["backup", verb, "repo"]));
+        let (mut buffer, mut manifests) = ([MaybeUninit::uninit(); 4096], Vec::new());
+        let mut events = inotify::Reader::new(&opened, &mut buffer);
+        while let Ok(event) = events.next() {
+            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+            manifests.extend(name.filter(|name| name.starts_with("00000") && name.ends_with(".json")));
+        }
+        manifests.sort();
+        let looks = manifests.len();
+        manifests.dedup();
+        assert_eq!((looks, manifests.len()), (4, 4), "{verb}: two points, each with two copies");
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Listing {
     /// Of a destination.
     pub(super) fn of(destination: &Destination) -> Result<Self, Failure> {
         let listing = match destination.series(false)? {
-            Some(series) => series_listing(&series)?,
+            Some(series) => series_listing(&series, series.points().map_err(failed)?)?,
             None => chain_listing(&*destination.open()?)?,
         };
         listing.warn();
@@ -94,19 +94,20 @@ impl Listing {
     /// Of each series of a repository that has points, or should have some, by its name. One whose first run is under
     /// way has none yet.
     pub(super) fn of_series(repository: &Repository) -> Result<Vec<(String, Self)>, Failure> {
-        let mut series = Vec::new();
         let all = repository.all_points().map_err(failed)?;
         let missing = missing_series(repository, &all)?;
-        for (name, points) in &all {
+        let (mut series, mut told) = (Vec::new(), Vec::new());
+        for (name, points) in all {
             if !points.is_empty() {
-                let one = Series::of(repository.clone(), name, false).map_err(failed)?;
-                series.push((name.clone(), series_listing(&one)?));
+                let one = Series::of(repository.clone(), &name, false).map_err(failed)?;
+                series.push((name, series_listing(&one, points)?));
+            } else if !points.warnings().is_empty() {
+                told.push((name, points));
             }
         }
-        let told = all.iter().filter(|(_, points)| points.is_empty() && !points.warnings().is_empty());
-        for (name, points) in told.chain(&missing) {
-            let folder = series_path(Path::new(&repository.show()), name);
-            series.push((name.clone(), Self::without_points(&folder, points)));
+        for (name, points) in told.into_iter().chain(missing) {
+            let folder = series_path(Path::new(&repository.show()), &name);
+            series.push((name, Self::without_points(&folder, &points)));
         }
         series.iter().for_each(|(_, listing)| listing.warn());
         Ok(series)

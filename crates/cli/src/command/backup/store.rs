@@ -116,9 +116,8 @@ impl Store {
     }
 }
 
-/// The points of a series and the state of each.
-pub(super) fn series_listing(series: &Series) -> Result<Listing, Failure> {
-    let points = series.points().map_err(failed)?;
+/// The points of a series, read before, and the state of each.
+pub(super) fn series_listing(series: &Series, points: Points) -> Result<Listing, Failure> {
     if points.listed().is_empty() && points.unreadable.is_empty() {
         let why: Vec<String> =
             [format!("{} holds no points", series.show())].into_iter().chain(points.warnings()).collect();
