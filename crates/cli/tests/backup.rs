@@ -135,7 +135,25 @@ fn points_are_made_listed_verified_restored_and_pruned() {
     let leaves = fixture.file(2).with_extension("leaves");
     fs::rename(&leaves, fixture.path("aside")).unwrap();
     assert_eq!(fixture.json(&["backup", "list", &fixture.path("dest")])[1]["state"], "damaged");
+    let states = || {
+        let list = fixture.json(&["backup", "list", &fixture.path("dest")]);
+        list.as_array().unwrap().iter().map(|point| point["state"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["verified", "damaged", "damaged"], "nor is what lies on it");
+    let status = fixture.json(&["backup", "status", &fixture.path("dest")]);
+    assert_eq!(status["newest_verified"], first["point"]);
     fs::rename(fixture.path("aside"), &leaves).unwrap();
+    assert_eq!(states(), ["verified"; 3]);
+
+    // The same where no copy of its manifest can be read.
+    let copies = ["json", "copy.json"].map(|end| fixture.file(1).with_extension(end));
+    let manifests = copies.each_ref().map(|copy| fs::read(copy).unwrap());
+    copies.iter().for_each(|copy| fs::write(copy, "nothing").unwrap());
+    assert_eq!(states(), ["damaged"; 2]);
+    let listed = finish(lunway(&["backup", "list", &fixture.path("dest")]), PATIENCE);
+    let told = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(told.contains(&format!("point {} cannot be read", first["point"].as_str().unwrap())), "{told}");
+    copies.iter().zip(manifests).for_each(|(copy, bytes)| fs::write(copy, bytes).unwrap());
 
     // The damaged disk gets back what differs.
     fixture.change(12 << 20, 3);

@@ -156,10 +156,10 @@ fn listed(point: &RepositoryPoint, notes: &Notes) -> Listed {
 }
 
 impl Listed {
-    /// A point, with what the notes say of it; `is_incomplete`: a file of it is missing.
+    /// A point, with what the notes say of it; `is_incomplete`: a file that it needs is missing or cannot be read.
     fn new(facts: PointFacts, notes: &Notes, file: Option<String>, is_incomplete: bool) -> Self {
         let is_damaged = is_incomplete || notes.damage.iter().any(|damage| damage.point() == facts.point);
-        let is_verified = notes.verified.contains(&facts.point);
+        let is_verified = !is_damaged && notes.verified.contains(&facts.point);
         let state = match (is_damaged, is_verified) {
             (true, _) => "damaged",
             (false, true) => "verified",
@@ -178,11 +178,16 @@ pub(super) fn chain_listing(folder: &HostFolder) -> Result<Listing, Failure> {
     if catalogue.incomplete() == 0 {
         super::points(folder)?;
     }
+    let incomplete = incomplete(&catalogue, &names);
     let points = catalogue.points().iter().map(|point| &point.manifest);
+    let listed = points.map(|manifest| {
+        let is_incomplete = incomplete.contains(&manifest.point);
+        Listed::new(manifest.facts(), &notes, Some(manifest.disk_name()), is_incomplete)
+    });
     let chain = catalogue.newest().and_then(|newest| catalogue.chain(newest.point).ok());
     Ok(Listing {
         folder: folder.show(""),
-        points: points.map(|manifest| of_chain(manifest, &notes, &names)).collect(),
+        points: listed.collect(),
         unreadable: catalogue.unreadable().to_vec(),
         warnings: Vec::new(),
         incomplete: catalogue.incomplete(),
@@ -191,11 +196,19 @@ pub(super) fn chain_listing(folder: &HostFolder) -> Result<Listing, Failure> {
     })
 }
 
-/// State of a point, by the notes and by the names of the files that are there.
-fn of_chain(manifest: &Manifest, notes: &Notes, names: &HashSet<String>) -> Listed {
-    let lacks = |name: &String| !names.contains(name);
-    let is_incomplete = [manifest.disk_name(), manifest.leaves_name()].iter().any(lacks);
-    Listed::new(manifest.facts(), notes, Some(manifest.disk_name()), is_incomplete)
+/// Points that cannot be restored, as the names in the folder and the manifests tell: a file of the point itself is
+/// missing, or one of a point on which it lies, or the manifest of that cannot be read.
+fn incomplete(catalogue: &Catalogue, names: &HashSet<String>) -> HashSet<PointId> {
+    let points = || catalogue.points().iter().map(|point| &point.manifest);
+    let lacks = |manifest: &&Manifest| {
+        [manifest.disk_name(), manifest.leaves_name()].iter().any(|name| !names.contains(name))
+    };
+    let lacking: HashSet<PointId> = points().filter(lacks).map(|manifest| manifest.point).collect();
+    let is_incomplete = |manifest: &&Manifest| match catalogue.chain(manifest.point) {
+        Ok(chain) => chain.iter().any(|below| lacking.contains(&below.point)),
+        Err(_) => true,
+    };
+    points().filter(is_incomplete).map(|manifest| manifest.point).collect()
 }
 
 impl Destination {
