@@ -110,6 +110,35 @@ fn a_folder_without_points_is_an_error_to_those_who_ask_for_its_points() {
 }
 
 #[test]
+fn arguments_the_other_way_round_are_told_with_the_right_command() {
+    let fixture = BackupFixture::new();
+    let [disk, dest] = ["disk", "dest"].map(|name| fixture.path(name));
+    let said = |words: &[&str]| {
+        let output = finish(lunway(words), PATIENCE);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let right =
+        format!("the source comes first, then the folder of its points: `lunway backup run {disk} {dest}`");
+    let run = said(&["backup", "run", &dest, &disk]);
+    assert!(run.contains(&right), "{run}");
+    fixture.run();
+    let new = fixture.path("new.vhdx");
+    let run = said(&["backup", "run", &dest, &new]);
+    assert!(run.contains(&format!("`lunway backup run {new} {dest}`")), "{run}");
+    for disk in [&disk, &new] {
+        let restore = said(&["backup", "restore", disk, &dest]);
+        let right = format!(
+            "the folder of the points comes first, then the disk: `lunway backup restore {dest} {disk}`"
+        );
+        assert!(restore.contains(&right), "{restore}");
+    }
+    assert!(!fs::exists(&new).unwrap());
+    let copy = said(&["copy", &disk, &format!("point:{dest}")]);
+    assert!(copy.contains("is never written: the source comes first"), "{copy}");
+}
+
+#[test]
 fn points_are_made_listed_verified_restored_and_pruned() {
     let fixture = BackupFixture::new();
     let first = fixture.run();

@@ -17,8 +17,10 @@ mod schedule;
 mod served;
 mod source_id;
 mod store;
+mod swapped;
 mod verify;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -122,8 +124,12 @@ impl Destination {
 
     fn open_folder(&self) -> Result<HostFolder, Failure> {
         let shown = self.folder.display();
-        let opened = HostFolder::open(&self.folder).with_context(|| {
-            format!("cannot use {shown} as a destination: make the folder first, and see that its share is mounted")
+        let opened = HostFolder::open(&self.folder).map_err(|error| {
+            let what = match error.kind() {
+                io::ErrorKind::NotADirectory => "points are in a folder",
+                _ => "make the folder first, and see that its share is mounted",
+            };
+            anyhow::Error::from(error).context(format!("cannot use {shown} as a destination: {what}"))
         });
         Ok(opened?)
     }

@@ -19,7 +19,7 @@ use lunway_copy::{Before, of_paths};
 use lunway_device::OpenOptions;
 use serde_json::json;
 
-use super::{Destination, catalogue, failed, holder, refuse_inside};
+use super::{Destination, catalogue, failed, holder, refuse_inside, swapped};
 use crate::awaited::{Awaited, waits_for};
 use crate::command::copy::{Copy, Destination as Into, How, exactly, partial, rename, unchanged};
 use crate::command::disk::NewDisk;
@@ -96,6 +96,7 @@ fn begin(folder: &Arc<dyn Folder>) -> Result<Option<PointMount>, Failure> {
 
 impl Restore {
     pub(super) fn run(self) -> Result<(), Failure> {
+        swapped::refuse_restore(&self.destination.folder, &self.out)?;
         let spec = device::parse(&self.out)?;
         let wanted = self.wanted()?;
         if let (Some(path), Some(own)) = (file_of(&spec), &wanted.own) {

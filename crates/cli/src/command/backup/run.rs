@@ -22,7 +22,7 @@ use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::source_id::{IdentifiedSource, doubt, of_device};
 use super::store::{Made, Store};
-use super::{Destination, catalogue, failed_in, guids, holder, take_lease};
+use super::{Destination, catalogue, failed_in, guids, holder, swapped, take_lease};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
@@ -136,6 +136,7 @@ const ORDERLY_END: Duration = Duration::from_secs(10);
 impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.begun_by.obey()?;
+        swapped::refuse_run(&self.source, &self.destination.folder)?;
         match served::lun(&self.source)? {
             Some(lun) => {
                 self.refuse_bitmaps()?;

@@ -14,7 +14,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use lunway_bench::{Region, holds_data};
 use lunway_block::size::HumanSize;
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, PointName, PointWrites};
 use lunway_copy::{Compared, Copied, Foreign, Skipped, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened};
 use lunway_occupancy::{is_same_file, share_bytes};
@@ -122,6 +122,12 @@ impl Copy {
         let source = device::parse(&self.source)?;
         let destination = device::parse(&self.destination)?;
         refuse_same(&source, &destination)?;
+        if let DeviceSpec::Point { name: PointName { writes: PointWrites::Refused, .. } } = &destination {
+            return Err(Failure::Usage(format!(
+                "{destination} is a point, which is never written: the source comes first, then the destination; `lunway \
+                 backup run` makes a point"
+            )));
+        }
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, ..OpenOptions::default() };
         let reading = OpenOptions { read_only: true, ..options.clone() };
