@@ -1,5 +1,6 @@
 //! The command line.
 
+use clap::error::{ContextKind, ContextValue, Error};
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, snapshot, target, top};
@@ -155,6 +156,31 @@ impl Command {
     }
 }
 
+/// What restic and borg call commands of `lunway backup`, and the commands.
+const BACKUP_WORDS: [(&str, &str); 10] = [
+    ("backup", "run"),
+    ("check", "verify"),
+    ("compact", "prune"),
+    ("create", "run"),
+    ("delete", "prune"),
+    ("extract", "restore"),
+    ("forget", "prune"),
+    ("info", "status"),
+    ("snapshots", "list"),
+    ("stats", "status"),
+];
+
+/// An unknown command of `lunway backup`, with the one that other programs call so.
+pub(crate) fn with_word_meant(mut error: Error, arguments: impl Iterator<Item = String>) -> Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let known = BACKUP_WORDS.iter().find(|(theirs, _)| theirs == word);
+    let mut commands = arguments.skip(1).filter(|word| !word.starts_with('-'));
+    if let Some((_, ours)) = known.filter(|_| commands.next().is_some_and(|first| first == "backup")) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String((*ours).to_owned()));
+    }
+    error
+}
+
 /// The help of the command that was given: `lunway disk create --help`.
 pub(crate) fn help_command(arguments: impl Iterator<Item = String>) -> String {
     let (mut command, mut name) = (Arguments::command(), "lunway".to_owned());
@@ -177,6 +203,15 @@ mod tests {
         assert_eq!(help("lunway disk create x --fixed"), "lunway disk create --help");
         assert_eq!(help("lunway net serve"), "lunway net serve --help");
         assert_eq!(help("lunway inspect disk"), "lunway inspect --help");
+    }
+
+    #[test]
+    fn words_of_other_programs_are_commands_that_there_are() {
+        let backup = Arguments::command().find_subcommand("backup").cloned().unwrap_or_default();
+        for (theirs, ours) in BACKUP_WORDS {
+            assert!(backup.find_subcommand(ours).is_some_and(|command| !command.is_hide_set()), "{ours}");
+            assert!(backup.find_subcommand(theirs).is_none(), "{theirs}");
+        }
     }
 
     #[test]

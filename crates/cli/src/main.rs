@@ -86,7 +86,9 @@ fn on_a_thread(run: impl FnOnce() -> Result<(), Failure> + Send) -> Result<(), F
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return secret::print_usage_error(&error),
+        Err(error) => {
+            return secret::print_usage_error(&arguments::with_word_meant(error, std::env::args()));
+        }
     };
     let command = arguments.command;
     let log =

@@ -33,6 +33,9 @@ fn json(arguments: &[&str]) -> Value {
 fn wrong_usage_ends_with_2_and_says_what_is_expected() {
     for (arguments, part) in [
         (&["frobnicate"][..], "unrecognized subcommand"),
+        (&["backup", "check", "x"], "tip: a similar subcommand exists: 'verify'"),
+        (&["-v", "backup", "forget", "x"], "'prune'"),
+        (&["backup", "snapshots"], "'list'"),
         (&["copy", "ram:1M"], "<DST>"),
         (&["inspect", "rams:1M"], "not a kind of device"),
         (&["inspect", "ram:1X"], "is not a size"),
