@@ -33,7 +33,8 @@ Devices:
                         timeout=, break_lock=, share=
   point:FOLDER[@POINT]  point of a backup, read-only; ?writes=discard,
                         or ?into=FILE.vhdx: it becomes a disk of its own;
-                        ?key-file=FILE for an encrypted repository
+                        ?key-file=FILE for an encrypted repository, or the file
+                        in LUNWAY_KEY_FILE
   nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
                         export of an NBD server
   delay:TIME:DEVICE, rate:RATE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,

@@ -338,6 +338,11 @@ fn serve_check_names_what_a_backup_lacks() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(said.contains("1 target, 1 LUN, 1 backup"), "{said}");
     }
+    // The runs have the daemon's environment.
+    configure(folder, &backup("db", "repo/db", at));
+    let mut check = command(folder, &["serve", "-c", "lunway.toml", "--check"]);
+    check.env("LUNWAY_KEY_FILE", "key");
+    succeed(check);
     assert!(!folder.join("repo/db").exists(), "a check makes nothing");
 }
 

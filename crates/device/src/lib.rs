@@ -26,3 +26,4 @@ pub use lunway_block::BlockDevice;
 pub use open_error::DeviceOpenError;
 pub use opened::{OpenOptions, Opened, create_file, image_format, open, open_new_vhd};
 pub use point::PointOpenError;
+pub use repository_point::KEY_FILE_VARIABLE;

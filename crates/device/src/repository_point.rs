@@ -1,6 +1,7 @@
 //! A point in a repository as a device, and as what a disk is made on.
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lunway_backup::{BackupError, Content, Folder, PointId, PointMount};
@@ -14,13 +15,21 @@ use lunway_vhdx_device::VhdxDevice;
 use crate::content_device::ContentDevice;
 use crate::point::{Held, PointOpenError, reader};
 
+/// The variable that names the file with the user's secret key, for points that name none.
+pub const KEY_FILE_VARIABLE: &str = "LUNWAY_KEY_FILE";
+
 /// The series that a folder is; `None`: it is in no repository.
 pub(crate) fn series(name: &PointName) -> Result<Option<Series>, PointOpenError> {
     let key = name.key_file.as_deref();
     match locate(&name.folder)? {
         Located::Series { repository, name } => {
-            let series = open_series(&repository, &name, key, false).map_err(|error| match error {
-                BackupError::Locked(what) => refused(format!("{what}, as key-file=FILE")),
+            let of_user = env::var_os(KEY_FILE_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
+            let of_user = of_user.filter(|_| key.is_none());
+            let series = open_series(&repository, &name, key.or(of_user.as_deref()), false);
+            let series = series.map_err(|error| match error {
+                BackupError::Locked(what) => {
+                    refused(format!("{what}, as key-file=FILE or in the variable {KEY_FILE_VARIABLE}"))
+                }
                 error => error.into(),
             })?;
             for warning in series.repository.warnings() {

@@ -241,10 +241,11 @@ fn open_kept(places: Arc<dyn Places>, kept: Kept, key_file: Option<&Path>) -> Re
     let identities: Vec<Identity> = key_file.map(read_identity).transpose()?.into_iter().collect();
     let has_pins = kept.pins.is_some();
     let mut repository = Repository::open(places, kept, &identities)?;
-    if key_file.is_some() && !repository.marker().encrypted {
+    if let Some(file) = key_file.filter(|_| !repository.marker().encrypted) {
         return Err(BackupError::Refused(format!(
-            "{} is not encrypted, and a key was given: leave that away, or see whether its repository.json was replaced",
-            repository.show()
+            "{} is not encrypted, and the key {} was given: leave that away, or see whether its repository.json was replaced",
+            repository.show(),
+            file.display()
         )));
     }
     if !has_pins {

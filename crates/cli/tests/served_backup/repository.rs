@@ -158,6 +158,24 @@ fn an_encrypted_repository_is_read_by_its_people_until_they_are_removed() {
     let mut by_environment = command(folder, &["backup", "verify", "repo/one"]);
     by_environment.env("LUNWAY_KEY_FILE", folder.join("ann"));
     succeed(by_environment);
+    // Of devices, too, and of a daemon's.
+    let copy = ["copy", "point:repo/one", "copied"];
+    let said = refused(command(folder, &copy));
+    assert!(said.contains("as key-file=FILE or in the variable LUNWAY_KEY_FILE"), "{said}");
+    let by_environment = |key: &str| {
+        let mut by_environment = command(folder, &copy);
+        by_environment.env("LUNWAY_KEY_FILE", folder.join(key));
+        by_environment
+    };
+    let said = refused(by_environment("ben"));
+    assert!(said.contains("encrypted for 1 recipient, and"), "{said}");
+    succeed(by_environment("ann"));
+    assert_same_bytes(&folder.join("copied"), &folder.join("disk"));
+    configure(folder, &format!("point:{}", folder.join("repo/one").display()));
+    let key = folder.join("ann").to_str().unwrap().to_owned();
+    let daemon = Daemon::start_with(folder, &[("LUNWAY_KEY_FILE", &key)]);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    assert!(read(&mut initiator, 0) == disk[..4096]);
 }
 
 /// The state of a repository was put together of two readings of each point.
@@ -216,13 +234,18 @@ fn damage_is_named_and_the_next_run_heals_what_the_source_has() {
     }
 }
 
-/// A daemon that serves this device as LUN 0.
-fn serve(folder: &Path, device: &str) -> Daemon {
+/// A configuration that serves this device as LUN 0.
+fn configure(folder: &Path, device: &str) {
     let text = format!(
         "listen = [\"127.0.0.1:0\"]\nstate_dir = \"state\"\ncores = 1\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
          [[target.lun]]\nid = 0\ndevice = \"{device}\"\n"
     );
     fs::write(folder.join("lunway.toml"), text).unwrap();
+}
+
+/// A daemon that serves this device as LUN 0.
+fn serve(folder: &Path, device: &str) -> Daemon {
+    configure(folder, device);
     Daemon::start(folder)
 }
 

@@ -40,7 +40,7 @@ use crate::failure::Failure;
 use crate::new_file::file_mode;
 
 /// The variable that names the file with the user's secret key.
-pub(crate) const KEY_FILE: &str = "LUNWAY_KEY_FILE";
+const KEY_FILE: &str = lunway_device::KEY_FILE_VARIABLE;
 
 /// Back disks up into a folder of VHDX files or a repository, and restore them
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use lunway_block::duration::ExactDuration;
 use lunway_console::{BackupCommands, Expected, MakeBackupCommands};
 use lunway_target::BackupConfig;
 
-use crate::command::backup::{CHECK_DESTINATION, KEY_FILE};
+use crate::command::backup::CHECK_DESTINATION;
 use crate::this_program::this_program;
 
 /// Makes them of the configuration, for a daemon with this state directory.
@@ -87,7 +87,6 @@ fn with_key(command: &mut Command, backup: &BackupConfig) {
 /// Asks its destination, in the environment that its runs have.
 pub(super) fn check(backup: &BackupConfig) -> Command {
     let mut command = this_program(&CHECK_DESTINATION);
-    command.env_remove(KEY_FILE);
     with_key(&mut command, backup);
     command.arg("--").arg(&backup.destination);
     command
