@@ -304,6 +304,7 @@ impl Draft {
             source: plan.source.clone(),
             source_id: None,
             epoch: None,
+            due: None,
             level: Level::Crash,
             time: None,
             virtual_bytes: plan.virtual_bytes,

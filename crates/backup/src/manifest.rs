@@ -82,6 +82,9 @@ pub struct Manifest {
     pub source_id: Option<String>,
     /// The epoch of change tracking that ended with this point.
     pub epoch: Option<String>,
+    /// What a schedule calls the due time that it was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<String>,
     /// Consistency level of the state shown.
     pub level: Level,
     /// Seconds since 1970 by the clock of the machine that ran the backup. Information only.
@@ -246,6 +249,7 @@ pub(crate) mod tests {
             source: "disk.img".into(),
             source_id: None,
             epoch: None,
+            due: None,
             level: Level::Crash,
             time: Some(0),
             virtual_bytes: 1 << 20,

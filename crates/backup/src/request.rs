@@ -23,6 +23,9 @@ pub struct Request<'a> {
     pub state: Option<String>,
     /// The epoch of change tracking that ends with this point.
     pub epoch: Option<String>,
+    /// What a schedule calls the due time that the point is for. The point has it, so that it is found again where its
+    /// run has ended and was not heard of.
+    pub due: Option<String>,
     /// Consistency level: what the users of the source had done.
     pub level: Level,
     /// Seconds since 1970: information for people.

@@ -577,6 +577,7 @@ impl Run<'_> {
         manifest.source = request.source_name.clone();
         manifest.source_id = request.source.identity().content;
         manifest.epoch = request.epoch.clone();
+        manifest.due = request.due.clone();
         manifest.level = request.level;
         manifest.time = request.time;
         manifest.changed_bytes = counted.changed;

@@ -233,6 +233,46 @@ fn a_run_that_ends_with_the_daemon_is_made_after_its_start() {
     }
 }
 
+/// A daemon that was killed when a point was there, and before it had kept that, made a second one.
+#[test]
+fn one_due_time_has_one_point_where_the_daemon_is_killed_before_it_has_kept_that() {
+    let folder = folder("");
+    let folder = folder.path();
+    fs::create_dir(folder.join("repo")).unwrap();
+    succeed(command(folder, &["backup", "init", "repo"]));
+    let go = folder.join("go");
+    let freeze = format!("until test -e {}; do sleep 0.05; done", go.display());
+    let keys = format!("every = \"1000h\"\nfreeze = \"{freeze}\"\nthaw = \"true\"\ndeadline = \"5m\"");
+    for destination in ["one", "repo/db"] {
+        configure(folder, &backup(&destination.replace('/', "-"), destination, &keys));
+        let name = destination.replace('/', "-");
+        let daemon = Daemon::start(folder);
+        until(|| !schedule(folder, &name)["running_since"].is_null());
+        // What it keeps of the end of the run does not get into its file, as if it were killed before.
+        let (kept, begun) = (folder.join("state/backups.json"), folder.join("begun"));
+        fs::rename(&kept, &begun).unwrap();
+        fs::create_dir(&kept).unwrap();
+        fs::write(&go, "").unwrap();
+        until(|| !schedule(folder, &name)["last_success"].is_null());
+        let made = schedule(folder, &name)["last"]["point"].clone();
+        daemon.kill();
+        fs::remove_dir(&kept).unwrap();
+        fs::rename(&begun, &kept).unwrap();
+        let daemon = Daemon::start(folder);
+        until(|| schedule(folder, &name)["last"]["cause"] == "interrupted");
+        let last = schedule(folder, &name)["last"].clone();
+        assert_eq!((&last["error"], &last["point"]), (&Value::Null, &made), "{last}");
+        assert!(last["notes"][0].as_str().unwrap().contains("before its daemon had heard"), "{last}");
+        assert_eq!(points(folder, destination), 1);
+        // Another due time has a point of its own.
+        succeed(command(folder, &["backup", "schedule", "run", &name]));
+        until(|| schedule(folder, &name)["last"]["cause"] == "asked");
+        assert_eq!(points(folder, destination), 2);
+        daemon.kill();
+        fs::remove_file(&go).unwrap();
+    }
+}
+
 #[test]
 fn a_run_that_ended_with_its_daemon_is_shown_until_it_is_begun_again() {
     let folder = folder("");

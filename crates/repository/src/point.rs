@@ -66,6 +66,9 @@ pub struct RepositoryPoint {
     /// The newest point of the series before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<PointId>,
+    /// What a schedule calls the due time that it was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<String>,
     /// Of an encrypted repository: BLAKE3, keyed, of this manifest with an empty string here.
     pub authenticated: Option<String>,
 }

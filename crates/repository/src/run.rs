@@ -512,6 +512,7 @@ impl<'a> Run<'a> {
             root: String::new(),
             series: Some(self.series.name.clone()),
             before: points.newest().map(|newest| newest.point),
+            due: request.due.clone(),
             authenticated: None,
         })
     }

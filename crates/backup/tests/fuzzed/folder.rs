@@ -77,6 +77,7 @@ fn one_run(folder: &Arc<dyn Folder>, disk: &RamDisk, state: &str, stops: bool) -
         skipped_why: "",
         state: Some(state.into()),
         epoch: None,
+        due: None,
         level: Level::Crash,
         time: Some(7),
         full: false,

@@ -183,6 +183,7 @@ impl<'a> How<'a> {
             skipped_why: "free",
             state: self.state,
             epoch: Some(format!("epoch {epoch}")),
+            due: None,
             level: Level::Crash,
             time: Some(1_700_000_000 + self.seed * 3600),
             full: self.full,

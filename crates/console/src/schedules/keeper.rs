@@ -154,7 +154,7 @@ impl Keeper {
                 && let Some(record) = self.timetable.job(&backup.name).map(Job::record)
             {
                 // Due times count from now on, also if the daemon does not run then.
-                self.keep(&backup.name, Known { record, last: None, last_success: None, newest: None });
+                self.keep(&backup.name, Known::new(record));
             }
         }
     }
@@ -169,12 +169,15 @@ impl Keeper {
         let Start { name, cause, record } = start;
         let Some(config) = self.configs.get(&name).cloned() else { return };
         let before = self.kept.get(&name).cloned();
-        let mut known = before.unwrap_or(Known { record, last: None, last_success: None, newest: None });
+        let mut known = before.unwrap_or_else(|| Known::new(record));
         known.record = record;
+        // Each other cause is another due time, which has a point of its own.
+        let is_again = matches!(cause, Cause::Failed | Cause::Interrupted);
         if let Some(newest) = &mut known.newest {
-            // Each other cause is another due time, which has a point of its own.
-            newest.is_to_be_pruned &= matches!(cause, Cause::Failed | Cause::Interrupted);
+            newest.is_to_be_pruned &= is_again;
         }
+        known.due = known.due.filter(|_| is_again).or_else(name_of_due_time);
+        let due = known.due.clone();
         let newest = known.newest.clone();
         let made = newest.as_ref().and_then(|newest| newest.of_due_time(&config));
         let expected = match newest.is_some_and(|newest| newest.destination == config.destination) {
@@ -198,7 +201,8 @@ impl Keeper {
                 point.point
             ),
         }
-        let commands = self.socket.as_deref().map(|socket| (self.make)(&config, socket, expected));
+        let commands =
+            self.socket.as_deref().map(|socket| (self.make)(&config, socket, expected, due.as_deref()));
         let (sender, processes, name_of_run) = (self.sender.clone(), self.processes.clone(), name.clone());
         let run = move || {
             let result = match commands {
@@ -253,11 +257,12 @@ impl Keeper {
         let before = self.kept.get(name);
         let last_success = before.and_then(|known| known.last_success);
         let mut newest = before.and_then(|known| known.newest.clone());
+        let due = before.and_then(|known| known.due.clone());
         let last_success = newest.as_ref().map(|newest| newest.made).or(last_success);
         if let Some(newest) = &mut newest {
             newest.is_to_be_pruned &= result.error.is_some();
         }
-        self.keep(name, Known { record, last: Some(result), last_success, newest });
+        self.keep(name, Known { record, last: Some(result), last_success, newest, due });
     }
 
     /// What is known, for others.
@@ -303,6 +308,13 @@ impl Keeper {
             }
         }
     }
+}
+
+/// A name that no other due time has, 32 hexadecimal digits; `None`: the kernel has no random numbers.
+fn name_of_due_time() -> Option<String> {
+    let mut number = [0; 16];
+    getrandom::fill(&mut number).ok()?;
+    Some(format!("{:032x}", u128::from_le_bytes(number)))
 }
 
 /// When a backup is due, on this machine.

@@ -25,6 +25,9 @@ pub(super) struct Known {
     pub(super) last_success: Option<i64>,
     #[serde(default)]
     pub(super) newest: Option<NewestPoint>,
+    /// Name of the due time of the last run that has begun. Its point has it.
+    #[serde(default)]
+    pub(super) due: Option<String>,
 }
 
 /// The newest point that a schedule has made.
@@ -49,6 +52,11 @@ impl NewestPoint {
 }
 
 impl Known {
+    /// Nothing but a record.
+    pub(super) fn new(record: Record) -> Self {
+        Self { record, last: None, last_success: None, newest: None, due: None }
+    }
+
     /// The run that has begun and not ended, of a schedule of which none is under way: it ended with the daemon.
     pub(super) fn interrupted(&self) -> Option<InterruptedRun> {
         let begun = self.record.begun_ms.filter(|_| self.record.attempts > 0)?;
@@ -128,7 +136,7 @@ mod tests {
             is_to_be_pruned: true,
         };
         let last = Some(RunResult { took_ms: 5, ..RunResult::default() });
-        Known { record, last, last_success: Some(3), newest: Some(newest) }
+        Known { record, last, last_success: Some(3), newest: Some(newest), due: Some("7f".to_owned()) }
     }
 
     #[test]

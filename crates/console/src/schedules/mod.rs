@@ -47,8 +47,10 @@ pub enum Expected {
     Points,
 }
 
-/// Makes the commands of a run, for a daemon that is managed on this socket.
-pub type MakeBackupCommands = Arc<dyn Fn(&BackupConfig, &Path, Expected) -> BackupCommands + Send + Sync>;
+/// Makes the commands of a run, for a daemon that is managed on this socket. The last argument is the name of the due
+/// time: of one that is made again for the same due time it is the same.
+pub type MakeBackupCommands =
+    Arc<dyn Fn(&BackupConfig, &Path, Expected, Option<&str>) -> BackupCommands + Send + Sync>;
 
 /// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -96,7 +96,7 @@ async fn one_due_time_has_one_point_however_often_its_prune_fails_or_ends_with_t
     let keys = "every = \"1000h\"\nretries = 9\nretry_after = \"1s\"";
     let daemon = Daemon::start_on(&file(&[("a", keys)])).await;
     let [ran, room] = ["ran", "room"].map(|name| daemon.folder.path().join(name));
-    let run = format!("echo run >> {}; {POINT}", ran.display());
+    let run = format!("echo run >> {0}; echo $DUE >> {0}.due; {POINT}", ran.display());
     let fails = format!(
         "test -e {} && touch {}.running && exec sleep 60; echo 'lunway: no room' >&2; exit 1",
         room.display(),
@@ -134,6 +134,9 @@ async fn one_due_time_has_one_point_however_often_its_prune_fails_or_ends_with_t
     daemon.call(Method::POST, "/v1/schedules/a/run", Value::Null).await.unwrap();
     until(&daemon, "a", |of| of["last"]["cause"] == "asked").await;
     assert_eq!((of("run"), of("last")), (2, 2), "{}", lines());
+    let due = fs::read_to_string(format!("{}.due", ran.display())).unwrap();
+    let [first, second] = due.lines().collect::<Vec<_>>()[..] else { panic!("{due}") };
+    assert!(first.len() == 32 && second.len() == 32 && first != second, "{due}");
     daemon.stop().await;
 }
 
@@ -151,4 +154,5 @@ async fn a_run_that_the_end_of_the_daemon_ends_is_not_recorded_as_ended() {
         (&known["schedules"]["a"]["record"]["attempts"], &known["schedules"]["a"]["last"]),
         (&1.into(), &Value::Null)
     );
+    assert_eq!(known["schedules"]["a"]["due"].as_str().map(str::len), Some(32), "{known}");
 }

@@ -107,7 +107,8 @@ impl Daemon {
         Self { client: Client::new(Endpoint::Unix(socket)), folder, server, console }
     }
 
-    /// Begins to make backups by the clock: `sh` runs this instead of `lunway backup run`.
+    /// Begins to make backups by the clock: `sh` runs this instead of `lunway backup run`, with the name of the due
+    /// time as `$DUE`.
     pub(crate) fn begin_backups(&self, script: &str) {
         self.begin_pruned_backups(script, None);
     }
@@ -120,8 +121,11 @@ impl Daemon {
             command.args(["-c", script]);
             command
         };
-        let make: MakeBackupCommands =
-            Arc::new(move |_, _, _| BackupCommands { run: sh(&script), prune: prune.as_deref().map(sh) });
+        let make: MakeBackupCommands = Arc::new(move |_, _, _, due| {
+            let (mut run, prune) = (sh(&script), prune.as_deref().map(sh));
+            run.envs(due.map(|due| ("DUE", due)));
+            BackupCommands { run, prune }
+        });
         self.console.begin_backups(make).unwrap();
     }
 

@@ -95,6 +95,7 @@ async fn make_point(folder: &Path) {
         skipped_why: "",
         state: None,
         epoch: None,
+        due: None,
         level: Level::Crash,
         time: None,
         full: false,

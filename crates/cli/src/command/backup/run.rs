@@ -21,7 +21,7 @@ use super::ceph_image::{Frozen as FrozenImage, Moment};
 use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::source_id::{IdentifiedSource, doubt, of_device};
-use super::store::{Made, Store};
+use super::store::{Made, Past, Store};
 use super::{Destination, catalogue, failed_in, guids, holder, swapped, take_lease};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
@@ -98,6 +98,9 @@ pub(super) struct Run {
     /// The destination has had points of this source: a folder without any is as a rule a share that is not mounted
     #[arg(long, hide = true)]
     expect_points: bool,
+    /// What a schedule calls the due time that the point is for: none is made if one of this name is there
+    #[arg(long, value_name = "NAME", hide = true)]
+    due: Option<String>,
     #[command(flatten)]
     begun_by: BegunBy,
 }
@@ -249,6 +252,15 @@ impl Run {
         Ok(())
     }
 
+    /// The point of this due time, where a run has made it and its daemon has not heard of that.
+    fn made_before(&self, past: &[Past], source: &str) -> Option<Made> {
+        let due = self.due.as_ref()?;
+        let mut for_due_times = past.iter().rev().filter_map(|point| point.due.as_ref());
+        let (_, facts) = for_due_times.find(|(of, facts)| of == due && facts.source == source)?;
+        let note = "it was made by a run that ended before its daemon had heard of it".to_owned();
+        Some(Made { facts: facts.clone(), notes: vec![note] })
+    }
+
     fn refuse_bitmaps(&self) -> Result<(), Failure> {
         match self.bitmaps.given() {
             Some(option) => {
@@ -270,9 +282,12 @@ impl Run {
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
         let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
         let (past, catalogue) = store.past()?;
-        let runtime = BlockingRuntime::new()?;
-        let begun = Instant::now();
         let name = served::source_name(&lun);
+        let begun = Instant::now();
+        if let Some(made) = self.made_before(&past, &name) {
+            return Ok(Ended { made, seconds: begun.elapsed().as_secs_f64(), held_ms: None });
+        }
+        let runtime = BlockingRuntime::new()?;
         let (frozen, changed) =
             Frozen::make(daemon, lun, (&store, &past), (self.area, &self.freezing), &runtime)?;
         let doubt = doubt(&frozen.id, &past);
@@ -322,6 +337,7 @@ impl Run {
             skipped_why: "free space of its file systems",
             state: source.state,
             epoch: source.epoch,
+            due: self.due.clone(),
             level: source.level,
             time: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
             full: self.full,

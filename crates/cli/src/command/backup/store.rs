@@ -61,6 +61,8 @@ pub(super) struct Past {
     pub(super) point: PointId,
     pub(super) epoch: Option<String>,
     pub(super) source_id: Option<String>,
+    /// What is told of it, if it was made for a due time, and that.
+    pub(super) due: Option<(String, PointFacts)>,
 }
 
 impl Store {
@@ -74,22 +76,26 @@ impl Store {
 
     /// The points that it has, the oldest first, and the catalogue of a chain.
     pub(super) fn past(&self) -> Result<(Vec<Past>, Option<Catalogue>), Failure> {
-        let past = |point, epoch: &Option<String>, source_id: &Option<String>| Past {
-            point,
-            epoch: epoch.clone(),
-            source_id: source_id.clone(),
-        };
         Ok(match self {
             Self::Chain(folder) => {
                 let catalogue = Catalogue::load(&**folder).map_err(failed)?;
-                let manifests = catalogue.points().iter().map(|point| &point.manifest);
-                let past = manifests.map(|found| past(found.point, &found.epoch, &found.source_id)).collect();
-                (past, Some(catalogue))
+                let past = catalogue.points().iter().map(|point| &point.manifest).map(|manifest| Past {
+                    point: manifest.point,
+                    epoch: manifest.epoch.clone(),
+                    source_id: manifest.source_id.clone(),
+                    due: manifest.due.clone().map(|due| (due, manifest.facts())),
+                });
+                (past.collect(), Some(catalogue))
             }
             Self::Series(series) => {
                 let points = series.points().map_err(failed)?;
-                let points = points.points().iter();
-                (points.map(|point| past(point.point, &point.epoch, &point.source_id)).collect(), None)
+                let past = points.points().iter().map(|point| Past {
+                    point: point.point,
+                    epoch: point.epoch.clone(),
+                    source_id: point.source_id.clone(),
+                    due: point.due.clone().map(|due| (due, point.facts())),
+                });
+                (past.collect(), None)
             }
         })
     }

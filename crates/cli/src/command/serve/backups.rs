@@ -15,8 +15,8 @@ use crate::this_program::this_program;
 
 /// Makes them of the configuration, for a daemon with this state directory.
 pub(super) fn commands(state_dir: Option<PathBuf>) -> MakeBackupCommands {
-    Arc::new(move |backup, socket, expected| {
-        let mut commands = BackupCommands { run: run(backup, socket, expected), prune: prune(backup) };
+    Arc::new(move |backup, socket, expected, due| {
+        let mut commands = BackupCommands { run: run(backup, socket, expected, due), prune: prune(backup) };
         for command in [&mut commands.run].into_iter().chain(&mut commands.prune) {
             with_state(command, state_dir.as_deref(), |name| env::var_os(name));
         }
@@ -43,7 +43,7 @@ fn begun_by_this(words: &[&str]) -> Command {
     command
 }
 
-fn run(backup: &BackupConfig, socket: &Path, expected: Expected) -> Command {
+fn run(backup: &BackupConfig, socket: &Path, expected: Expected, due: Option<&str>) -> Command {
     let mut command = begun_by_this(&["backup", "run"]);
     command.arg("--socket").arg(socket);
     let deadline = backup.deadline.map(|time| ExactDuration(time).to_string());
@@ -67,6 +67,7 @@ fn run(backup: &BackupConfig, socket: &Path, expected: Expected) -> Command {
     if expected == Expected::Points {
         command.arg("--expect-points");
     }
+    command.args(due.map(|due| format!("--due={due}")));
     with_key(&mut command, backup);
     command.args(["--", &format!("lun:{}", backup.source)]).arg(&backup.destination);
     command
@@ -139,12 +140,16 @@ mod tests {
         let text = "name = \"db\"\nsource = \"iqn.2026-11.com.example:a/3\"\ndestination = \"/mnt/x\"\nat = [\"02:00\"]\n\
                     credentials_file = \"/etc/c\"\nkey_file = \"/etc/k\"\nkeep_last = 7\nkeep_weekly = 8\nlimit = \"100MB/s\"\narea = \"8G\"\nskip_free = true\n\
                     freeze = \"-f\"\nthaw = \"t\"\ndeadline = \"20s\"\napplication = true\n";
-        let commands =
-            commands(None)(&toml::from_str(text).unwrap(), Path::new("/run/api.sock"), Expected::Points);
+        let commands = commands(None)(
+            &toml::from_str(text).unwrap(),
+            Path::new("/run/api.sock"),
+            Expected::Points,
+            Some("7f"),
+        );
         assert_eq!(
             words(&commands.run),
             "backup run --json --begun-by PID --socket /run/api.sock --limit=100MB/s --area=8G --freeze=-f --thaw=t \
-             --deadline=20s --skip-free --application --expect-points --key-file /etc/k -- lun:iqn.2026-11.com.example:a/3 /mnt/x"
+             --deadline=20s --skip-free --application --expect-points --due=7f --key-file /etc/k -- lun:iqn.2026-11.com.example:a/3 /mnt/x"
         );
         let prune = commands.prune.unwrap();
         for command in [&commands.run, &prune] {
