@@ -1,24 +1,25 @@
 //! One disk used from many threads.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use crate::support::*;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{DiscardMode, DiskError, DiskKind, SegmentSource, Storage};
 
-/// A storage whose flush takes its time, and is counted.
+/// A storage whose flush takes its time, and is counted, as are changes of its length.
 struct Slow {
     inner: MemoryStorage,
     flushes: AtomicUsize,
+    lengths: AtomicUsize,
     pause: Duration,
 }
 
 impl Slow {
     fn new(inner: MemoryStorage, pause: Duration) -> Arc<Self> {
-        Arc::new(Self { inner, flushes: AtomicUsize::new(0), pause })
+        Arc::new(Self { inner, flushes: AtomicUsize::new(0), lengths: AtomicUsize::new(0), pause })
     }
 }
 
@@ -42,6 +43,7 @@ impl Storage for Slow {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.lengths.fetch_add(1, Ordering::Relaxed);
         self.inner.set_len(len)
     }
 
@@ -74,6 +76,34 @@ fn flushes_that_wait_for_each_other_share_a_commit() {
     });
     let flushes = slow.flushes.load(Ordering::Relaxed) - before;
     assert!(flushes < 48, "32 flushes that allocate cost {flushes} of the storage, 64 one by one");
+}
+
+#[test]
+fn threads_that_find_a_file_full_lengthen_it_once() {
+    let disk = memory(&options(DiskKind::Dynamic, 1 << 30, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::ZERO);
+    let chain = alone(open(slow.clone(), true, 2));
+    let barrier = Barrier::new(16);
+    std::thread::scope(|scope| {
+        for n in 0..16 {
+            let (chain, barrier) = (&chain, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                chain.write_at(n * MIB, &[2; 512]).expect("a write");
+            });
+        }
+    });
+    assert_eq!(slow.lengths.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_file_that_grows_is_lengthened_seldom() {
+    let disk = memory(&options(DiskKind::Dynamic, 1 << 30, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::ZERO);
+    let chain = alone(open(slow.clone(), true, 2));
+    (0..384).for_each(|n| chain.write_at(n * MIB, &[2; 512]).expect("a write"));
+    assert_eq!(slow.lengths.load(Ordering::Relaxed), 5, "at 0, 33, 67, 135, 271 MiB");
+    assert!(slow.inner.len().expect("memory") < 2 * 384 * MIB);
 }
 
 #[test]

@@ -92,8 +92,8 @@ pub enum Need {
     Session,
     /// A commit: too many changes wait for one.
     Commit,
-    /// A longer file.
-    Space,
+    /// A longer file than this, bytes.
+    Space(u64),
     /// The end of a write that allocates this block.
     Block(u64),
 }
@@ -289,7 +289,7 @@ impl<S: Storage> Disk<S> {
             Need::Page(offset) => self.load(offset),
             Need::Session => self.begin_session(),
             Need::Commit => self.flush(),
-            Need::Space => self.extend(),
+            Need::Space(len) => self.extend(len),
             Need::Block(block) => {
                 let mut state = self.state();
                 if !state.claims.contains(&block) {
@@ -345,16 +345,22 @@ impl<S: Storage> Disk<S> {
         }
     }
 
-    /// Lengthens the file by a step: room for a block at least, 32 MiB at most where blocks are smaller, so that small
-    /// blocks do not change the length each time.
-    fn extend(&self) -> Result<(), DiskError> {
-        const STEP: u64 = 32 << 20;
+    /// Makes a file longer that has `len` bytes, by a step: room for a block at least, and where blocks are smaller as
+    /// much as it has grown since it was opened, from 32 to 256 MiB, so that small blocks do not change the length each
+    /// time. On a share each change is two round trips in which nothing is written to the file.
+    fn extend(&self, len: u64) -> Result<(), DiskError> {
+        const STEP_MIN: u64 = 32 << 20;
+        // What a fast share takes between two checkpoints of a backup: it lengthens the file no more often than that.
+        const STEP_MAX: u64 = 256 << 20;
         let _alone = self.committer();
         let old = self.state().file_len;
-        let step = self
-            .geometry
-            .block_size
-            .max(STEP.min(self.geometry.disk_size.next_multiple_of(self.geometry.block_size)));
+        if old != len {
+            // Another write, which found the same end, has done it.
+            return Ok(());
+        }
+        let grown = old.saturating_sub(self.added.end);
+        let all = self.geometry.disk_size.next_multiple_of(self.geometry.block_size);
+        let step = self.geometry.block_size.max(grown.clamp(STEP_MIN, STEP_MAX).min(all));
         // One more, where the last mebibyte is cut or a bitmap block takes it.
         let new = old.next_multiple_of(MIB) + step + MIB;
         self.storage.set_len(new).map_err(DiskError::storage("extending the file"))?;

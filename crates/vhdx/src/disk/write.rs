@@ -314,7 +314,7 @@ impl<S: Storage> Disk<S> {
             && entry.offset() != 0;
         let (span, zero) = match kept {
             true => (Span { offset: entry.offset(), len: self.geometry.block_size }, false),
-            false => state.space.allocate_block().ok_or(Stop::Needs(Need::Space))?,
+            false => state.space.allocate_block().ok_or(Stop::Needs(Need::Space(state.file_len)))?,
         };
         let change = Change {
             block: part.block,
@@ -361,7 +361,7 @@ impl<S: Storage> Disk<S> {
         let bitmap = match entry.state() {
             Some(BlockState::FullyPresent) => entry.offset(),
             _ => {
-                let span = state.space.allocate_bitmap().ok_or(Stop::Needs(Need::Space))?;
+                let span = state.space.allocate_bitmap().ok_or(Stop::Needs(Need::Space(state.file_len)))?;
                 state.pages.set_entry(place, BatEntry::new(BlockState::FullyPresent, span.offset))?;
                 state.fresh_bitmaps.insert(span.offset);
                 state.new_bitmaps.push(span.offset);
