@@ -165,7 +165,7 @@ pub fn create(
         log_offset: log.offset.into(),
         reserved: [0; 4016],
     };
-    Headers::new(header).update(storage, |_| {})?;
+    Headers::write_first(storage, header)?;
 
     let mut identifier = vec![0; CREATOR.end];
     identifier[..8].copy_from_slice(&FILE_SIGNATURE);

@@ -26,9 +26,13 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// The header of a new file, in neither slot yet.
-    pub(crate) fn new(header: Header) -> Self {
-        Self { current: header, slot: 1 }
+    /// Writes the first header of a new file into both slots, and flushes once: without its identifier, which follows,
+    /// the file is none.
+    pub(crate) fn write_first(storage: &impl Storage, header: Header) -> io::Result<()> {
+        let mut headers = Self { current: header, slot: 1 };
+        headers.put(storage, header, 1)?;
+        headers.put(storage, header, 2)?;
+        storage.flush()
     }
 
     /// The place of the log.
@@ -89,14 +93,21 @@ impl Headers {
     }
 
     /// Writes a header over the one that is not current, durably; from then on it is what the next one follows.
-    fn replace(&mut self, storage: &impl Storage, mut next: Header, sequence: u64) -> io::Result<()> {
+    fn replace(&mut self, storage: &impl Storage, next: Header, sequence: u64) -> io::Result<()> {
+        let mut replaced = *self;
+        replaced.put(storage, next, sequence)?;
+        storage.flush()?;
+        *self = replaced;
+        Ok(())
+    }
+
+    fn put(&mut self, storage: &impl Storage, mut next: Header, sequence: u64) -> io::Result<()> {
         next.sequence = sequence.into();
         // That of the log that is written here, whatever stood there while the log was empty.
         next.log_version = 0.into();
         next.seal();
         let slot = 1 - self.slot;
         storage.write_at(HEADER_OFFSETS[slot], next.as_bytes())?;
-        storage.flush()?;
         *self = Self { current: next, slot };
         Ok(())
     }

@@ -22,6 +22,9 @@ pub struct VhdxOpenOptions {
     pub cached_pages: usize,
     /// The DataWriteGuid that the first change writes, where a child was told it beforehand; otherwise a new one.
     pub data_write: Option<Guid>,
+    /// This program has made the file ([`create`](crate::create)) and not opened it since: its GUIDs are new, and the
+    /// first change announces no others, which saves two flushes.
+    pub is_new: bool,
 }
 
 impl VhdxOpenOptions {
@@ -30,12 +33,12 @@ impl VhdxOpenOptions {
 
     /// For reading alone.
     pub fn read_only() -> Self {
-        Self { read_only: true, cached_pages: Self::CACHED_PAGES, data_write: None }
+        Self { read_only: true, cached_pages: Self::CACHED_PAGES, data_write: None, is_new: false }
     }
 
     /// For reading and writing.
     pub fn writable() -> Self {
-        Self { read_only: false, cached_pages: Self::CACHED_PAGES, data_write: None }
+        Self { read_only: false, ..Self::read_only() }
     }
 }
 
@@ -104,6 +107,7 @@ impl<S: Storage> Disk<S> {
             overlay: opened.overlay,
             read_only: options.read_only,
             next_data_write: options.data_write,
+            is_new: options.is_new,
             headers: opened.headers,
             guids,
             space: opened.space,

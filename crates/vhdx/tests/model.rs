@@ -55,7 +55,8 @@ impl Model {
         // Few cached pages, so that some are evicted and read again.
         let cached_pages = 64;
         let disks = self.files.iter().enumerate().rev().map(|(level, file)| {
-            let options = VhdxOpenOptions { read_only: level != last, cached_pages, data_write: None };
+            let options =
+                VhdxOpenOptions { read_only: level != last, cached_pages, ..VhdxOpenOptions::writable() };
             Disk::open(file.clone(), &options, guids(self.rng.next()))
                 .unwrap_or_else(|error| panic!("{error}"))
         });

@@ -107,6 +107,20 @@ fn a_file_that_grows_is_lengthened_seldom() {
 }
 
 #[test]
+fn a_disk_that_was_flushed_is_closed_by_four_flushes() {
+    let disk = memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::ZERO);
+    let chain = alone(open(slow.clone(), true, 2));
+    chain.write_at(0, &[1; 512]).expect("a write");
+    chain.flush().expect("a flush");
+    let before = slow.flushes.load(Ordering::Relaxed);
+    chain.close().expect("a close");
+    let flushes = slow.flushes.load(Ordering::Relaxed) - before;
+    assert_eq!(flushes, 4, "what was put in place, both headers, the length");
+    assert_sound(&slow, "after the close");
+}
+
+#[test]
 fn threads_that_write_unmap_and_flush_see_their_own_data() {
     let disk = memory(&options(DiskKind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
     let slow = Slow::new(disk, Duration::from_micros(50));

@@ -68,8 +68,9 @@ impl<S: Storage> Disk<S> {
         }
         self.commit(&mut committer)?;
         // What the commit has put in place is durable before the log that holds it is given up.
-        self.put_in_place(&mut committer)?;
-        self.barrier(&mut committer)?;
+        if committer.log.as_ref().is_some_and(|log| !log.is_released()) {
+            self.checkpoint(&mut committer)?;
+        }
         let announced =
             committer.headers.update(&self.storage, |header| header.log = crate::format::Guid::ZERO);
         announced.map_err(DiskError::storage("writing a header"))?;
@@ -87,7 +88,7 @@ impl<S: Storage> Disk<S> {
         Ok(())
     }
 
-    /// New GUIDs into the headers, an empty log, and the file as long as its blocks need it.
+    /// New GUIDs into the headers, unless the file is new, an empty log, and the file as long as its blocks need it.
     pub(super) fn begin_session(&self) -> Result<(), DiskError> {
         let mut committer = self.committer();
         let committer = &mut *committer;
@@ -110,12 +111,13 @@ impl<S: Storage> Disk<S> {
 
     fn announce(&self, committer: &mut Committer) -> Result<(), DiskError> {
         let (file, log) = (committer.guids.next(), committer.guids.next());
-        let data = self.next_data_write.unwrap_or_else(|| committer.guids.next());
-        let header = DiskError::storage("writing a header");
-        let first = committer
-            .headers
-            .update(&self.storage, |header| (header.file_write, header.data_write) = (file, data));
-        first.map_err(header)?;
+        if !self.is_new || self.next_data_write.is_some() {
+            let data = self.next_data_write.unwrap_or_else(|| committer.guids.next());
+            let first = committer
+                .headers
+                .update(&self.storage, |header| (header.file_write, header.data_write) = (file, data));
+            first.map_err(DiskError::storage("writing a header"))?;
+        }
 
         let (end, mut file_len) = {
             let state = self.state();

@@ -74,6 +74,7 @@ pub struct Disk<S> {
     read_only: bool,
     data_write_at_open: Guid,
     next_data_write: Option<Guid>,
+    is_new: bool,
     counts: Counts,
     state: Mutex<DiskState>,
     /// Told when a claim ends.
@@ -169,6 +170,7 @@ pub(crate) struct Parts<S> {
     pub(crate) overlay: Option<Overlay>,
     pub(crate) read_only: bool,
     pub(crate) next_data_write: Option<Guid>,
+    pub(crate) is_new: bool,
     pub(crate) headers: Headers,
     pub(crate) guids: Box<dyn GuidSource>,
     pub(crate) space: Space,
@@ -190,6 +192,7 @@ impl<S: Storage> Disk<S> {
             read_only: parts.read_only,
             data_write_at_open: parts.headers.current.data_write,
             next_data_write: parts.next_data_write,
+            is_new: parts.is_new,
             counts: parts.counts,
             state: Mutex::new(DiskState {
                 pages: Pages::new(parts.cached_pages),
