@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use futures_util::future::{Either, select};
 use lunway_file::Workers;
-use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenError, VhdxOpenOptions, create};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, Need, VhdxOpenError, VhdxOpenOptions, create};
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
@@ -28,7 +28,7 @@ use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{Lost, UNIT, UnitLeaves};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem};
 use crate::pace::Pace;
-use crate::point_files::{Names, clean_up, damaged, is_ours, remove_incomplete};
+use crate::point_files::{Names, clean_up, damaged, is_ours, read_ahead, remove_incomplete};
 use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
@@ -232,8 +232,11 @@ impl Draft {
         let job = lanes.flushes.io(move || {
             let mut make = || {
                 if dirty {
-                    shipment.disk.flush().map_err(shipment.disk_error())?;
-                    writer.checkpoint().map_err(BackupError::folder("writing", &name))?;
+                    let recorded = || writer.checkpoint().map_err(BackupError::folder("writing", &name));
+                    let (recorded, flushed) =
+                        both(recorded, || shipment.disk.flush().map_err(shipment.disk_error()));
+                    flushed?;
+                    recorded?;
                 }
                 journal.window(done, until, writer.segments(), counted)
             };
@@ -397,10 +400,21 @@ fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, options: Option<CreateO
         || Journal::unnamed(folder, &names.journal(), &plan),
     );
     let (((disk, written), writer), journal) = (made?, journal?);
-    let writing = || BackupError::folder("writing", &folder.show(""));
-    folder.sync().map_err(writing())?;
-    let journal = journal.named(folder)?;
-    folder.sync().map_err(writing())?;
+    let named = || {
+        let writing = || BackupError::folder("writing", &folder.show(""));
+        folder.sync().map_err(writing())?;
+        let journal = journal.named(folder)?;
+        folder.sync().map_err(writing())?;
+        Ok(journal)
+    };
+    // A full is written to as a rule: its log is opened meanwhile. An increment may hold nothing.
+    let opened = || match (plan.kind, disk.disks()) {
+        (PointKind::Full, [disk, ..]) => disk.provide(Need::Session).map_err(BackupError::disk(&disk_name)),
+        _ => Ok(()),
+    };
+    let (journal, opened) = both(named, opened);
+    opened?;
+    let journal = journal?;
     let window = Window::default();
     let (have, unknown, written) = (None, Vec::new(), Some(written));
     Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written })
@@ -428,7 +442,9 @@ fn begin_disk(
         lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &disk_name)(error),
         source => BackupError::Create { name: disk_name.clone(), source },
     })?;
-    Ok((draft_disk(guids, storage, &disk_name)?, written))
+    read_ahead(&storage);
+    let options = VhdxOpenOptions { is_new: true, ..VhdxOpenOptions::writable() };
+    Ok((draft_disk(guids, storage, &options, &disk_name)?, written))
 }
 
 fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer> {
@@ -441,11 +457,11 @@ fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer>
 fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Chain<Open>> {
     let name = folder.show(file);
     let storage = folder.open(file, true).map_err(BackupError::folder("opening", &name))?;
-    draft_disk(guids, storage, &name)
+    draft_disk(guids, storage, &VhdxOpenOptions::writable(), &name)
 }
 
-fn draft_disk(guids: &Guids, storage: Open, name: &str) -> Result<Chain<Open>> {
-    let disk = Disk::open(storage, &VhdxOpenOptions::writable(), guids()).map_err(BackupError::open(name))?;
+fn draft_disk(guids: &Guids, storage: Open, options: &VhdxOpenOptions, name: &str) -> Result<Chain<Open>> {
+    let disk = Disk::open(storage, options, guids()).map_err(BackupError::open(name))?;
     Chain::upper(vec![disk]).map_err(BackupError::open(name))
 }
 

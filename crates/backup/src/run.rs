@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use lunway_block::size::HumanSize;
 use lunway_file::Workers;
 use lunway_vhdx::CreateOptions;
@@ -254,10 +254,14 @@ impl Run<'_> {
         drop(compared);
         let changed = self.candidates(resize, heal.forced);
         let counted = self.ship(&mut draft, &changed, progress).await?;
-        self.lease.check()?;
         let manifest = self.manifest(&draft, counted);
         let sealing = Sealing { folder: Arc::clone(self.folder), draft, manifest };
-        let manifest = on(&self.lanes.upkeep, move || sealing.seal()).await?;
+        // Until its files have their names this writes to the draft alone, as all before did.
+        let closing = on(&self.lanes.upkeep, move || sealing.close());
+        let (closed, is_ours) = join(closing, async { self.lease.check() }).await;
+        is_ours?;
+        let closed = closed?;
+        let manifest = on(&self.lanes.upkeep, move || closed.seal()).await?;
         Ok(Outcome { manifest, notes: std::mem::take(&mut self.notes) })
     }
 

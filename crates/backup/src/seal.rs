@@ -21,7 +21,7 @@ use crate::draft::{Draft, Parts};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open, Unnamed};
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
-use crate::point_files::{clean_up, damaged, read_ahead, release};
+use crate::point_files::{Names, clean_up, damaged, read_ahead, release};
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
@@ -35,25 +35,37 @@ pub(crate) struct Sealing {
     pub(crate) manifest: Manifest,
 }
 
+/// A draft whose files are closed and checked, and the manifest that makes them a point.
+pub(crate) struct Closed {
+    folder: Arc<dyn Folder>,
+    names: Names,
+    manifest: Manifest,
+}
+
 impl Sealing {
-    /// Seals it. Blocks.
-    pub(crate) fn seal(self) -> Result<Manifest> {
-        let Self { folder, draft, mut manifest } = self;
-        let folder = &*folder;
+    /// Closes and checks its files. Blocks.
+    pub(crate) fn close(self) -> Result<Closed> {
+        let Self { folder: shared, draft, mut manifest } = self;
+        let folder = &*shared;
         let Parts { disk, written, writer, names } = draft.into_parts()?;
         let (disk_file, leaves_file) = (names.disk(), names.leaves());
         let (finished, closed) = both(
             || writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file))),
-            || {
-                disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
-                disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))
-            },
+            || disk.close().map_err(BackupError::disk(&folder.show(&disk_file))),
         );
         closed?;
         finished?;
         measure(folder, &mut manifest, &disk_file, &leaves_file, written.as_deref())?;
-        give_names(folder, &manifest, &disk_file, &leaves_file)?;
-        clean_up(folder, &names)?;
+        Ok(Closed { folder: shared, names, manifest })
+    }
+}
+
+impl Closed {
+    /// Makes a point of it. Blocks.
+    pub(crate) fn seal(self) -> Result<Manifest> {
+        let Self { folder, names, manifest } = self;
+        give_names(&*folder, &manifest, &names.disk(), &names.leaves())?;
+        clean_up(&*folder, &names)?;
         Ok(manifest)
     }
 }
