@@ -1,7 +1,7 @@
 //! One disk used from many threads.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -94,6 +94,60 @@ fn threads_that_find_a_file_full_lengthen_it_once() {
         }
     });
     assert_eq!(slow.lengths.load(Ordering::Relaxed), 1);
+}
+
+/// A storage of which a flush and a change of length wait for each other, once.
+struct Meeting {
+    inner: MemoryStorage,
+    place: Barrier,
+    flush_comes: AtomicBool,
+    length_comes: AtomicBool,
+}
+
+impl Storage for Meeting {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.flush_comes.swap(false, Ordering::SeqCst) {
+            self.place.wait();
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.length_comes.swap(false, Ordering::SeqCst) {
+            self.place.wait();
+        }
+        self.inner.set_len(len)
+    }
+}
+
+#[test]
+fn a_write_that_needs_a_longer_file_does_not_wait_for_a_commit() {
+    let inner = memory(&options(DiskKind::Dynamic, 1 << 30, 1 << 20, 512), 1);
+    let (flush_comes, length_comes) = (AtomicBool::new(false), AtomicBool::new(false));
+    let storage = Arc::new(Meeting { inner, place: Barrier::new(2), flush_comes, length_comes });
+    let chain = alone(open(storage.clone(), true, 2));
+    // As many blocks as the first step has room for.
+    (0..33).for_each(|n| chain.write_at(n * MIB, &[1; 512]).expect("a write"));
+    storage.flush_comes.store(true, Ordering::SeqCst);
+    storage.length_comes.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| chain.flush().expect("a flush"));
+        scope.spawn(|| chain.write_at(33 * MIB, &[2; 512]).expect("a write"));
+    });
+    chain.close().expect("a close");
+    assert_sound(&storage, "after the close");
 }
 
 #[test]

@@ -110,6 +110,7 @@ impl<S: Storage> Disk<S> {
     }
 
     fn announce(&self, committer: &mut Committer) -> Result<(), DiskError> {
+        let _alone = self.length();
         let (file, log) = (committer.guids.next(), committer.guids.next());
         if !self.is_new || self.next_data_write.is_some() {
             let data = self.next_data_write.unwrap_or_else(|| committer.guids.next());

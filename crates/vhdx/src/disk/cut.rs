@@ -38,6 +38,7 @@ impl<S: Storage> Disk<S> {
         }
         self.commit(&mut committer)?;
         self.checkpoint(&mut committer)?;
+        let _alone = self.length();
         let (old, end) = {
             let mut state = self.state();
             let (old, end) = (state.file_len, state.space.end());

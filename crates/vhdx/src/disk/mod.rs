@@ -61,8 +61,9 @@ use crate::storage::Storage;
 /// # Concurrency
 ///
 /// All methods take `&self`. One lock guards the state, for as long as a lookup takes; no I/O is done with it held. One
-/// more is held during a commit. Operations on different blocks do not wait for each other; of two writes that would
-/// allocate the same block, the second waits until the first is complete.
+/// more is held during a commit, and another one, which may be taken with that held, while the file changes its length:
+/// a write that needs a longer file does not wait for a commit. Operations on different blocks do not wait for each
+/// other; of two writes that would allocate the same block, the second waits until the first is complete.
 pub struct Disk<S> {
     pub(crate) storage: Measured<S>,
     pub(crate) parameters: Parameters,
@@ -82,6 +83,8 @@ pub struct Disk<S> {
     /// Told when an operation waits for a claim.
     claim_awaited: Condvar,
     committer: Mutex<Committer>,
+    /// Held while the file's length is changed.
+    length: Mutex<()>,
 }
 
 /// Prerequisite of an operation. [`Disk::provide`] gets it.
@@ -219,6 +222,7 @@ impl<S: Storage> Disk<S> {
                 unapplied: Vec::new(),
                 stable_len: parts.file_len,
             }),
+            length: Mutex::new(()),
         }
     }
 
@@ -326,6 +330,10 @@ impl<S: Storage> Disk<S> {
         self.committer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn length(&self) -> MutexGuard<'_, ()> {
+        self.length.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn load(&self, offset: u64) -> Result<(), DiskError> {
         loop {
             let evictions = {
@@ -355,7 +363,7 @@ impl<S: Storage> Disk<S> {
         const STEP_MIN: u64 = 32 << 20;
         // What a fast share takes between two checkpoints of a backup: it lengthens the file no more often than that.
         const STEP_MAX: u64 = 256 << 20;
-        let _alone = self.committer();
+        let _alone = self.length();
         let old = self.state().file_len;
         if old != len {
             // Another write, which found the same end, has done it.
