@@ -9,9 +9,10 @@ use crate::support::*;
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::{DiscardMode, DiskError, DiskKind, SegmentSource, Storage};
 
-/// A storage whose flush takes its time, and is counted, as are changes of its length.
+/// A storage whose flush takes its time, and is counted, as are changes of its length. It gets no longer than `room`.
 struct Slow {
     inner: MemoryStorage,
+    room: u64,
     flushes: AtomicUsize,
     lengths: AtomicUsize,
     pause: Duration,
@@ -19,7 +20,8 @@ struct Slow {
 
 impl Slow {
     fn new(inner: MemoryStorage, pause: Duration) -> Arc<Self> {
-        Arc::new(Self { inner, flushes: AtomicUsize::new(0), lengths: AtomicUsize::new(0), pause })
+        let (flushes, lengths) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { inner, room: u64::MAX, flushes, lengths, pause })
     }
 }
 
@@ -44,7 +46,7 @@ impl Storage for Slow {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.lengths.fetch_add(1, Ordering::Relaxed);
-        self.inner.set_len(len)
+        if len > self.room { Err(io::ErrorKind::StorageFull.into()) } else { self.inner.set_len(len) }
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
@@ -158,6 +160,25 @@ fn a_file_that_grows_is_lengthened_seldom() {
     (0..384).for_each(|n| chain.write_at(n * MIB, &[2; 512]).expect("a write"));
     assert_eq!(slow.lengths.load(Ordering::Relaxed), 5, "at 0, 33, 67, 135, 271 MiB");
     assert!(slow.inner.len().expect("memory") < 2 * 384 * MIB);
+}
+
+#[test]
+fn a_host_that_gives_space_at_once_is_filled_to_its_last_blocks() {
+    let disk = memory(&options(DiskKind::Dynamic, 1 << 30, 1 << 20, 512), 1);
+    let room = disk.len().expect("memory") + 100 * MIB;
+    let slow = Slow::new(disk, Duration::ZERO);
+    let slow = Arc::new(Slow { room, ..Arc::into_inner(slow).expect("the only one") });
+    let chain = alone(open(slow.clone(), true, 2));
+    let written = (0..200).take_while(|n| match chain.write_at(n * MIB, &[2; 512]) {
+        Ok(()) => true,
+        Err(error) => {
+            assert!(matches!(error, DiskError::NoSpace), "{error}");
+            false
+        }
+    });
+    assert!((99..=100).contains(&written.count()));
+    chain.close().expect("a close");
+    assert_sound(&slow, "after the close");
 }
 
 #[test]

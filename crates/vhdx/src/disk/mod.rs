@@ -372,9 +372,17 @@ impl<S: Storage> Disk<S> {
         let grown = old.saturating_sub(self.added.end);
         let all = self.geometry.disk_size.next_multiple_of(self.geometry.block_size);
         let step = self.geometry.block_size.max(grown.clamp(STEP_MIN, STEP_MAX).min(all));
-        // One more, where the last mebibyte is cut or a bitmap block takes it.
-        let new = old.next_multiple_of(MIB) + step + MIB;
-        self.storage.set_len(new).map_err(DiskError::storage("extending the file"))?;
+        let longer = |step: u64| {
+            // One more, where the last mebibyte is cut or a bitmap block takes it.
+            let new = old.next_multiple_of(MIB) + step + MIB;
+            let set = self.storage.set_len(new).map(|()| new);
+            set.map_err(DiskError::storage("extending the file"))
+        };
+        let new = match longer(step) {
+            // A host that gives a file all of its space at once may have room for one block.
+            Err(DiskError::NoSpace) => longer(self.geometry.block_size)?,
+            new => new?,
+        };
         let mut state = self.state();
         state.file_len = new;
         state.space.grow(old, new);
