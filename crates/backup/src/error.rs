@@ -101,13 +101,14 @@ pub enum BackupError {
     },
     /// Another writer took the destination while this one was suspended.
     #[error(
-        "another writer has taken the destination meanwhile: nothing was sealed; run the backup again when it has ended"
+        "another command has taken the destination over, as this one had not been heard of: this one has ended without \
+         its result; see what is there when the other has ended (`lunway backup list`), and give it again if needed"
     )]
     LeaseLost,
     /// The lease is not there any more, and no other one is.
     #[error(
         "the lease of this backup is gone from the destination, which was unmounted or replaced, or used by another \
-         writer that has ended: nothing was sealed; check the destination and run the backup again"
+         command that has ended: this one has ended without its result; check the destination, and give it again"
     )]
     LeaseGone,
     /// The folder holds points of another source.

@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 use lunway_vhdx::Storage;
 
-use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Lock, Open, read_small};
+use crate::error::{BackupError, Result, is_of_the_file};
+use crate::folder::{Folder, INCOMPLETE, Lock, Open, read_small};
 use crate::holder::{Alive, Holder};
-use crate::point_files::is_journal;
+use crate::manifest::{disk_name, leaves_name, manifest_names};
+use crate::point_files::{is_journal, release};
 use crate::threads::both;
 
 /// Between two beats: seldom enough for a share, often enough that a stale lease is found in half a minute.
@@ -203,10 +204,25 @@ impl<'a> Lease<'a> {
     /// lower numbers first. So as long as this file is there, that one name says whether another writer came.
     fn is_next_absent(&self) -> Result<bool> {
         let Some(next) = self.number.checked_add(1).map(name) else { return Ok(true) };
-        match self.folder.open(&next, false) {
-            Ok(_) => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(error) => Err(BackupError::folder("reading", &self.folder.show(&next))(error)),
+        is_there(self.folder, &next).map(|found| !found)
+    }
+
+    /// What an error of something that was done under this lease comes from: another writer has taken the lease, where
+    /// that is so. What that one has merged or removed meanwhile looks like damage.
+    pub fn explain(&self, error: BackupError) -> BackupError {
+        let is_of_files = match &error {
+            // A share that does not answer is not asked again.
+            BackupError::Folder { source, .. } => is_of_the_file(source.kind()),
+            BackupError::Damaged { .. } | BackupError::Open { .. } | BackupError::Disk { .. } => true,
+            BackupError::Refused(_) | BackupError::Manifest { .. } => true,
+            _ => false,
+        };
+        match (error, is_of_files.then(|| self.check())) {
+            (BackupError::PruneEnded { points, packs, error }, _) => {
+                BackupError::PruneEnded { points, packs, error: Box::new(self.explain(*error)) }
+            }
+            (_, Some(Err(lost @ (BackupError::LeaseLost | BackupError::LeaseGone)))) => lost,
+            (error, _) => error,
         }
     }
 
@@ -245,13 +261,34 @@ fn name(number: u64) -> String {
 
 /// Sees to it that no run goes on with the files of an incomplete point: a holder that was only suspended may still
 /// write to them. Without its journal a draft is nothing, and the next run removes its files, which a writer that has
-/// them open keeps for itself.
+/// them open keeps for itself. Files that have the names of a point's already are removed here: no run knows them for a
+/// draft's without a journal. Where a manifest has its name too, they are a point.
 fn disown(folder: &dyn Folder) -> Result<()> {
     let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
-    for name in names.iter().filter(|name| is_journal(name)) {
-        folder.remove(name).map_err(BackupError::folder("removing", &folder.show(name)))?;
+    let remove =
+        |name: &str| folder.remove(name).map_err(BackupError::folder("removing", &folder.show(name)));
+    for journal in names.iter().filter(|name| is_journal(name)) {
+        let stem = journal.split('.').next().unwrap_or_default();
+        let manifests = manifest_names(stem);
+        // First, so that a holder that goes on makes no point of what is removed.
+        manifests.iter().try_for_each(|manifest| remove(&format!("{manifest}{INCOMPLETE}")))?;
+        let is_point = is_there(folder, &manifests[0])? || is_there(folder, &manifests[1])?;
+        for file in [disk_name(stem), leaves_name(stem)].iter().filter(|_| !is_point) {
+            release(folder, file);
+            remove(file)?;
+        }
+        remove(journal)?;
     }
     folder.sync().map_err(BackupError::folder("writing", &folder.show("")))
+}
+
+/// Looks for a file by its name.
+fn is_there(folder: &dyn Folder, name: &str) -> Result<bool> {
+    match folder.open(name, false) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(BackupError::folder("reading", &folder.show(name))(error)),
+    }
 }
 
 /// Numbers of the leases that there are, in order.
@@ -528,6 +565,50 @@ mod tests {
         let taken = Lease::take(&folder, holder("a", 1), &|| false);
         assert!(matches!(taken, Err(BackupError::LeaseLost)));
         assert!(folder.names().unwrap().contains(&name(3)));
+    }
+
+    #[test]
+    fn of_a_draft_that_is_taken_over_nothing_is_left_that_no_run_knows() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let stem = crate::manifest::stem(2, crate::point_id::PointId(7));
+        let [copy, first] = manifest_names(&stem);
+        let journal = crate::point_files::journal_name(&stem);
+        let files = [disk_name(&stem), leaves_name(&stem)];
+        let make = |more: &[String]| {
+            files.iter().chain(more).chain([&journal]).for_each(|name| drop(folder.create(name).unwrap()));
+        };
+        let manifests = [format!("{copy}{INCOMPLETE}"), format!("{first}{INCOMPLETE}")];
+        make(&manifests);
+        disown(&folder).unwrap();
+        assert_eq!(folder.names().unwrap(), [""; 0]);
+        // From the first manifest on it is a point.
+        make(&[copy.clone(), manifests[1].clone()]);
+        disown(&folder).unwrap();
+        let mut left = folder.names().unwrap();
+        left.sort();
+        let mut point = [&files[..], &[copy]].concat();
+        point.sort();
+        assert_eq!(left, point);
+    }
+
+    #[test]
+    fn damage_that_another_writer_has_made_is_told_as_the_loss_of_the_lease() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let mut first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        let damage =
+            || BackupError::Damaged { point: crate::point_id::PointId(7), what: "a file is missing".into() };
+        assert!(matches!(first.explain(damage()), BackupError::Damaged { .. }));
+        first._lock = None;
+        let _second = Lease::take(&folder, holder("a", 2), &|| false).unwrap();
+        assert!(matches!(first.explain(damage()), BackupError::LeaseLost));
+        let ended = BackupError::PruneEnded { points: Vec::new(), packs: 3, error: Box::new(damage()) };
+        let BackupError::PruneEnded { packs: 3, error, .. } = first.explain(ended) else {
+            panic!("another error")
+        };
+        assert!(matches!(*error, BackupError::LeaseLost));
+        assert!(matches!(first.explain(BackupError::Cancelled), BackupError::Cancelled));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use lunway_vhdx::{Chain, CreateOptions, DiscardMode, Disk, DiskKind, VhdxOpenOpt
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, write_whole};
+use crate::folder::{Folder, create_anew, write_whole};
 use crate::guids::Guids;
 use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
@@ -162,11 +162,8 @@ fn make(
 ) -> Result<()> {
     let [disk_file, leaves_file] = merged_names(&manifest.stem());
     let making = || BackupError::folder("making", &folder.show(&disk_file));
-    folder.remove(&disk_file).map_err(making())?;
-    folder.remove(&leaves_file).map_err(making())?;
-
     let disk = new_disk(folder, guids, catalogue, manifest, &disk_file)?;
-    let leaves = folder.create(&leaves_file).map_err(making())?;
+    let leaves = create_anew(folder, &leaves_file).map_err(making())?;
     let mut writer = Writer::create(leaves, manifest.point).map_err(making())?;
     let whole = catalogue.open(folder, manifest.point)?;
     let history = History::open(folder, upper)?;
@@ -224,7 +221,7 @@ fn new_disk(
         physical_sector: old.parameters().physical_sector,
         ..options.parameters
     };
-    let storage = folder.create(file).map_err(BackupError::folder("making", &name))?;
+    let storage = create_anew(folder, file).map_err(BackupError::folder("making", &name))?;
     // A new file takes two: its own, and the one by which children know it.
     let mut random = guids();
     let mut given = vec![data_write, random.next()];

@@ -114,7 +114,7 @@ pub async fn run(
         catalogue,
     };
     loop {
-        match run.attempt(progress).await {
+        match run.attempt(progress).await.map_err(|error| lease.explain(error)) {
             // The history of an increment cannot be read: a full does without it.
             Err(BackupError::Damaged { point, what }) if run.full.is_none() => {
                 let why = format!("point {point} is damaged: {what}");

@@ -191,7 +191,8 @@ impl Prune {
         let lease = Lease::take_without_room(folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
         let mut steps = Vec::new();
         if self.remove_incomplete {
-            steps.extend(given_up(remove_leftovers(folder, &lease).map_err(failed)?));
+            let removed = remove_leftovers(folder, &lease).map_err(|error| lease.explain(error));
+            steps.extend(given_up(removed.map_err(failed)?));
         }
         if let Some(retention) = retention {
             let bar = progress::bytes("merging", 1);
@@ -201,7 +202,7 @@ impl Prune {
                 !cancel.is_cancelled()
             });
             bar.finish_and_clear();
-            steps.extend(pruned.map_err(|error| match error {
+            steps.extend(pruned.map_err(|error| match lease.explain(error) {
                 BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
                 error => failed(error),
             })?);
@@ -318,7 +319,8 @@ impl Prune {
                 !cancel.is_cancelled()
             });
             bar.finish_and_clear();
-            removal = Some(done.map_err(|error| match error {
+            let explained = |error| leases.iter().fold(error, |error, (_, lease)| lease.explain(error));
+            removal = Some(done.map_err(|error| match explained(error) {
                 BackupError::Cancelled => Failure::failed(anyhow!("interrupted: {UNFINISHED}")),
                 error => failed(error),
             })?);

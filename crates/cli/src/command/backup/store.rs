@@ -115,7 +115,8 @@ impl Store {
                 Made { facts: outcome.manifest.facts(), notes: outcome.notes }
             }
             Self::Series(series) => {
-                let outcome = lunway_repository::run(series, lease, guids, request, told).await?;
+                let made = lunway_repository::run(series, lease, guids, request, told).await;
+                let outcome = made.map_err(|error| lease.explain(error))?;
                 Made { facts: outcome.point.facts(), notes: outcome.notes }
             }
         })
