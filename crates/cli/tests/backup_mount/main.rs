@@ -197,7 +197,7 @@ fn a_point_is_a_device_of_every_command_and_of_the_daemon() {
         assert!(!refused.status.success(), "{refused:?}");
         String::from_utf8_lossy(&refused.stderr).into_owned()
     };
-    assert!(refused(&["copy", &disk, &oldest, "--overwrite"]).contains("read-only"));
+    assert!(refused(&["copy", &disk, &oldest, "--overwrite"]).contains("is never written"));
     assert!(refused(&["copy", &format!("point:{dest}@ffffffffffffffff"), &raw]).contains("point"));
     let said = refused(&["copy", &format!("point:{}", fixture.path("nowhere")), &raw]);
     assert!(said.contains("nowhere") && said.contains("mounted"), "{said}");
