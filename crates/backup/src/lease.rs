@@ -207,22 +207,25 @@ impl<'a> Lease<'a> {
         is_there(self.folder, &next).map(|found| !found)
     }
 
-    /// What an error of something that was done under this lease comes from: another writer has taken the lease, where
-    /// that is so. What that one has merged or removed meanwhile looks like damage.
+    /// Cause of an error that was met under this lease: the loss of the lease, where another writer has taken it. What
+    /// that one has merged or removed meanwhile looks like damage.
     pub fn explain(&self, error: BackupError) -> BackupError {
-        let is_of_files = match &error {
+        let may_be_loss = match error {
+            BackupError::PruneEnded { points, packs, error } => {
+                return BackupError::PruneEnded { points, packs, error: Box::new(self.explain(*error)) };
+            }
             // A share that does not answer is not asked again.
-            BackupError::Folder { source, .. } => is_of_the_file(source.kind()),
-            BackupError::Damaged { .. } | BackupError::Open { .. } | BackupError::Disk { .. } => true,
-            BackupError::Refused(_) | BackupError::Manifest { .. } => true,
+            BackupError::Folder { ref source, .. } => is_of_the_file(source.kind()),
+            BackupError::Damaged { .. }
+            | BackupError::Disk { .. }
+            | BackupError::Manifest { .. }
+            | BackupError::Open { .. }
+            | BackupError::Refused(_) => true,
             _ => false,
         };
-        match (error, is_of_files.then(|| self.check())) {
-            (BackupError::PruneEnded { points, packs, error }, _) => {
-                BackupError::PruneEnded { points, packs, error: Box::new(self.explain(*error)) }
-            }
-            (_, Some(Err(lost @ (BackupError::LeaseLost | BackupError::LeaseGone)))) => lost,
-            (error, _) => error,
+        match may_be_loss.then(|| self.check()) {
+            Some(Err(lost @ (BackupError::LeaseLost | BackupError::LeaseGone))) => lost,
+            _ => error,
         }
     }
 
@@ -429,44 +432,65 @@ mod tests {
         Lease::take(&folder, holder("a", 3), &|| false).unwrap().check().unwrap();
     }
 
-    /// A folder as another mount of a share shows it, whose locks it does not see.
-    struct OtherMount(HostFolder);
+    /// Difference between a folder and what a taker sees of it.
+    #[derive(PartialEq)]
+    enum Altered {
+        /// It sees no locks, as through another mount of a share.
+        NoLocks,
+        /// Others take leases behind its first look.
+        TakenBehind,
+    }
 
-    impl Folder for OtherMount {
+    struct AlteredFolder(Altered, HostFolder);
+
+    impl AlteredFolder {
+        fn open(altered: Altered, path: &std::path::Path) -> Self {
+            Self(altered, HostFolder::open(path).unwrap())
+        }
+    }
+
+    impl Folder for AlteredFolder {
         fn names(&self) -> io::Result<Vec<String>> {
-            self.0.names()
+            let names = self.1.names()?;
+            if self.0 == Altered::TakenBehind && names.is_empty() {
+                write(&self.1.create(&name(3))?, &holder("other", 3))?;
+            }
+            Ok(names)
         }
 
         fn create(&self, name: &str) -> io::Result<Open> {
-            self.0.create(name)
+            self.1.create(name)
         }
 
         fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
-            self.0.open(name, writable)
+            self.1.open(name, writable)
         }
 
         fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-            self.0.rename(from, to)
+            self.1.rename(from, to)
         }
 
         fn remove(&self, name: &str) -> io::Result<()> {
-            self.0.remove(name)
+            self.1.remove(name)
         }
 
         fn sync(&self) -> io::Result<()> {
-            self.0.sync()
+            self.1.sync()
         }
 
         fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
-            self.0.set_read_only(name, read_only)
+            self.1.set_read_only(name, read_only)
         }
 
-        fn lock(&self, _name: &str) -> io::Result<Option<Lock>> {
-            Ok(Some(Box::new(())))
+        fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
+            match self.0 {
+                Altered::NoLocks => Ok(Some(Box::new(()))),
+                Altered::TakenBehind => self.1.lock(name),
+            }
         }
 
         fn mount_of_locks(&self) -> Option<u64> {
-            Some(7)
+            (self.0 == Altered::NoLocks).then_some(7)
         }
     }
 
@@ -474,7 +498,7 @@ mod tests {
     fn a_holder_whose_lock_is_not_seen_is_alive_as_long_as_it_beats() {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
-        let other = OtherMount(HostFolder::open(place.path()).unwrap());
+        let other = AlteredFolder::open(Altered::NoLocks, place.path());
         let first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
         let second = Lease::take(&other, holder("a", 2), &|| false);
         assert!(matches!(second, Err(BackupError::InUse { .. })));
@@ -484,7 +508,7 @@ mod tests {
     #[test]
     fn a_holder_whose_lock_is_not_seen_is_taken_over_at_once_when_its_process_is_gone() {
         let place = tempfile::tempdir().unwrap();
-        let folder = OtherMount(HostFolder::open(place.path()).unwrap());
+        let folder = AlteredFolder::open(Altered::NoLocks, place.path());
         let us = Holder::this_process(0xa11e_0011);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ours = |nonce| Holder { mount: Some(7), ..Holder::this_process(nonce) };
@@ -516,51 +540,10 @@ mod tests {
         first.check().unwrap();
     }
 
-    /// A folder in which others take leases behind the first look at it.
-    struct Late(HostFolder);
-
-    impl Folder for Late {
-        fn names(&self) -> io::Result<Vec<String>> {
-            let names = self.0.names()?;
-            if names.is_empty() {
-                write(&self.0.create(&name(3))?, &holder("other", 3))?;
-            }
-            Ok(names)
-        }
-
-        fn create(&self, name: &str) -> io::Result<Open> {
-            self.0.create(name)
-        }
-
-        fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
-            self.0.open(name, writable)
-        }
-
-        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-            self.0.rename(from, to)
-        }
-
-        fn remove(&self, name: &str) -> io::Result<()> {
-            self.0.remove(name)
-        }
-
-        fn sync(&self) -> io::Result<()> {
-            self.0.sync()
-        }
-
-        fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
-            self.0.set_read_only(name, read_only)
-        }
-
-        fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
-            self.0.lock(name)
-        }
-    }
-
     #[test]
     fn who_was_suspended_before_it_made_its_lease_sees_that_others_took_several() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Late(HostFolder::open(place.path()).unwrap());
+        let folder = AlteredFolder::open(Altered::TakenBehind, place.path());
         // It makes lease 1 while another writer has lease 3, and there is no lease 2.
         let taken = Lease::take(&folder, holder("a", 1), &|| false);
         assert!(matches!(taken, Err(BackupError::LeaseLost)));
