@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{
-    BackupError, Catalogue, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers,
-    prune, remove_leftovers,
+    BackupError, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers, prune,
+    remove_leftovers,
 };
 use lunway_block::size::HumanSize;
 use lunway_repository::{
@@ -177,10 +177,12 @@ impl Prune {
         let given_up = |left: Vec<Leftover>| left.into_iter().map(Step::GiveUp);
         if self.dry_run {
             let mut steps: Vec<Step> = given_up(left).collect();
+            let mut not_merged = Vec::new();
             if let Some(retention) = retention {
-                steps.extend(retention.steps(&catalogue, &Notes::load(folder).map_err(failed)?));
+                let notes = Notes::load(folder).map_err(failed)?;
+                steps.extend(retention.steps(&catalogue, &notes));
+                not_merged = retention.not_merged(&catalogue, &notes);
             }
-            let not_merged = not_merged(folder, retention, &catalogue)?;
             return self.print(&steps, catalogue.points().len(), &not_merged);
         }
         let cancel = interrupt::watch();
@@ -208,7 +210,10 @@ impl Prune {
             })?);
         }
         let catalogue = super::catalogue(folder)?;
-        let not_merged = not_merged(folder, retention, &catalogue)?;
+        let not_merged = match retention {
+            Some(retention) => retention.not_merged(&catalogue, &Notes::load(folder).map_err(failed)?),
+            None => Vec::new(),
+        };
         self.print(&steps, catalogue.points().len() + gone(&steps).len(), &not_merged)
     }
 
@@ -442,16 +447,6 @@ fn put_off(error: &BackupError) -> Option<String> {
         )),
         _ => None,
     }
-}
-
-/// Points that only the disk's size keeps.
-fn not_merged(
-    folder: &HostFolder,
-    retention: Option<&Retention>,
-    catalogue: &Catalogue,
-) -> Result<Vec<PointId>, Failure> {
-    let Some(retention) = retention else { return Ok(Vec::new()) };
-    Ok(retention.not_merged(catalogue, &Notes::load(folder).map_err(failed)?))
 }
 
 /// What becomes of a series.
