@@ -67,10 +67,10 @@ pub(crate) struct Client {
     listeners: Arc<Listeners>,
     /// Reads, writes and flushes under way.
     pub(crate) pending: Pending<Outcome>,
-    /// A look at the size is on its way.
+    /// A look at the image is on its way.
     looking: AtomicBool,
     watch: Mutex<Option<Watched>>,
-    /// Why the cluster refuses this client for good.
+    /// Why this client is of no use any more.
     fenced: OnceLock<String>,
 }
 
@@ -247,6 +247,8 @@ impl Client {
             source,
         })?;
         Self::watch(&client).map_err(|errno| RbdOpenError::failed(errno, name, "watching the image"))?;
+        // What has changed before there was a watch.
+        Self::look(&client);
         Ok(client)
     }
 
@@ -263,7 +265,7 @@ impl Client {
         BlockError::gone("it was closed")
     }
 
-    /// Why the cluster refuses this client for good, where it does.
+    /// Why this client is of no use any more, where it is not.
     pub(crate) fn fenced(&self) -> Option<&String> {
         self.fenced.get()
     }
@@ -296,6 +298,19 @@ impl Client {
             "the cluster has fenced this client (it is on the blocklist): another one may write to {image} now{next}"
         );
         self.lost(why);
+    }
+
+    /// Asks whether the image can still be locked. On the lane.
+    ///
+    /// Without the feature librbd lets every client write, this one too: nothing would fail here, and nothing would be
+    /// protected. The command that takes the feature away has the lock's holder do it, which gives the lock up.
+    fn check_lock(&self) {
+        if !self.shape.read_only && self.fenced.get().is_none() && self.image.can_lock() == Ok(false) {
+            let image = self.name.image_path();
+            self.lost(format!(
+                "{image} cannot be locked any more (its feature exclusive-lock was disabled), so that any client may write to it now"
+            ));
+        }
     }
 
     /// A lost lock is the end of the client, because another follows.
@@ -353,7 +368,7 @@ impl Client {
         }
     }
 
-    /// Begins to watch for changes of the size. On the lane.
+    /// Begins to watch for changes of the image. On the lane.
     fn watch(client: &Arc<Self>) -> Result<(), i32> {
         let argument = Arc::downgrade(client).into_raw();
         // SAFETY: the argument is valid until it is freed: here, if there is no watch, else in `end` after the watch
@@ -372,13 +387,14 @@ impl Client {
         }
     }
 
-    /// Has the lane look whether the size has changed. Never blocks.
+    /// Has the lane look what has changed. Never blocks.
     fn look(client: &Arc<Self>) {
         if !client.looking.swap(true, Ordering::AcqRel) {
             let looks = Arc::clone(client);
             client.lane.run(move || {
                 looks.looking.store(false, Ordering::Release);
                 if looks.image.is_open() {
+                    looks.check_lock();
                     looks.take_size();
                 }
             });

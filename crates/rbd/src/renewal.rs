@@ -1,4 +1,4 @@
-//! A new client in the place of one that was fenced.
+//! A new client in the place of one that was fenced, or has lost the lock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -176,6 +176,7 @@ impl Slot {
     /// Opens the image with a new client, again and again. An error is the reason for an end without one.
     fn attempts(&self, lane: &Lane) -> Result<(), String> {
         let old = self.now();
+        let lost = old.fenced().cloned().unwrap_or_default();
         let ends = Arc::clone(&old);
         // On its own thread: it may wait for answers.
         old.lane.run(move || end(&ends));
@@ -198,19 +199,19 @@ impl Slot {
                 Ok(other) => {
                     end(&other);
                     let why = format!("another image is called {} by now", self.name.image_path());
-                    return Err(format!("fenced, and {why}; open the device again to use that one"));
+                    return Err(format!("{lost}; {why}: open the device again to use that one"));
                 }
                 Err(error) => error,
             };
             tracing::warn!(device = %self.name, attempt, of = ATTEMPTS, %error, "not opened again");
             let mut renewal = lock(&self.renewal);
-            // Another one has the disk: hosts shall not wait for this way to it.
-            renewal.refused =
-                matches!(error, RbdOpenError::Held { .. }).then(|| format!("fenced, and {error}"));
+            // Another one has the disk, or any may: hosts shall not wait for this way to it.
+            renewal.refused = matches!(error, RbdOpenError::Held { .. } | RbdOpenError::NoLock { .. })
+                .then(|| format!("{lost}; not opened again yet: {error}"));
             renewal.met = Some(format!("attempt {attempt} of {ATTEMPTS}: {error}"));
         }
         let met = lock(&self.renewal).met.take().unwrap_or_default();
-        Err(format!("fenced, and not opened again ({met}); open the device again to go on"))
+        Err(format!("{lost}; not opened again ({met}): open the device again to go on"))
     }
 
     /// Waits, and returns `false` if the device was closed meanwhile.

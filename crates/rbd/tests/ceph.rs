@@ -234,6 +234,22 @@ async fn a_served_image_goes_on_with_a_new_client_when_the_old_one_is_fenced() {
     assert!(matches!(outcome, Err(BlockError::Fenced { .. })), "{outcome:?}");
     put_at_last(&disk, 2, 2).await;
 
+    // Without the feature any client writes: this one does not, until it can be locked again.
+    ceph.run("rbd", &["feature", "disable", "disk", "fast-diff,object-map,exclusive-lock"]);
+    let start = Instant::now();
+    while !matches!(put(&disk, 2, 2).await, Err(BlockError::Gone { .. })) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", disk.backing());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(disk.backing().unwrap().contains("exclusive-lock was disabled"), "{:?}", disk.backing());
+    ceph.run("rbd", &["feature", "enable", "disk", "exclusive-lock"]);
+    while put(&disk, 2, 3).await.is_err() {
+        assert!(start.elapsed() < PATIENCE, "{:?}", disk.backing());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(disk.backing(), None);
+    holds(&disk, 2, 3).await;
+
     // Another image of its name is not taken for it.
     let old = holder(&ceph, "disk");
     ceph.run("ceph", &["osd", "blocklist", "add", &old]);

@@ -491,6 +491,50 @@ async fn a_disk_that_another_has_taken_is_refused_until_that_one_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_that_cannot_be_locked_any_more_is_written_no_more() {
+    let script = Script::new("");
+    let device = script.served().await;
+    put(&device, 1).await.unwrap();
+    script.says("no-lock");
+    // A change of the header, as that of the features is one.
+    device.resize(SIZE * 2, Permit::default()).await.unwrap();
+    let why = refused_at_last(&device).await;
+    assert!(why.contains("exclusive-lock was disabled") && why.contains("feature enable rbd/disk"), "{why}");
+    assert_eq!(device.backing(), Some(why));
+    script.says("");
+    let start = std::time::Instant::now();
+    while put(&device, 2).await.is_err() {
+        assert!(start.elapsed() < PATIENCE, "{:?}", device.backing());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    script.holder().await;
+    device.close().await.unwrap();
+
+    // One that is not served ends there.
+    let device = script.open().await;
+    script.says("no-lock");
+    device.resize(SIZE, Permit::default()).await.unwrap();
+    let why = refused_at_last(&device).await;
+    assert!(why.contains("exclusive-lock was disabled"), "{why}");
+    script.says("");
+    assert!(matches!(put(&device, 3).await, Err(BlockError::Gone { .. })));
+    assert_eq!(get(&script.open_as("", true).await.unwrap()).await, Ok(2));
+}
+
+/// Reads until that is refused, and returns the reason.
+async fn refused_at_last(device: &RbdDevice) -> String {
+    let start = std::time::Instant::now();
+    loop {
+        match get(device).await {
+            Err(BlockError::Gone { why, .. }) => return why,
+            Ok(_) | Err(BlockError::Busy) => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(start.elapsed() < PATIENCE, "{:?}", device.backing());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_does_not_wait_for_a_client_that_cannot_be_made() {
     let script = Script::new("");
     let device = script.served().await;
