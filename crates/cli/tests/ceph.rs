@@ -107,6 +107,8 @@ fn a_fenced_lun_ends_its_session_unanswered_says_why_and_is_served_again() {
 #[test]
 fn a_lun_on_a_cluster_goes_on_after_it_was_fenced() {
     let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    // Seconds after which a client that died is missed, instead of 30.
+    ceph.run("ceph", &["config", "set", "osd", "osd_client_watch_timeout", "8"]);
     ceph.run("rbd", &["create", "--size", "64M", "disk"]);
     let folder = folder(&ceph.device("disk"));
     let daemon = Daemon::start(folder.path());
@@ -122,6 +124,27 @@ fn a_lun_on_a_cluster_goes_on_after_it_was_fenced() {
     }
     let mut session = write_again(&daemon, 3);
     assert_eq!(read_10(&mut session), 3);
+
+    // Killed and started again: the lock is that of the dead one until the cluster misses it. For hosts, the disk is
+    // becoming ready meanwhile.
+    daemon.kill();
+    let daemon = Daemon::start(folder.path());
+    let mut session = Initiator::log_in(&daemon.address, IQN).unwrap();
+    let (begun, mut becoming_ready) = (Instant::now(), 0);
+    loop {
+        let read = session.execute(0, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[], BLOCK).unwrap();
+        match (read.status, &read.sense[..]) {
+            (0, _) => break assert_eq!(read.data_in[0], 3),
+            // NOT READY, LOGICAL UNIT IS IN PROCESS OF BECOMING READY.
+            (2, [_, _, 2, .., 4, 1, _, _, _, _]) => becoming_ready += 1,
+            // UNIT ATTENTION.
+            (2, [_, _, 6, ..]) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < PATIENCE, "{:?}", read.sense);
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(becoming_ready > 0, "the lock of the dead one was not waited for");
 }
 
 /// A cluster with an image, and a folder for its points.

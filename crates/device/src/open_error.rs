@@ -116,3 +116,10 @@ pub enum DeviceOpenError {
         found: u32,
     },
 }
+
+impl DeviceOpenError {
+    /// Returns `true` if another has the device now, who may have died and not be missed yet.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Rbd(lunway_rbd::RbdOpenError::Held { .. }))
+    }
+}

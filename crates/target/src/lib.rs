@@ -77,9 +77,9 @@ pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, Port
 pub use secret::SecretError;
 pub use server::{
     BackEndError, ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary,
-    FileDiffers, FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations,
-    OpenDevice, OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError, SnapshotChanges,
-    SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
+    FileDiffers, FlushFailure, HeldError, KeepFormats, Load, LunOpenOptions, LunRegistration,
+    LunReservations, OpenDevice, OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError,
+    SnapshotChanges, SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
 };
 pub use source::SourceHost;
 pub use source_quota::SourceQuota;

@@ -95,7 +95,9 @@ use compaction::Compactions;
 pub use compaction::{CompactionState, CompactionSummary};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
 pub use offline::KeepFormats;
-pub use opening::{BackEndError, Closing, LunOpenOptions, OpenDevice, OpenedDevice, OpeningDevice};
+pub use opening::{
+    BackEndError, Closing, HeldError, LunOpenOptions, OpenDevice, OpenedDevice, OpeningDevice,
+};
 pub use reservations::{LunRegistration, LunReservations};
 pub use snapshots::{SnapshotChanges, SnapshotHandle, SnapshotOrder, SnapshotSummary};
 pub use turn::FileDiffers;

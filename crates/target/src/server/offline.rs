@@ -1,5 +1,6 @@
 //! Logical units whose device could not be opened when the server started: the others are served, and each of these is
-//! as soon as its device can be opened. Initiators see no unit there meanwhile, and are told when there is one.
+//! as soon as its device can be opened. Initiators see no unit there meanwhile, or one that is becoming ready where it
+//! is expected soon, and are told when there is one.
 //!
 //! ```text
 //!   start ── make ──┬── opened in time ──▶ served
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use super::change::Transaction;
 use super::error::StartError;
 use super::lun::{self, Lun, Maker, Serials};
+use super::opening::HeldError;
 use super::tracking::Fallback;
 use super::turn::{Turn, Turns};
 use super::{Current, Luns};
@@ -43,6 +45,9 @@ const START_TIME: Duration = Duration::from_secs(2);
 const RETRY_TIME: Duration = Duration::from_secs(1);
 /// Maximum delay before a device is opened again after a failure: a mount that comes late is soon served.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time after the start for which a device that another has is expected soon: Ceph misses a client that has died, and
+/// gives its lock away, 30 s after it has heard of it last (`osd_client_watch_timeout`); opening takes some seconds more.
+const HELD_TIME: Duration = Duration::from_secs(45);
 /// The sector of a disk that does not tell, bytes.
 const SECTOR: u32 = 512;
 
@@ -71,12 +76,14 @@ pub(super) struct Left {
     config: LunConfig,
     /// Has not answered yet.
     opening: Option<Opening>,
+    /// Another has it.
+    is_held: bool,
 }
 
 impl Left {
-    /// The name of the target and the number of a unit whose device may yet answer.
+    /// The name of the target and the number of a unit whose device may yet answer, or be given back.
     pub(super) fn expected(&self) -> Option<(&str, u16)> {
-        self.opening.as_ref().map(|_| (self.target.name.as_str(), self.config.id))
+        (self.opening.is_some() || self.is_held).then(|| (self.target.name.as_str(), self.config.id))
     }
 }
 
@@ -231,7 +238,7 @@ impl Offline {
                 None => tokio::time::timeout_at(by, &mut opening).await.ok(),
                 opened => opened,
             };
-            let (why, opening) = match opened.map(outcome).transpose()? {
+            let (unopened, opening) = match opened.map(outcome).transpose()? {
                 Some(Ok(opened)) => match serials.add(&opened.target, lun.id, &opened.unit) {
                     Ok(()) => {
                         served.push(opened);
@@ -239,18 +246,18 @@ impl Offline {
                     }
                     Err(error) => {
                         opened.close().await;
-                        (error.to_string(), None)
+                        (error.into(), None)
                     }
                 },
-                Some(Err(why)) => (why, None),
-                None => (
-                    format!("{} has not been opened within {} s", lun.device, START_TIME.as_secs()),
-                    Some(opening),
-                ),
+                Some(Err(unopened)) => (unopened, None),
+                None => {
+                    let why = format!("{} has not been opened within {} s", lun.device, START_TIME.as_secs());
+                    (Unopened { why, is_held: false }, Some(opening))
+                }
             };
-            let key = (target.name.to_string(), lun.id);
+            let (key, Unopened { why, is_held }) = ((target.name.to_string(), lun.id), unopened);
             self.luns().insert(key, OfflineLun { config: lun.clone(), why });
-            left.push(Left { target, config: lun, opening });
+            left.push(Left { target, config: lun, opening, is_held });
         }
         Ok((served, left))
     }
@@ -261,13 +268,28 @@ fn begin(maker: &Maker, target: &Arc<TargetConfig>, lun: &LunConfig) -> Opening 
     maker.runtime.spawn(async move { of.make(&target, &lun, Fallback::Saved).await })
 }
 
+/// Reason why a logical unit is not served.
+struct Unopened {
+    why: String,
+    /// Another has its device.
+    is_held: bool,
+}
+
+impl From<StartError> for Unopened {
+    fn from(error: StartError) -> Self {
+        Self { why: error.to_string(), is_held: false }
+    }
+}
+
 /// A logical unit, or why its device cannot be opened now; what is wrong with more than that is an error.
-fn outcome(opened: Result<Result<Lun, StartError>, JoinError>) -> Result<Result<Lun, String>, StartError> {
+fn outcome(opened: Result<Result<Lun, StartError>, JoinError>) -> Result<Result<Lun, Unopened>, StartError> {
     match opened {
         Ok(Ok(lun)) => Ok(Ok(lun)),
-        Ok(Err(StartError::Open { device, why, .. })) => Ok(Err(named(&device, &why.to_string()))),
+        Ok(Err(StartError::Open { device, why, .. })) => {
+            Ok(Err(Unopened { is_held: why.is::<HeldError>(), why: named(&device, &why.to_string()) }))
+        }
         Ok(Err(error)) => Err(error),
-        Err(error) => Ok(Err(error.to_string())),
+        Err(error) => Ok(Err(Unopened { why: error.to_string(), is_held: false })),
     }
 }
 
@@ -305,34 +327,37 @@ impl Later {
 
     /// Opens a device again and again, until it is served or a change has taken its logical unit away.
     async fn open(self, left: Left) {
-        let Left { target, config, mut opening } = left;
+        let Left { target, config, mut opening, mut is_held } = left;
         let (name, mut pause) = (target.name.as_str(), RETRY_TIME);
+        let expected_until = Instant::now() + HELD_TIME;
         loop {
             let opened = match opening.take() {
                 Some(opening) => opening,
                 None => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_TIME_MAX);
+                    if !is_held {
+                        pause = (pause * 2).min(RETRY_TIME_MAX);
+                    }
                     if !self.offline.upgrade().is_some_and(|offline| offline.has(name, &config)) {
                         return;
                     }
                     begin(&self.maker, &target, &config)
                 }
             };
-            let opened = outcome(opened.await);
-            if !matches!(opened, Ok(Ok(_))) {
-                self.target(name).iter().for_each(|target| target.scsi.expect_no_more(config.id));
-            }
-            let why = match opened {
+            let unopened = match outcome(opened.await) {
                 Ok(Ok(lun)) => match self.serve(&config, lun).await {
                     Ok(()) => return,
-                    Err(error) => error.to_string(),
+                    Err(error) => error.into(),
                 },
-                Ok(Err(why)) => why,
-                Err(error) => error.to_string(),
+                Ok(Err(unopened)) => unopened,
+                Err(error) => error.into(),
             };
+            is_held = unopened.is_held && Instant::now() < expected_until;
+            if !is_held {
+                self.target(name).iter().for_each(|target| target.scsi.expect_no_more(config.id));
+            }
             let Some(offline) = self.offline.upgrade() else { return };
-            offline.note(name, config.id, why);
+            offline.note(name, config.id, unopened.why);
         }
     }
 
