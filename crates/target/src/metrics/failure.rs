@@ -60,7 +60,8 @@ impl Cause {
             Self::Full => "its backing store is full: free space there, or make it larger",
             Self::Medium => "its device cannot read or write: look at the disk and at the kernel's log",
             Self::Gone => {
-                "its device is gone: bring it back, then remove the LUN and add it again, or restart the daemon"
+                "its device is gone, and its warning says why: bring it back; if it is not opened again by itself then, remove \
+                 the LUN and add it again, or restart the daemon"
             }
             Self::Timeout => {
                 "its device does not answer in time: look at the disk or at the storage behind it"

@@ -6,6 +6,7 @@
 //! | `backup.rs` | backup runs, as their commands report them |
 //! | `counters.rs` | the counters of one session and logical unit |
 //! | `failure.rs` | why a device failed a command |
+//! | `outage.rs` | a device that carries out no commands, until it does again |
 //! | `session.rs` | a session's counters, as its connection uses them |
 //! | `prometheus.rs` | the text that Prometheus reads |
 //! | `rates.rs` | what two snapshots say about the time between them |
@@ -13,6 +14,7 @@
 mod backup;
 mod counters;
 mod failure;
+mod outage;
 mod prometheus;
 mod rates;
 mod session;
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{MemoryUse, OwnerMemory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 
 use crate::summary::{PullReading, SessionSummary, SpaceReading};
 use crate::warning::WarningKind;
@@ -33,6 +36,7 @@ use backup::Backups;
 pub use backup::{BackupPoint, BackupReading, BackupReport};
 pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
 use failure::Cause;
+use outage::{Look, Outage};
 pub use rates::Rates;
 use session::PublishedCounters;
 pub(crate) use session::{Addressed, Counted, SessionCounters};
@@ -68,6 +72,8 @@ struct FailureLog {
     logged: Option<Instant>,
     /// Commands since then.
     more: u64,
+    /// Of a device that is gone or does not answer: until it carries out commands again.
+    outage: Option<Outage>,
 }
 
 /// All counters at one moment.
@@ -322,19 +328,51 @@ impl Metrics {
 
     /// Returns `Some` if the failure of `count` commands by the device of a logical unit is to be logged now, with the
     /// number of those not logged since the last that was.
-    fn logs_failure(&self, target: &str, lun: u16, cause: Cause, count: u64, now: Instant) -> Option<u64> {
+    fn logs_failure(
+        self: &Arc<Self>,
+        target: &str,
+        lun: u16,
+        cause: Cause,
+        count: u64,
+        now: Instant,
+    ) -> Option<u64> {
         let mut inner = self.lock();
         if !inner.failure_log.contains_key(target) {
             inner.failure_log.insert(target.to_owned(), BTreeMap::new());
         }
         let log = inner.failure_log.get_mut(target)?.entry((lun, cause)).or_default();
         log.more += count;
+        if log.outage.is_none() {
+            log.outage = Outage::of(cause, now);
+            if let (Some(_), Ok(runtime)) = (&log.outage, Handle::try_current()) {
+                runtime.spawn(outage::look_after(Arc::downgrade(self), target.to_owned(), lun, cause));
+            }
+        }
+        if let Some(outage) = &mut log.outage {
+            outage.fails(count, now);
+        }
         if log.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_PERIOD) {
             return None;
         }
         log.logged = Some(now);
         // Without the one that is logged.
         Some(std::mem::take(&mut log.more).saturating_sub(1))
+    }
+
+    /// Looks at an outage, which is forgotten when it is over: the next failure is logged at once. `None`: it is forgotten
+    /// already.
+    fn looks_at_outage(&self, target: &str, lun: u16, cause: Cause) -> Option<Look> {
+        let mut inner = self.lock();
+        let mut counters = inner.luns.get(&(target.to_owned(), lun)).cloned().unwrap_or_default();
+        let of_target = |published: &Arc<PublishedCounters>| published.session.target == target;
+        let sessions = inner.sessions.iter().filter_map(Weak::upgrade).filter(of_target);
+        sessions.filter_map(|published| published.read_lun(lun)).for_each(|more| counters.add(&more));
+        let log = inner.failure_log.get_mut(target)?.get_mut(&(lun, cause))?;
+        let look = log.outage.as_mut()?.look(&counters, cause);
+        if look != Look::Open {
+            *log = FailureLog { more: log.more, ..FailureLog::default() };
+        }
+        Some(look)
     }
 
     /// Forgets logical units that are no longer served.

@@ -38,6 +38,11 @@ impl PublishedCounters {
         TaskManagementReading { aborts: read(&self.aborts), resets: read(&self.resets) }
     }
 
+    pub(super) fn read_lun(&self, lun: u16) -> Option<LunMetrics> {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.iter().find(|(of, _)| *of == lun).map(|(_, counters)| counters.snapshot())
+    }
+
     pub(super) fn read(&self) -> Vec<(u16, LunMetrics)> {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         counters.iter().map(|(lun, counters)| (*lun, counters.snapshot())).collect()
