@@ -93,6 +93,9 @@ pub enum SpecError {
     /// A time limit that is none.
     #[error("in `rbd:…?timeout=TIME`: {0}")]
     RbdTime(DurationError),
+    /// A time limit that librados does not know.
+    #[error("in `rbd:…?timeout={0}`: a limit of whole seconds is expected, at least 1s")]
+    RbdTimeUnit(String),
     /// `point:` without a folder, or with nothing behind the `@`.
     #[error(
         "a point of a backup is written point:FOLDER[@POINT], with ?writes=discard or ?[timeout=TIME&]into=FILE.vhdx behind \

@@ -85,7 +85,14 @@ impl RbdName {
             "conf" => self.conf = Some(value.into()),
             "id" => self.id = text(),
             "keyring" => self.keyring = Some(value.into()),
-            "timeout" => self.timeout = Some(parse_duration(value).map_err(SpecError::RbdTime)?),
+            "timeout" => {
+                let time = parse_duration(value).map_err(SpecError::RbdTime)?;
+                // `rados_osd_op_timeout` is a number of seconds, and 0 is none.
+                if time.is_zero() || time.subsec_nanos() != 0 {
+                    return Err(SpecError::RbdTimeUnit(value.to_owned()));
+                }
+                self.timeout = Some(time);
+            }
             "break_lock" => self.break_lock = text(),
             "share" => self.share = text(),
             _ => return Err(wrong()),

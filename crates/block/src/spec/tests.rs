@@ -100,6 +100,8 @@ fn errors_name_what_was_wrong_and_what_is_expected() {
         ("rbd:pool/image?key=secret", "one of conf, id, keyring"),
         ("rbd:pool/image?id=", "one of conf, id, keyring"),
         ("rbd:pool/image?timeout=soon", "timeout=TIME"),
+        ("rbd:pool/image?timeout=0s", "whole seconds"),
+        ("rbd:pool/image?timeout=500ms", "whole seconds"),
     ] {
         let error = DeviceSpec::parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
@@ -235,10 +237,10 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
             }
         ),
         "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),
-        ("[a-z]{1,3}(:[a-z]{1,3})?(/[a-z.]{1,4}){1,2}(@[a-z]{1,4})?", any::<Option<u64>>(), "[0-9.:/]{0,9}")
-            .prop_map(|(text, nanos, holder)| {
+        ("[a-z]{1,3}(:[a-z]{1,3})?(/[a-z.]{1,4}){1,2}(@[a-z]{1,4})?", any::<Option<u32>>(), "[0-9.:/]{0,9}")
+            .prop_map(|(text, seconds, holder)| {
                 let mut name = RbdName::parse(&text).unwrap();
-                name.timeout = nanos.map(Duration::from_nanos);
+                name.timeout = seconds.filter(|time| *time > 0).map(|time| Duration::from_secs(time.into()));
                 name.break_lock = Some(holder).filter(|holder| !holder.is_empty());
                 name.share = name.break_lock.clone();
                 DeviceSpec::Rbd { name }
