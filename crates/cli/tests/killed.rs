@@ -28,6 +28,8 @@ use support::IQN;
 
 /// Longest time from the first change to the kill. A change takes about a millisecond.
 const LIFE_US_MAX: u64 = 40_000;
+/// How many times as long a life may be on a busy machine.
+const SLOW_MAX: u64 = 64;
 
 /// Two states of which a thing must be in one: that which was last known, and that which was being made.
 #[derive(Debug)]
@@ -224,6 +226,7 @@ fn after_a_kill_at_any_moment_configuration_and_reservations_are_those_before_or
     let mut config = Either { known: read_config(&file), making: None };
     let mut reserved = Either { known: (0, 0), making: None };
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut slow = 1;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (mut changes, mut reservations, mut new_configs, mut new_reservations) = (0, 0, 0, 0);
     for round in 0..=kills {
@@ -243,8 +246,8 @@ fn after_a_kill_at_any_moment_configuration_and_reservations_are_those_before_or
             daemon.kill();
             break;
         }
-        // On a busy machine fewer changes fit into a life: later ones are longer.
-        let slow: u64 = if changes.min(reservations) > round { 1 } else { 8 };
+        // On a busy machine fewer changes fit into a life: each is longer than the one before until they do.
+        slow = if changes.min(reservations) > round + 1 { 1 } else { (2 * slow).min(SLOW_MAX) };
         let life = Duration::from_micros(slow * random.below(LIFE_US_MAX));
         let seeds = (Random(random.below(u64::MAX) | 1), Random(random.below(u64::MAX) | 1));
         let managing = thread::spawn(move || manage(socket, seeds.0, config));
