@@ -359,8 +359,8 @@ impl Metrics {
         Some(std::mem::take(&mut log.more).saturating_sub(1))
     }
 
-    /// Looks at an outage, which is forgotten when it is over: the next failure is logged at once. `None`: it is forgotten
-    /// already.
+    /// Looks at an outage, which is forgotten when it is over: the next failure is logged at once. `None`: it is
+    /// forgotten already.
     fn looks_at_outage(&self, target: &str, lun: u16, cause: Cause) -> Option<Look> {
         let mut inner = self.lock();
         let mut counters = inner.luns.get(&(target.to_owned(), lun)).cloned().unwrap_or_default();

@@ -46,7 +46,8 @@ const RETRY_TIME: Duration = Duration::from_secs(1);
 /// Maximum delay before a device is opened again after a failure: a mount that comes late is soon served.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time after the start for which a device that another has is expected soon: Ceph misses a client that has died, and
-/// gives its lock away, 30 s after it has heard of it last (`osd_client_watch_timeout`); opening takes some seconds more.
+/// gives its lock away, 30 s after it has heard of it last (`osd_client_watch_timeout`); opening takes some seconds
+/// more.
 const HELD_TIME: Duration = Duration::from_secs(45);
 /// The sector of a disk that does not tell, bytes.
 const SECTOR: u32 = 512;

@@ -41,8 +41,8 @@ impl From<Arc<dyn BlockDevice>> for OpenedDevice {
 /// Reason why a device could not be opened: the back end's own error, whose text is a sentence for people.
 pub type BackEndError = Box<dyn Error + Send + Sync>;
 
-/// Another has the device, who may have died without having been missed yet: it may be there soon. A logical unit that is
-/// opened at the start is becoming ready meanwhile, for its initiators, and not gone.
+/// Another has the device, who may have died without having been missed yet: it may be there soon. A logical unit that
+/// is opened at the start is becoming ready meanwhile, for its initiators, and not gone.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct HeldError(pub BackEndError);
