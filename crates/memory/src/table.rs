@@ -15,7 +15,6 @@ const ROOT: usize = 512;
 pub const SIZE_MAX: u64 = (CHUNK * SEGMENT * MIDDLE * ROOT) as u64;
 
 type Middle = Box<[OnceLock<Segment>]>;
-type Root = Box<[OnceLock<Middle>]>;
 
 /// A sparse array of chunks, each behind its own lock, in a tree of three levels that only grows.
 ///
@@ -26,7 +25,10 @@ type Root = Box<[OnceLock<Middle>]>;
 /// Addresses are reserved in one piece when the disk is made, and in one more piece, at least as large as all before,
 /// each time that it outgrows them: a handful of mappings, however often it is resized.
 pub(crate) struct Table {
-    root: Root,
+    /// The first 32 GiB, which most disks have not more of.
+    first: OnceLock<Middle>,
+    /// What is beyond.
+    others: OnceLock<Box<[OnceLock<Middle>]>>,
     /// In the order of the disk, without gaps; only added to.
     homes: RwLock<Vec<Home>>,
 }
@@ -44,7 +46,7 @@ fn empty<T>(len: usize) -> Box<[OnceLock<T>]> {
 impl Table {
     /// Addresses for a disk of `size` bytes.
     pub(crate) fn new(size: u64) -> Result<Self, ShapeError> {
-        let table = Self { root: empty(ROOT), homes: RwLock::default() };
+        let table = Self { first: OnceLock::new(), others: OnceLock::new(), homes: RwLock::default() };
         table.reserve(size)?;
         Ok(table)
     }
@@ -69,7 +71,10 @@ impl Table {
     }
 
     fn segment(&self, chunk: usize) -> Option<&Segment> {
-        let middle = self.root.get(chunk / SEGMENT / MIDDLE)?.get()?;
+        let middle = match chunk / SEGMENT / MIDDLE {
+            0 => self.first.get()?,
+            number => self.others.get()?.get(number - 1)?.get()?,
+        };
         middle.get(chunk / SEGMENT % MIDDLE)?.get()
     }
 
@@ -81,7 +86,11 @@ impl Table {
     /// A chunk, its lock made if need be. Only for chunks that addresses are [reserved](Self::reserve) for, which the
     /// disk's size ensures.
     pub(crate) fn get_or_make(&self, chunk: usize) -> Chunk<'_> {
-        let middle = self.root[chunk / SEGMENT / MIDDLE].get_or_init(|| empty(MIDDLE));
+        let middle = match chunk / SEGMENT / MIDDLE {
+            0 => &self.first,
+            number => &self.others.get_or_init(|| empty(ROOT - 1))[number - 1],
+        };
+        let middle = middle.get_or_init(|| empty(MIDDLE));
         let segment = middle[chunk / SEGMENT % MIDDLE].get_or_init(|| self.make(chunk / SEGMENT));
         segment.chunk(chunk % SEGMENT)
     }
