@@ -28,8 +28,16 @@ impl Identity {
 
 /// The place of a regular file: by its inode and the number of its file system, the same for every path to it.
 pub fn file_place(inode: u64, device_major: u32, device_minor: u32) -> String {
-    format!("file {inode} of {device_major}:{device_minor}")
+    format!("{FILE}{inode} of {device_major}:{device_minor}")
 }
+
+/// Returns `true` if a regular file lies at a place, as far as its name tells.
+pub fn is_file_place(place: &str) -> bool {
+    place.starts_with(FILE)
+}
+
+/// Beginning of the places of regular files.
+const FILE: &str = "file ";
 
 #[cfg(test)]
 mod tests {

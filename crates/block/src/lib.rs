@@ -91,7 +91,7 @@ pub use fair_turn::{FairTurn, HeldTurn};
 pub use file_range::FileRange;
 pub use finding::{Finding, Severity};
 pub use geometry::{Geometry, Unmap};
-pub use identity::{Identity, file_place};
+pub use identity::{Identity, file_place, is_file_place};
 pub use io::{Io, IoFuture};
 pub use layer::Layer;
 pub use memory_budget::{MemoryBudget, MemoryLease, MemoryLimits, MemoryUse, OwnerMemory};

@@ -16,7 +16,7 @@ use lunway_scsi::{LogicalUnit, LunView, Nexus, PortPair, ScsiTarget};
 
 use crate::access::{self, AccessDecision, Asker, Gate};
 use crate::chap_failures::ChapFailures;
-use crate::config::{AccessRule, FIRST_PORTAL_GROUP, Limits, TargetConfig};
+use crate::config::{AccessRule, FIRST_PORTAL_GROUP, Limits, LunConfig, TargetConfig};
 use crate::io_limit::{InitiatorKey, IoLimits, Limiter, LunLimiters};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{DeviceReading, Metrics, SessionCounters};
@@ -127,12 +127,14 @@ impl Target {
 
     /// Its logical units as initiators see them.
     pub(crate) fn luns(&self) -> Vec<LunSummary> {
+        // Not one after the other for each: there may be thousands.
+        let configs: BTreeMap<u16, &LunConfig> = self.config.luns.iter().map(|lun| (lun.id, lun)).collect();
         let luns = self.scsi.luns().into_iter();
         luns.filter_map(|(id, unit)| {
             let geometry = unit.device().geometry();
             Some(LunSummary {
                 id,
-                device: self.config.lun(id)?.device.to_string(),
+                device: configs.get(&id)?.device.to_string(),
                 size: geometry.size,
                 sector: geometry.logical_sector,
                 read_only: unit.is_read_only(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, BlockError};
+use lunway_block::{BlockDevice, BlockError, is_file_place};
 use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, StateStore};
 use lunway_snapshot::SnapshotLayer;
 use lunway_track::Tracking;
@@ -158,8 +158,13 @@ impl Maker {
             track.look().await;
         }
         // On the server's own runtime, from whichever one it is asked: the device must live as long as that.
-        let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
-        let mut opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
+        let opening = (self.open)(lun.device.clone(), options);
+        let opened = match lun.device.spec() {
+            // Memory without anything around it uses no runtime.
+            DeviceSpec::Ram { .. } => opening.await,
+            _ => self.runtime.spawn(opening).await.map_err(|error| refused(error.into()))?,
+        };
+        let mut opened = opened.map_err(refused)?;
         if let Some(why) = self.own_file(opened.device.identity().place).await {
             if let Some(close) = opened.close {
                 close.await;
@@ -179,12 +184,16 @@ impl Maker {
         // Not all of the target, which has thousands of logical units.
         let of = TargetConfig::new(target.name.clone());
         let (maker, config, inner) = (self.clone(), lun.clone(), Arc::clone(&device));
-        let made = self.runtime.spawn_blocking(move || {
+        let keeps_state = maker.state.is_some();
+        let make = move || {
             let unit = maker.unit(&of, &config, &inner)?;
             let kept_size = |state| KeptSize::of(state, of.name.as_str(), &config, inner.geometry().size);
             Ok::<_, StartError>((unit, maker.state.and_then(kept_size).map(Arc::new)))
-        });
-        let (unit, kept_size) = made.await.map_err(|error| refused(error.into()))??;
+        };
+        let (unit, kept_size) = match keeps_state {
+            true => self.runtime.spawn_blocking(make).await.map_err(|error| refused(error.into()))??,
+            false => make()?,
+        };
         let compactions = Compactions::new(&device, &lun.compact, &self.runtime);
         let place = (target.name.as_str(), lun.id);
         let work = DeviceWork::new(place, &device, &self.unsettled);
@@ -207,7 +216,8 @@ impl Maker {
 
     /// Returns the reason why a device that lies at a place is not served, where that is a file of the daemon itself.
     async fn own_file(&self, place: Option<String>) -> Option<String> {
-        let (place, own_files) = (place?, Arc::clone(&self.own_files));
+        let place = place.filter(|place| is_file_place(place))?;
+        let own_files = Arc::clone(&self.own_files);
         self.runtime.spawn_blocking(move || own_files.of_place(&place)).await.ok()?
     }
 
