@@ -19,6 +19,8 @@ const UPLOAD_MAX: u64 = 5 << 30;
 const PAGE_MAX: u64 = 16 << 20;
 /// Most keys of a listing: the packs of 128 TiB.
 const KEYS_MAX: usize = 1 << 22;
+/// Most pages of a listing: those of so many keys, half full.
+const PAGES_MAX: usize = 2 * KEYS_MAX / 1000;
 /// The mark of an upload, by which it is recognised when its answer was lost.
 const MARK: &str = "x-amz-meta-lunway-upload";
 
@@ -249,12 +251,12 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What the store says, or that there are more than 4 million.
+    /// What the store says, or that there are more than 4 million, or no end.
     pub fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         let path = if self.is_virtual { "/".to_owned() } else { self.path("") };
         let mut all = Listing::default();
         let mut token: Option<String> = None;
-        loop {
+        for _ in 0..PAGES_MAX {
             let page = self.page(&path, prefix, token.as_deref())?;
             let is_empty = page.listing.keys.is_empty() && page.listing.folders.is_empty();
             let ours = |key: &String| key.starts_with(prefix);
@@ -271,6 +273,7 @@ impl Store {
                 next => token = next,
             }
         }
+        self.answer(format!("a listing of {} has more than {PAGES_MAX} pages", self.show(prefix)))
     }
 
     fn page(

@@ -284,6 +284,19 @@ fn answers_that_lie_are_refused_within_limits() {
         let told = said(store.list("p/"));
         assert!(told.contains(part), "{xml}: {told}");
     }
+    // An end that each page puts off.
+    let pages = std::sync::Arc::new(AtomicUsize::new(0));
+    server.rule(move |_| {
+        let number = pages.fetch_add(1, Ordering::SeqCst);
+        let xml = format!(
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{number}</NextContinuationToken>\
+             <Contents><Key>p/{number}</Key></Contents></ListBucketResult>"
+        );
+        let page = answer(200, "", xml.as_bytes());
+        Answer::Raw(Box::new(move |socket| socket.write_all(&page)))
+    });
+    let told = said(store.list("p/"));
+    assert!(told.contains("pages"), "{told}");
     // Keys of others are not ours.
     let other = "<ListBucketResult><Contents><Key>other/k</Key></Contents></ListBucketResult>";
     server.rule(raw(answer(200, "", other.as_bytes())));
