@@ -19,8 +19,9 @@ const UPLOAD_MAX: u64 = 5 << 30;
 const PAGE_MAX: u64 = 16 << 20;
 /// Most keys of a listing: the packs of 128 TiB.
 const KEYS_MAX: usize = 1 << 22;
-/// Most pages of a listing: those of so many keys, half full.
-const PAGES_MAX: usize = 2 * KEYS_MAX / 1000;
+/// Pages of a listing from which on it must have told [`PER_PAGE_MIN`] keys in each, of the thousand that there may be.
+const PAGES_SPARSE: usize = 64;
+const PER_PAGE_MIN: usize = 100;
 /// The mark of an upload, by which it is recognised when its answer was lost.
 const MARK: &str = "x-amz-meta-lunway-upload";
 
@@ -255,9 +256,14 @@ impl Store {
     pub fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         let path = if self.is_virtual { "/".to_owned() } else { self.path("") };
         let mut all = Listing::default();
-        let mut token: Option<String> = None;
-        for _ in 0..PAGES_MAX {
+        let (mut token, mut pages) = (None::<String>, 0);
+        loop {
+            if pages >= PAGES_SPARSE && all.keys.len() + all.folders.len() < pages * PER_PAGE_MIN {
+                return self
+                    .answer(format!("a listing of {} has no end, or nearly empty pages", self.show(prefix)));
+            }
             let page = self.page(&path, prefix, token.as_deref())?;
+            pages += 1;
             let is_empty = page.listing.keys.is_empty() && page.listing.folders.is_empty();
             let ours = |key: &String| key.starts_with(prefix);
             all.keys.extend(page.listing.keys.into_iter().filter(ours));
@@ -273,7 +279,6 @@ impl Store {
                 next => token = next,
             }
         }
-        self.answer(format!("a listing of {} has more than {PAGES_MAX} pages", self.show(prefix)))
     }
 
     fn page(

@@ -296,7 +296,7 @@ fn answers_that_lie_are_refused_within_limits() {
         Answer::Raw(Box::new(move |socket| socket.write_all(&page)))
     });
     let told = said(store.list("p/"));
-    assert!(told.contains("pages"), "{told}");
+    assert!(told.contains("empty pages"), "{told}");
     // Keys of others are not ours.
     let other = "<ListBucketResult><Contents><Key>other/k</Key></Contents></ListBucketResult>";
     server.rule(raw(answer(200, "", other.as_bytes())));
