@@ -12,6 +12,7 @@ use crate::folder::{Folder, Open, read_small};
 use crate::history::History;
 use crate::manifest::{MANIFEST_MAX, Manifest, manifest_names, parse_stem};
 use crate::merge_record;
+use crate::notes::NOTES;
 use crate::point_files::{is_journal, is_ours, journal_name, lacks, open_disk};
 use crate::point_id::PointId;
 use crate::point_name::find_point;
@@ -46,6 +47,8 @@ pub struct Catalogue {
     pub(crate) unfinished: Vec<String>,
     /// A merge is decided and not finished.
     pub(crate) has_merges: bool,
+    /// There is what verification has noted.
+    pub(crate) has_notes: bool,
     /// The highest generation in the name of any file: also of one that is damaged, incomplete or left over.
     last_generation: u64,
 }
@@ -100,6 +103,7 @@ impl Catalogue {
             }
         }
         catalogue.has_merges = names.iter().any(|name| merge_record::is_merge(name));
+        catalogue.has_notes = names.iter().any(|name| name == NOTES);
         catalogue.unfinished = names.iter().filter(|name| is_ours(name)).cloned().collect();
         for (id, merge) in merge_record::decided(folder, &names) {
             let (manifest, removed) = match merge {
@@ -186,6 +190,12 @@ impl Catalogue {
     /// Incomplete points: a run that was stopped.
     pub fn incomplete(&self) -> usize {
         self.journals.len()
+    }
+
+    /// Returns `true` if a run that was stopped has left files: of an incomplete point, or of one that had not recorded
+    /// anything.
+    pub fn has_leftovers(&self) -> bool {
+        !self.journals.is_empty() || !self.unfinished.is_empty()
     }
 
     /// The newest point.

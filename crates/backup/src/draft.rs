@@ -7,6 +7,9 @@
 //!   STEM.journal.incomplete      what of them is durable; without it, the others are nothing
 //! ```
 //!
+//! The first checkpoint of a new draft gives its journal the name. Before it nothing is durable and nothing is waited
+//! for: a crash leaves files that the next run removes, of a draft that had recorded nothing.
+//!
 //! A pass ends where a run ends. One that reads the same frozen state goes on in the same pass. Another one begins a
 //! new pass: everything is read again, and what the file is known to hold is not sent again.
 
@@ -17,7 +20,7 @@ use std::time::Instant;
 
 use futures_util::future::{Either, select};
 use lunway_file::Workers;
-use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, Need, VhdxOpenError, VhdxOpenOptions, create};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenError, VhdxOpenOptions, create_unflushed};
 
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
@@ -25,15 +28,22 @@ use crate::folder::{Folder, INCOMPLETE, Open, create_anew};
 use crate::guids::{Guids, new_id};
 use crate::history::History;
 use crate::journal::{self, Counted, Journal, Plan, Window};
-use crate::leaf::{Lost, UNIT, UnitLeaves};
+use crate::leaf::{Lost, UNIT, UnitLeaves, units};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name, parse_stem};
 use crate::pace::Pace;
-use crate::point_files::{Names, clean_up, damaged, is_ours, read_ahead, remove_incomplete};
+use crate::point_files::{Names, clean_up, damaged, is_ours, remove_incomplete};
 use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
 use crate::threads::{both, each};
 use crate::written::{Noted, Written};
+
+/// Units that one window of the journal announces: 64 GiB, so that changes scattered over a terabyte cost 16
+/// checkpoints.
+pub(crate) const ANNOUNCED: u32 = 65_536;
+
+/// Bytes of a new disk whose entries are read when it is made: 64 pages of its table.
+const TABLE: u64 = 32 << 30;
 
 /// Properties decided for a new point.
 pub(crate) struct Decided {
@@ -58,6 +68,7 @@ pub(crate) struct Basis {
 
 /// A point that is being written: the manual of its files.
 pub(crate) struct Draft {
+    folder: Arc<dyn Folder>,
     pub(crate) shipment: Shared,
     pub(crate) plan: Plan,
     pub(crate) counted: Counted,
@@ -79,7 +90,25 @@ pub(crate) struct Parts {
     pub(crate) disk: Chain<Open>,
     pub(crate) written: Option<Arc<Written>>,
     pub(crate) writer: Writer,
+    /// Its last window is still to be recorded: nothing of the point is named before.
+    pub(crate) recording: Recording,
     pub(crate) names: Names,
+}
+
+/// The last window of a draft: everything is durable.
+pub(crate) struct Recording {
+    journal: Journal,
+    units: u32,
+    segments: Vec<Segment>,
+    counted: Counted,
+}
+
+impl Recording {
+    /// Records it, durably: a kill from then on costs nothing that was sent. Blocks.
+    pub(crate) fn record(mut self, folder: &dyn Folder) -> Result<()> {
+        self.journal.window(self.units, self.units, &self.segments, self.counted)?;
+        self.journal.give_name(folder)
+    }
 }
 
 /// What a checkpoint writes to, besides the disk.
@@ -88,6 +117,7 @@ type Recorders = (Writer, Journal);
 /// A checkpoint that is being made, with the leaves that were taken meanwhile.
 struct Checkpoint {
     job: Pin<Box<dyn Future<Output = Result<Recorders>> + Send>>,
+    began: Instant,
     done: u32,
     until: u32,
     /// Bytes that had been sent when it began.
@@ -98,7 +128,7 @@ struct Checkpoint {
 impl Draft {
     /// Goes on with an incomplete point that fits, or begins a new one. Other incomplete files are removed. Blocks.
     pub(crate) fn open(
-        folder: &dyn Folder,
+        (shared, lanes): (&Arc<dyn Folder>, &Workers),
         catalogue: &Catalogue,
         guids: &Guids,
         decided: Decided,
@@ -106,6 +136,7 @@ impl Draft {
         state: Option<&str>,
         basis: Basis,
     ) -> Result<Self> {
+        let folder = &**shared;
         let mut notes = Vec::new();
         let mut left = None;
         for name in &catalogue.journals {
@@ -139,7 +170,7 @@ impl Draft {
             match resume(folder, guids, read, state) {
                 Ok(resumed) => {
                     notes.push(resumed.note());
-                    return Ok(resumed.draft(basis, notes));
+                    return Ok(resumed.draft((shared, lanes), basis, notes));
                 }
                 Err(error) if !is_of_the_files(&error) => return Err(error),
                 Err(error) => {
@@ -164,8 +195,11 @@ impl Draft {
             have: Vec::new(),
             unknown: Vec::new(),
         };
-        let begun = begin(folder, guids, plan, decided.options)?;
-        Ok(begun.draft(basis, notes))
+        // What the first units are compared with is read meanwhile, as far as it is in one place.
+        let warm = || basis.history.read_ahead();
+        let (_, begun) = both(warm, || begin(folder, guids, plan, decided.options));
+        let begun = begun?;
+        Ok(begun.draft((shared, lanes), basis, notes))
     }
 
     /// Units below are dealt with.
@@ -210,7 +244,14 @@ impl Draft {
     /// Makes everything that was taken durable, and announces what may be written next.
     pub(crate) async fn checkpoint(&mut self, done: u32, until: u32, lanes: &Workers) -> Result<()> {
         self.end_checkpoint().await?;
-        self.begin_checkpoint(done, until, lanes)?;
+        self.begin_checkpoint(done, Some(until), lanes)?;
+        self.end_checkpoint().await
+    }
+
+    /// Makes everything durable: nothing is taken any more. [`Parts::recording`] records it.
+    pub(crate) async fn complete(&mut self, lanes: &Workers) -> Result<()> {
+        self.end_checkpoint().await?;
+        self.begin_checkpoint(units(self.plan.virtual_bytes), None, lanes)?;
         self.end_checkpoint().await
     }
 
@@ -218,32 +259,42 @@ impl Draft {
     /// which an earlier one has announced.
     pub(crate) fn begin_due_checkpoint(&mut self, done: u32, lanes: &Workers) -> Result<()> {
         match self.checkpoint.is_none() && self.rhythm.is_due(self.counted.sent, Instant::now()) {
-            true => self.begin_checkpoint(done, self.until.max(done), lanes),
+            true => self.begin_checkpoint(done, Some(self.until.max(done)), lanes),
             false => Ok(()),
         }
     }
 
-    fn begin_checkpoint(&mut self, done: u32, until: u32, lanes: &Workers) -> Result<()> {
+    /// `until`: `None` leaves the window to be recorded.
+    fn begin_checkpoint(&mut self, done: u32, until: Option<u32>, lanes: &Workers) -> Result<()> {
         let (Some(mut writer), Some(mut journal)) = (self.writer.take(), self.journal.take()) else {
             return Err(BackupError::Lost);
         };
-        let (shipment, counted) = (Arc::clone(&self.shipment), self.counted);
+        let (folder, shipment, counted) =
+            (Arc::clone(&self.folder), Arc::clone(&self.shipment), self.counted);
         let (dirty, name) = (std::mem::take(&mut self.dirty), Names::of(&self.plan).leaves());
         let job = lanes.flushes.io(move || {
             let mut make = || {
-                if dirty {
+                if dirty || !journal.is_named() {
                     let recorded = || writer.checkpoint().map_err(BackupError::folder("writing", &name));
-                    let (recorded, flushed) =
-                        both(recorded, || shipment.disk.flush().map_err(shipment.disk_error()));
+                    // At once: after a crash before the window is durable nothing is believed of the units that were
+                    // written since the last one, whatever the table says of them. They are written again.
+                    let flushed = || shipment.disk.flush_at_once().map_err(shipment.disk_error());
+                    let (recorded, flushed) = both(recorded, flushed);
                     flushed?;
                     recorded?;
                 }
-                journal.window(done, until, writer.segments(), counted)
+                if let Some(until) = until {
+                    journal.window(done, until, writer.segments(), counted)?;
+                    journal.give_name(&*folder)?;
+                }
+                Ok(())
             };
             Ok(Box::new(make().map(|()| (writer, journal))))
         });
         let job = Box::pin(async move { job.await.map_or(Err(BackupError::Lost), |made| *made) });
-        self.checkpoint = Some(Checkpoint { job, done, until, sent: self.counted.sent, taken: Vec::new() });
+        let until = until.unwrap_or(done);
+        let (began, sent, taken) = (Instant::now(), self.counted.sent, Vec::new());
+        self.checkpoint = Some(Checkpoint { job, began, done, until, sent, taken });
         Ok(())
     }
 
@@ -255,11 +306,13 @@ impl Draft {
     }
 
     fn made(&mut self, made: Result<Recorders>) -> Result<()> {
-        let Some(Checkpoint { done, until, sent, taken, .. }) = self.checkpoint.take() else { return Ok(()) };
+        let Some(Checkpoint { began, done, until, sent, taken, .. }) = self.checkpoint.take() else {
+            return Ok(());
+        };
         let (writer, journal) = made?;
         (self.writer, self.journal) = (Some(writer), Some(journal));
         (self.done, self.until) = (done, until);
-        self.rhythm.made(sent, Instant::now());
+        self.rhythm.made(sent, began, Instant::now());
         taken.into_iter().try_for_each(|leaves| self.push(leaves))
     }
 
@@ -268,7 +321,7 @@ impl Draft {
     pub(crate) async fn beside_checkpoint<T>(&mut self, other: impl Future<Output = T>) -> Result<T> {
         let mut other = pin!(other);
         while let Some(checkpoint) = &mut self.checkpoint {
-            let made = match self.rhythm.is_enough(self.counted.sent - checkpoint.sent) {
+            let made = match self.rhythm.is_enough_beside(self.counted.sent - checkpoint.sent) {
                 true => checkpoint.job.as_mut().await,
                 false => match select(checkpoint.job.as_mut(), other.as_mut()).await {
                     Either::Left((made, _)) => made,
@@ -280,15 +333,27 @@ impl Draft {
         Ok(other.await)
     }
 
-    /// Takes the draft apart for sealing: its disk, its hashes, its names.
-    ///
-    /// No checkpoint may be under way.
+    /// Leaves a draft without a checkpoint to the next run, where it has taken the room of its folder: that run finds
+    /// room for its lease by it. What is not durable of it is not believed.
+    pub(crate) fn leave(&mut self) {
+        // Its beginning is durable first: a power cut could leave any part of it otherwise.
+        let disk = self.shipment.disk.disks().first();
+        if let (Some(journal), Some(disk)) = (&mut self.journal, disk)
+            && !journal.is_named()
+            && disk.storage().flush().is_ok()
+        {
+            let _ = journal.give_name(&*self.folder);
+        }
+    }
+
+    /// Takes the draft apart for sealing. It is [complete](Self::complete).
     pub(crate) fn into_parts(self) -> Result<Parts> {
         let names = Names::of(&self.plan);
-        drop((self.journal, self.checkpoint));
-        match (Arc::into_inner(self.shipment), self.writer) {
-            (Some(shipment), Some(writer)) => {
-                Ok(Parts { disk: shipment.disk, written: self.written, writer, names })
+        match (Arc::into_inner(self.shipment), self.writer, self.journal) {
+            (Some(shipment), Some(writer), Some(journal)) => {
+                let segments = writer.segments().to_vec();
+                let recording = Recording { journal, units: self.done, segments, counted: self.counted };
+                Ok(Parts { disk: shipment.disk, written: self.written, writer, recording, names })
             }
             _ => Err(BackupError::Lost),
         }
@@ -332,8 +397,8 @@ struct Begun {
     plan: Plan,
     disk: Chain<Open>,
     disk_name: String,
-    writer: Writer,
-    journal: Journal,
+    /// `None`: they are made while units are sent.
+    recorders: Option<Recorders>,
     have: Option<Sidecar>,
     unknown: Vec<(u32, u32)>,
     window: Window,
@@ -341,7 +406,16 @@ struct Begun {
 }
 
 impl Begun {
-    fn draft(self, basis: Basis, notes: Vec<String>) -> Draft {
+    fn draft(self, (folder, lanes): (&Arc<dyn Folder>, &Workers), basis: Basis, notes: Vec<String>) -> Draft {
+        let now = Instant::now();
+        let Window { done, until, counted, .. } = self.window;
+        let (writer, journal) = self.recorders.unzip();
+        let checkpoint = writer.is_none().then(|| {
+            let (folder, plan) = (Arc::clone(folder), self.plan.clone());
+            let job = lanes.flushes.io(move || Ok(Box::new(new_recorders(&*folder, &plan, until))));
+            let job = Box::pin(async move { job.await.map_or(Err(BackupError::Lost), |made| *made) });
+            Checkpoint { job, began: now, done, until, sent: counted.sent, taken: Vec::new() }
+        });
         let shipment = Shipment {
             point: self.plan.point,
             disk: self.disk,
@@ -354,16 +428,17 @@ impl Begun {
             pace: Pace::new(basis.bytes_per_second),
         };
         Draft {
+            folder: Arc::clone(folder),
             shipment: Arc::new(shipment),
             plan: self.plan,
-            counted: self.window.counted,
+            counted,
             notes,
-            writer: Some(self.writer),
-            journal: Some(self.journal),
-            checkpoint: None,
-            rhythm: Rhythm::new(self.window.counted.sent, Instant::now()),
-            done: self.window.done,
-            until: self.window.until,
+            writer,
+            journal,
+            checkpoint,
+            rhythm: Rhythm::new(counted.sent, now),
+            done,
+            until,
             dirty: false,
             written: self.written,
         }
@@ -385,39 +460,21 @@ fn fits(plan: &Plan, decided: &Decided, source: &str) -> bool {
         == (decided.kind, parent, decided.size, decided.sector, source)
 }
 
-/// Makes the files of a new draft.
+/// Makes the disk of a new draft. Its other files are made while units are sent.
 fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, options: Option<CreateOptions>) -> Result<Begun> {
-    let names = Names::of(&plan);
-    let file = names.disk();
-    let disk_name = folder.show(&file);
-    // The journal has its name when those of the others are durable.
-    let (made, journal) = both(
-        || {
-            let disk = || begin_disk(folder, guids, &file, &plan, options);
-            let (writer, disk) = both(|| new_leaves(folder, &names, &plan), disk);
-            Ok((disk?, writer?))
-        },
-        || Journal::unnamed(folder, &names.journal(), &plan),
-    );
-    let (((disk, written), writer), journal) = (made?, journal?);
-    let named = || {
-        let writing = || BackupError::folder("writing", &folder.show(""));
-        folder.sync().map_err(writing())?;
-        let journal = journal.named(folder)?;
-        folder.sync().map_err(writing())?;
-        Ok(journal)
-    };
-    // A full is written to as a rule: its log is opened meanwhile. An increment may hold nothing.
-    let opened = || match (plan.kind, disk.disks()) {
-        (PointKind::Full, [disk, ..]) => disk.provide(Need::Session).map_err(BackupError::disk(&disk_name)),
-        _ => Ok(()),
-    };
-    let (journal, opened) = both(named, opened);
-    opened?;
-    let journal = journal?;
-    let window = Window::default();
+    let file = Names::of(&plan).disk();
+    let (disk, written) = begin_disk(folder, guids, &file, &plan, options)?;
+    let window = Window::announcing(units(plan.virtual_bytes).min(ANNOUNCED));
     let (have, unknown, written) = (None, Vec::new(), Some(written));
-    Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written })
+    Ok(Begun { plan, disk, disk_name: folder.show(&file), recorders: None, have, unknown, window, written })
+}
+
+/// Makes what a checkpoint writes to. The journal has no name yet.
+fn new_recorders(folder: &dyn Folder, plan: &Plan, until: u32) -> Result<Recorders> {
+    let names = Names::of(plan);
+    let (writer, journal) =
+        both(|| new_leaves(folder, &names, plan), || Journal::unnamed(folder, &names.journal(), plan, until));
+    Ok((writer?, journal?))
 }
 
 /// Makes the disk of a new draft.
@@ -430,21 +487,25 @@ fn begin_disk(
 ) -> Result<(Chain<Open>, Arc<Written>)> {
     let disk_name = folder.show(file);
     let file = folder.create(file).map_err(BackupError::folder("making", &disk_name))?;
-    let written = Arc::new(Written::default());
-    let storage: Open = Arc::new(Noted { file, written: Arc::clone(&written) });
+    let noted = Arc::new(Noted::new(file));
+    let storage: Open = noted.clone();
     let mut options =
         options.unwrap_or_else(|| CreateOptions::new(DiskKind::Dynamic, plan.virtual_bytes, guids().next()));
     options.parameters.disk_size = plan.virtual_bytes;
     options.parameters.block_size = UNIT as u32;
     options.parameters.logical_sector = plan.sector_bytes;
     options.parameters.physical_sector = options.parameters.physical_sector.max(plan.sector_bytes);
-    create(&storage, &options, guids().as_mut()).map_err(|source| match source {
+    // Nothing leads to the file before its journal has a name, which is behind its first flush.
+    create_unflushed(&storage, &options, guids().as_mut()).map_err(|source| match source {
         lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &disk_name)(error),
         source => BackupError::Create { name: disk_name.clone(), source },
     })?;
-    read_ahead(&storage);
     let options = VhdxOpenOptions { is_new: true, ..VhdxOpenOptions::writable() };
-    Ok((draft_disk(guids, storage, &options, &disk_name)?, written))
+    let disk = draft_disk(guids, storage, &options, &disk_name)?;
+    // The table is read from memory as well, as far as the disk keeps it.
+    let table = disk.map(0, plan.virtual_bytes.min(TABLE), |_| ());
+    table.map_err(BackupError::disk(&disk_name))?;
+    Ok((disk, noted.begun()))
 }
 
 fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer> {
@@ -498,8 +559,8 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
         let writer = Writer::resume(storage, point, read.segments.clone()).map_err(opening())?;
         let journal = Journal::resume(folder, &names.journal(), &read)?;
         let unknown = [read.plan.unknown.as_slice(), &[(read.window.done, read.window.until)]].concat();
-        let (plan, window) = (read.plan, read.window);
-        return Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written: None });
+        let (plan, window, recorders) = (read.plan, read.window, Some((writer, journal)));
+        return Ok(Begun { plan, disk, disk_name, recorders, have, unknown, window, written: None });
     }
     let storage = folder.open(&leaves, false).map_err(opening())?;
     let before =
@@ -511,18 +572,14 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     plan.unknown = unknown_after(&read.plan.unknown, window);
     let segments = known_after(folder, &plan, &before, have.as_ref(), window)?;
     plan.have = segments.iter().map(journal::record).collect();
-    let names = Names::of(&plan);
-    let (writer, journal) =
-        both(|| new_leaves(folder, &names, &plan), || Journal::unnamed(folder, &names.journal(), &plan));
-    let (writer, journal) = (writer?, journal?);
-    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
-    let journal = journal.named(folder)?;
-    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
-    sweep(folder, Some(&names))?;
+    let (writer, mut journal) = new_recorders(folder, &plan, 0)?;
+    journal.give_name(folder)?;
+    sweep(folder, Some(&Names::of(&plan)))?;
     let have = open_have(folder, &plan)?;
     let unknown = plan.unknown.clone();
     let window = Window::default();
-    Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window, written: None })
+    let recorders = Some((writer, journal));
+    Ok(Begun { plan, disk, disk_name, recorders, have, unknown, window, written: None })
 }
 
 /// Units of which a new pass knows nothing: those that the last one may have written, and behind them those of which it

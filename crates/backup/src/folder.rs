@@ -3,14 +3,17 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use lunway_vhdx::Storage;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmodat, openat, renameat, statat, unlinkat};
 use serde::Deserialize;
 
 use crate::error::{BackupError, NoInodes, Result, is_of_the_file};
+use crate::fuse_file::FuseFile;
 use crate::manifest::unseal;
 
 /// The end of the name of a file that is being written: what has it is never taken for whole.
@@ -62,6 +65,15 @@ pub trait Folder: Send + Sync {
     ///
     /// [`NotFound`](io::ErrorKind::NotFound), or what the host says.
     fn open(&self, name: &str, writable: bool) -> io::Result<Open>;
+
+    /// Length of a file, bytes. As by [`open`](Self::open), without it where that takes less.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open).
+    fn file_len(&self, name: &str) -> io::Result<u64> {
+        self.open(name, false)?.len()
+    }
 
     /// Gives a file another name, in one step; a file that has that name is replaced.
     ///
@@ -125,13 +137,23 @@ pub trait Folder: Send + Sync {
 const LOCKED_BYTE: i64 = 1 << 62;
 
 /// A folder of the host: a local one, or a mounted share.
+///
+/// Its files are reached from the folder as it was opened, not by its path: on a share whose names are asked for anew
+/// each time, each step of a path is a round trip, and what is mounted over the path later is another folder.
 pub struct HostFolder {
     path: PathBuf,
+    /// The folder itself, which can be neither read nor made durable (`O_PATH`): that asks a share nothing.
+    place: File,
+    /// The same, open: a share that is asked to make its names durable does not have it opened each time.
+    opened: OnceLock<File>,
     /// The mode of a new file, before the umask; that of the disks is looked up when the first file is made.
     mode: OnceLock<u32>,
     /// A group shares the folder.
     is_shared: bool,
-    mount_of_locks: Option<u64>,
+    /// The mount.
+    device: u64,
+    /// It is of a file system in user space, which is asked when it matters: a share is asked for that as well.
+    is_fuse: OnceLock<bool>,
 }
 
 /// Permissions that the owner of a file of a backup always has.
@@ -150,22 +172,19 @@ const FUSE: u64 = 0x6573_5546;
 
 impl HostFolder {
     /// A folder that exists. Who may not read all disks that it holds may not read a new file in it either, which is
-    /// made of them. On a share that costs two questions; which disks it holds is asked when a file is made.
+    /// made of them. On a share that costs one question; which disks it holds is asked when a file is made.
     ///
     /// # Errors
     ///
     /// Where it does not, or is no folder.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
-        let found = path.metadata()?;
-        if !found.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
-        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let place = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
+        let found = place.metadata()?;
         let is_shared = found.permissions().mode() & SHARED_FOLDER == SHARED_FOLDER;
-        // One that does not say what it is hands locks on, as all others do.
-        let is_fuse = rustix::fs::statfs(&path).is_ok_and(|system| system.f_type as u64 == FUSE);
-        let mount_of_locks = is_fuse.then(|| found.dev());
-        Ok(Self { mode: OnceLock::new(), is_shared, mount_of_locks, path })
+        let (mode, opened, is_fuse) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Self { mode, is_shared, device: found.dev(), is_fuse, path, place, opened })
     }
 
     /// Makes a folder in this one. Where a group shares this one, it has the same permissions.
@@ -174,11 +193,11 @@ impl HostFolder {
     ///
     /// What the host says.
     pub fn create_folder(&self, name: &str) -> io::Result<()> {
-        let path = self.at(name)?;
+        let path = self.path.join(plain(name)?);
         fs::create_dir(&path).map_err(|error| self.named_shortage(error))?;
         if self.is_shared {
             let mode = self.path.metadata()?.permissions().mode();
-            set_permissions(&path, mode & FOLDER)?;
+            allowed(fs::set_permissions(&path, fs::Permissions::from_mode(mode & FOLDER)))?;
         }
         Ok(())
     }
@@ -198,7 +217,7 @@ impl HostFolder {
         if let Some(mode) = self.mode.get() {
             return Ok(*mode);
         }
-        let mode = mode_of_disks(&self.path)?;
+        let mode = self.mode_of_disks()?;
         Ok(*self.mode.get_or_init(|| mode))
     }
 
@@ -216,7 +235,7 @@ impl HostFolder {
 
     /// The error of a file that could not be made; it says so where not bytes are lacking but inodes.
     fn named_shortage(&self, error: io::Error) -> io::Error {
-        match (error.kind(), rustix::fs::statvfs(&self.path)) {
+        match (error.kind(), rustix::fs::fstatvfs(&self.place)) {
             (io::ErrorKind::StorageFull, Ok(found))
                 if lacks_inodes(found.f_files, found.f_favail, found.f_bavail) =>
             {
@@ -226,11 +245,45 @@ impl HostFolder {
         }
     }
 
-    fn at(&self, name: &str) -> io::Result<PathBuf> {
-        match is_plain(name) {
-            true => Ok(self.path.join(name)),
-            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name")),
+    fn place(&self) -> BorrowedFd<'_> {
+        self.place.as_fd()
+    }
+
+    /// Opens the folder for reading.
+    fn open_place(&self) -> io::Result<OwnedFd> {
+        Ok(openat(self.place(), ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    fn open_with(&self, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
+        let mode = Mode::from_raw_mode(mode);
+        Ok(File::from(openat(self.place(), plain(name)?, flags | OFlags::CLOEXEC, mode)?))
+    }
+
+    /// One that does not say what it is hands locks on, as all others do.
+    fn is_fuse(&self) -> bool {
+        let ask = || rustix::fs::fstatfs(&self.place).is_ok_and(|system| system.f_type as u64 == FUSE);
+        *self.is_fuse.get_or_init(ask)
+    }
+
+    fn storage(&self, file: File) -> Open {
+        match rustix::fs::major(self.device) == 0 && self.is_fuse() {
+            true => Arc::new(FuseFile(file)),
+            false => Arc::new(file),
         }
+    }
+
+    /// The mode that all VHDX files have, as far as it tells who may read them.
+    fn mode_of_disks(&self) -> io::Result<u32> {
+        let mut mode = 0o666;
+        for name in self.names()? {
+            if Path::new(&name).extension().is_some_and(|extension| extension == "vhdx")
+                && let Ok(found) = statat(self.place(), &name, AtFlags::SYMLINK_NOFOLLOW)
+            {
+                // Who may read it; a point is protected from all writing.
+                mode &= found.st_mode & 0o444 | 0o222;
+            }
+        }
+        Ok(mode & 0o644 | OWNER)
     }
 }
 
@@ -240,24 +293,10 @@ fn lacks_inodes(inodes: u64, free_inodes: u64, free_blocks: u64) -> bool {
     inodes > 0 && free_inodes == 0 && free_blocks > 0
 }
 
-/// The mode that all VHDX files of a folder have, as far as it tells who may read them.
-fn mode_of_disks(folder: &Path) -> io::Result<u32> {
-    let mut mode = 0o666;
-    for entry in fs::read_dir(folder)?.flatten() {
-        if Path::new(&entry.file_name()).extension().is_some_and(|extension| extension == "vhdx")
-            && let Ok(metadata) = entry.metadata()
-        {
-            // Who may read it; a point is protected from all writing.
-            mode &= metadata.permissions().mode() & 0o444 | 0o222;
-        }
-    }
-    Ok(mode & 0o644 | OWNER)
-}
-
-/// Gives what this process has just made permissions that its umask took. Where the file system has none of its own, as
-/// a share that is mounted for one user, that changes nothing.
-fn set_permissions(path: &Path, mode: u32) -> io::Result<()> {
-    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+/// The answer to permissions that are given to what this process has just made, which its umask took. Where the file
+/// system has none of its own, as a share that is mounted for one user, that changes nothing.
+fn allowed(set: io::Result<()>) -> io::Result<()> {
+    match set {
         Err(error)
             if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) =>
         {
@@ -272,75 +311,95 @@ pub fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 
+fn plain(name: &str) -> io::Result<&str> {
+    match is_plain(name) {
+        true => Ok(name),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name")),
+    }
+}
+
 impl Folder for HostFolder {
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        for entry in Dir::new(self.open_place()?)? {
             // A name that is not UTF-8 is none of ours.
-            names.extend(entry?.file_name().into_string());
+            names.extend(entry?.file_name().to_str().map(str::to_owned));
         }
+        names.retain(|name| name != "." && name != "..");
         Ok(names)
     }
 
     fn create(&self, name: &str) -> io::Result<Open> {
-        let (path, mode) = (self.at(name)?, self.mode()?);
-        let file = File::options().read(true).write(true).create_new(true).mode(mode).open(&path);
+        let (name, mode) = (plain(name)?, self.mode()?);
+        let file = self.open_with(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode);
         let file = file.map_err(|error| self.named_shortage(error))?;
         if self.is_shared && mode & GROUP_READS != 0 {
-            let mode = path.symlink_metadata()?.permissions().mode() & 0o777;
+            let mode = file.metadata()?.permissions().mode() & 0o777;
             if mode & SHARED_FILE != SHARED_FILE {
-                set_permissions(&path, mode | SHARED_FILE)?;
+                allowed(file.set_permissions(fs::Permissions::from_mode(mode | SHARED_FILE)))?;
             }
         }
-        Ok(Arc::new(file))
+        Ok(self.storage(file))
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
-        let path = self.at(name)?;
-        // Neither a pipe, which would wait, nor a link, which leads elsewhere.
-        if !path.symlink_metadata()?.is_file() {
+        self.file_len(name)?;
+        let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        Ok(self.storage(self.open_with(name, flags, 0)?))
+    }
+
+    fn file_len(&self, name: &str) -> io::Result<u64> {
+        let found = statat(self.place(), plain(name)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        // Neither a pipe, which would wait for its other end, nor a link, which leads elsewhere.
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        Ok(Arc::new(File::options().read(true).write(writable).open(path)?))
+        Ok(u64::try_from(found.st_size).unwrap_or(0))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.at(from)?, self.at(to)?)
+        Ok(renameat(self.place(), plain(from)?, self.place(), plain(to)?)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.at(name)?) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
+        match unlinkat(self.place(), plain(name)?, AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            removed => Ok(removed?),
         }
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        let opened = match self.opened.get() {
+            Some(opened) => opened,
+            None => {
+                let opened = File::from(self.open_place()?);
+                self.opened.get_or_init(|| opened)
+            }
+        };
+        opened.sync_all()
     }
 
     fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
-        let path = self.at(name)?;
-        let mode = path.metadata()?.permissions().mode();
+        let mode = statat(self.place(), plain(name)?, AtFlags::empty())?.st_mode;
         // The owner's alone is given back: what others had is not known.
         let mode = if read_only { mode & !0o222 } else { mode | 0o200 };
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        Ok(chmodat(self.place(), name, Mode::from_raw_mode(mode), AtFlags::empty())?)
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
-        let file = File::options().read(true).write(true).open(self.at(name)?)?;
+        let file = self.open_with(name, OFlags::RDWR, 0)?;
         Ok(lunway_occupancy::try_lock_byte(&file, LOCKED_BYTE)?.then(|| Box::new(file) as Lock))
     }
 
     fn mount_of_locks(&self) -> Option<u64> {
-        self.mount_of_locks
+        self.is_fuse().then_some(self.device)
     }
 
     fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {
         use rustix::fs::{SeekFrom, seek};
         use rustix::io::Errno;
 
-        let file = File::open(self.at(name)?)?;
+        let file = self.open_with(name, OFlags::RDONLY, 0)?;
         let len = file.metadata()?.len();
         let (mut list, mut at) = (Vec::new(), 0);
         while at < len {
@@ -410,27 +469,37 @@ pub(crate) fn create_anew(folder: &dyn Folder, name: &str) -> io::Result<Open> {
     }
 }
 
-/// A small file that is whole and durable, and does not have its name yet.
+/// A small file that does not have its name yet.
 pub(crate) struct Unnamed {
     pub(crate) file: Open,
     name: String,
 }
 
 impl Unnamed {
-    /// Writes it.
-    pub(crate) fn write(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<Self> {
-        let name = name.to_owned();
-        let unfinished = format!("{name}{INCOMPLETE}");
-        let write = || {
-            let file = create_anew(folder, &unfinished)?;
-            file.write_at(0, bytes)?;
-            file.flush()?;
-            Ok(file)
-        };
-        match write() {
-            Ok(file) => Ok(Self { file, name }),
-            Err(error) => Err(given_up(folder, &name, error)),
+    /// Makes it, empty.
+    pub(crate) fn begin(folder: &dyn Folder, name: &str) -> Result<Self> {
+        match create_anew(folder, &format!("{name}{INCOMPLETE}")) {
+            Ok(file) => Ok(Self { file, name: name.to_owned() }),
+            Err(error) => Err(given_up(folder, name, error)),
         }
+    }
+
+    /// Writes all of it, durably.
+    pub(crate) fn fill(&self, folder: &dyn Folder, bytes: &[u8]) -> Result<()> {
+        let filled = self.file.write_at(0, bytes).and_then(|()| self.file.flush());
+        filled.map_err(|error| given_up(folder, &self.name, error))
+    }
+
+    /// Makes it whole and durable.
+    pub(crate) fn write(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<Self> {
+        let unnamed = Self::begin(folder, name)?;
+        unnamed.fill(folder, bytes).map(|()| unnamed)
+    }
+
+    /// Has a client of a share look it up, beside something else: a rename waits for that where the last look was more
+    /// than a second ago.
+    pub(crate) fn look_up(&self, folder: &dyn Folder) {
+        let _ = folder.file_len(&format!("{}{INCOMPLETE}", self.name));
     }
 
     /// Gives it its name, which is durable after a [`Folder::sync`].

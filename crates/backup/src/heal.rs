@@ -50,7 +50,8 @@ pub(crate) async fn heal(
     source: &dyn BlockDevice,
 ) -> Result<Healed> {
     let mut healed = Healed::default();
-    let (problems, notes) = both(|| catalogue.copy_problems(folder), || Notes::load(folder));
+    let load = || if catalogue.has_notes { Notes::load(folder) } else { Ok(Notes::default()) };
+    let (problems, notes) = both(|| catalogue.copy_problems(folder), load);
     for (manifest, _) in problems? {
         write_manifest(folder, manifest)?;
         protect(folder, &manifest.stem())?;

@@ -34,6 +34,14 @@ impl History {
         Ok(Self { layers: layers.into_iter().collect::<Result<_>>()? })
     }
 
+    /// Reads the beginning of the newest point's leaves, if there is any. Each read of a share is a round trip or two.
+    pub(crate) fn read_ahead(&self) -> Result<()> {
+        if let Some(layer) = self.layers.first().filter(|layer| !layer.sidecar.segments().is_empty()) {
+            layer.sidecar.segment(0).map_err(|error| damaged(layer.point, error))?;
+        }
+        Ok(())
+    }
+
     /// The layers, the point's own first.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers

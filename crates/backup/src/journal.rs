@@ -8,6 +8,9 @@
 //!   window      all units below `done` are durable, with these segments of the sidecar;
 //!               units from `done` to `until` may be written from now on
 //! ```
+//!
+//! The journal of a new draft has no name before its first checkpoint: until then the draft's files are nothing, so
+//! that what is written to them waits for no flush.
 
 use lunway_vhdx::Storage;
 use serde::{Deserialize, Serialize};
@@ -69,6 +72,13 @@ pub(crate) struct Window {
     pub(crate) counted: Counted,
 }
 
+impl Window {
+    /// Nothing is durable, and units below `until` may be written.
+    pub(crate) fn announcing(until: u32) -> Self {
+        Self { until, ..Self::default() }
+    }
+}
+
 /// Figures of a run, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
@@ -92,21 +102,6 @@ pub(crate) struct Read {
     end: u64,
 }
 
-/// A journal that has its plan, and not its name: it is none yet.
-pub(crate) struct UnnamedJournal {
-    unnamed: Unnamed,
-    end: u64,
-    name: String,
-}
-
-impl UnnamedJournal {
-    /// Gives it its name, in place of any other of that name. Durable after a [`Folder::sync`].
-    pub(crate) fn named(self, folder: &dyn Folder) -> Result<Journal> {
-        let file = self.unnamed.give_name(folder)?;
-        Ok(Journal { file, end: self.end, segments: 0, name: self.name })
-    }
-}
-
 /// A journal that is written.
 pub(crate) struct Journal {
     file: Open,
@@ -114,6 +109,8 @@ pub(crate) struct Journal {
     /// Segments that are in it.
     segments: usize,
     name: String,
+    /// It has no name yet, and is none.
+    unnamed: Option<Unnamed>,
 }
 
 pub(crate) fn record(segment: &Segment) -> SegmentRecord {
@@ -178,11 +175,34 @@ fn of_bytes(bytes: &[u8]) -> Option<Read> {
 }
 
 impl Journal {
-    /// Begins one, durably but for its name, which [`UnnamedJournal::named`] gives.
-    pub(crate) fn unnamed(folder: &dyn Folder, name: &str, plan: &Plan) -> Result<UnnamedJournal> {
-        let line = line(&Record::Plan(plan.clone()));
-        let unnamed = Unnamed::write(folder, name, &line)?;
-        Ok(UnnamedJournal { unnamed, end: line.len() as u64, name: folder.show(name) })
+    /// Begins one, durably but for its name, which [`give_name`](Self::give_name) gives. Units below `until` may be
+    /// written.
+    pub(crate) fn unnamed(folder: &dyn Folder, name: &str, plan: &Plan, until: u32) -> Result<Self> {
+        let records = [Record::Plan(plan.clone()), Record::Window(Window::announcing(until))];
+        let bytes = records.iter().flat_map(line).collect::<Vec<u8>>();
+        let unnamed = Unnamed::write(folder, name, &bytes)?;
+        Ok(Self {
+            file: unnamed.file.clone(),
+            end: bytes.len() as u64,
+            segments: 0,
+            name: folder.show(name),
+            unnamed: Some(unnamed),
+        })
+    }
+
+    /// Returns `true` if it has its name.
+    pub(crate) fn is_named(&self) -> bool {
+        self.unnamed.is_none()
+    }
+
+    /// Gives it its name, if it has none, in place of any other of that name. The names that were given before are
+    /// durable first, and this one is in the end.
+    pub(crate) fn give_name(&mut self, folder: &dyn Folder) -> Result<()> {
+        let Some(unnamed) = self.unnamed.take() else { return Ok(()) };
+        let writing = || BackupError::folder("writing", &folder.show(""));
+        folder.sync().map_err(writing())?;
+        unnamed.give_name(folder)?;
+        folder.sync().map_err(writing())
     }
 
     /// Goes on behind what was read.
@@ -190,7 +210,8 @@ impl Journal {
         let writing = || BackupError::folder("writing", &folder.show(name));
         let file = folder.open(name, true).map_err(writing())?;
         file.set_len(read.end).map_err(writing())?;
-        Ok(Self { file, end: read.end, segments: read.segments.len(), name: folder.show(name) })
+        let segments = read.segments.len();
+        Ok(Self { file, end: read.end, segments, name: folder.show(name), unnamed: None })
     }
 
     /// Everything below `done` is durable, with all of `segments`; what is below `until` may be written now.
@@ -238,12 +259,14 @@ mod tests {
     fn the_last_whole_record_counts_wherever_the_file_was_cut() {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
-        let unnamed = Journal::unnamed(&folder, "j", &plan()).unwrap();
-        assert!(!folder.names().unwrap().contains(&"j".to_owned()));
-        let mut journal = unnamed.named(&folder).unwrap();
+        let mut journal = Journal::unnamed(&folder, "j", &plan(), 7).unwrap();
+        assert!(!journal.is_named() && !folder.names().unwrap().contains(&"j".to_owned()));
+        journal.give_name(&folder).unwrap();
+        assert!(journal.is_named() && folder.names().unwrap() == ["j"]);
+        assert_eq!(super::read(&folder, "j").unwrap().unwrap().window.until, 7);
         let one = Segment { first: 1, units: 1, offset: 32, len: 40, sum: [9; 16] };
         let two = Segment { first: 5, units: 2, offset: 72, len: 80, sum: [8; 16] };
-        let begun = journal.end as usize;
+        let (planned, begun) = (line(&Record::Plan(plan())).len(), journal.end as usize);
         journal.window(4, 100, &[one], Counted::default()).unwrap();
         let first = journal.end as usize;
         journal.window(50, 100, &[one, two], Counted { sent: 7, ..Counted::default() }).unwrap();
@@ -251,10 +274,11 @@ mod tests {
         for len in 0..=bytes.len() {
             let read = of_bytes(&bytes[..len]);
             let (done, segments) = match len {
-                _ if len < begun => {
+                _ if len < planned => {
                     assert!(read.is_none());
                     continue;
                 }
+                _ if len < begun => (0, vec![]),
                 _ if len < first => (0, vec![]),
                 _ if len < bytes.len() => (4, vec![one]),
                 _ => (50, vec![one, two]),

@@ -16,6 +16,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -47,9 +48,12 @@ pub struct Lease<'a> {
     folder: &'a dyn Folder,
     number: u64,
     holder: Holder,
-    file: Open,
+    /// `None`: it ends.
+    file: Option<Open>,
     /// The holder stands in the file. There may have been no room for it.
     written: AtomicBool,
+    /// The last time when it was seen that no other writer has it.
+    seen: Mutex<Option<Instant>>,
     _lock: Option<Lock>,
     _alive: Alive,
     end: Option<mpsc::Sender<()>>,
@@ -70,7 +74,22 @@ impl<'a> Lease<'a> {
     ///
     /// [`BackupError::InUse`], or what the folder says.
     pub fn take(folder: &'a dyn Folder, holder: Holder, is_cancelled: &dyn Fn() -> bool) -> Result<Self> {
-        Self::take_with(folder, holder, is_cancelled, Room::Needed)
+        Self::take_with(folder, holder, is_cancelled, Room::Needed, || ()).map(|(lease, ())| lease)
+    }
+
+    /// The same, with what `look` finds in the folder: it is called when the lease is made, while it is seen that no
+    /// other writer has it. On a share both are some round trips.
+    ///
+    /// # Errors
+    ///
+    /// As of [`take`](Self::take).
+    pub fn take_and_look<T: Send>(
+        folder: &'a dyn Folder,
+        holder: Holder,
+        is_cancelled: &dyn Fn() -> bool,
+        look: impl FnOnce() -> T + Send,
+    ) -> Result<(Self, T)> {
+        Self::take_with(folder, holder, is_cancelled, Room::Needed, look)
     }
 
     /// The same, also in a folder that has no room for the holder's name: for who frees some. The name is written as
@@ -85,18 +104,19 @@ impl<'a> Lease<'a> {
         holder: Holder,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        Self::take_with(folder, holder, is_cancelled, Room::Dispensable)
+        Self::take_with(folder, holder, is_cancelled, Room::Dispensable, || ()).map(|(lease, ())| lease)
     }
 
-    fn take_with(
+    fn take_with<T: Send>(
         folder: &'a dyn Folder,
         holder: Holder,
         is_cancelled: &dyn Fn() -> bool,
         room: Room,
-    ) -> Result<Self> {
-        let holder = Holder { mount: folder.mount_of_locks(), ..holder };
+        look: impl FnOnce() -> T + Send,
+    ) -> Result<(Self, T)> {
+        let (numbers, mount) = both(|| numbers(folder), || Ok(folder.mount_of_locks()));
+        let (numbers, holder) = (numbers?, Holder { mount: mount?, ..holder });
         let alive = Alive::new(&holder);
-        let numbers = numbers(folder)?;
         let (mut number, mut has_ended) = (1, true);
         if let Some(&last) = numbers.last() {
             number = last.checked_add(1).ok_or_else(|| {
@@ -146,15 +166,17 @@ impl<'a> Lease<'a> {
             folder,
             number,
             holder,
-            file,
+            file: Some(file),
             written,
+            seen: Mutex::default(),
             _lock: lock,
             _alive: alive,
             end: Some(end),
             beats: beats.ok(),
         };
-        lease.check_taken()?;
-        Ok(lease)
+        let (found, checked) = both(|| Ok(look()), || lease.check_taken());
+        checked?;
+        Ok((lease, found?))
     }
 
     /// Holder of the lease.
@@ -168,6 +190,13 @@ impl<'a> Lease<'a> {
     ///
     /// [`BackupError::LeaseLost`], [`BackupError::LeaseGone`], or what the folder says.
     pub fn check(&self) -> Result<()> {
+        let began = Instant::now();
+        self.look()?;
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+        Ok(())
+    }
+
+    fn look(&self) -> Result<()> {
         if !self.is_next_absent()? {
             return Err(BackupError::LeaseLost);
         }
@@ -175,7 +204,8 @@ impl<'a> Lease<'a> {
             if !numbers(self.folder)?.contains(&self.number) {
                 return Err(self.lost()?);
             }
-            match write(&self.file, &self.holder) {
+            let Some(file) = &self.file else { return Ok(()) };
+            match write(file, &self.holder) {
                 Ok(()) => self.written.store(true, Ordering::Relaxed),
                 Err(error) if is_no_room(&error) => return Ok(()),
                 Err(error) => {
@@ -241,7 +271,14 @@ impl Drop for Lease<'_> {
         if let Some(beats) = self.beats.take() {
             let _ = beats.join();
         }
-        if self.check().is_ok() {
+        // A name that another lease has is not removed. It takes another one half a minute to come, and more to end, so
+        // that its name could be this one's.
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if seen.is_some_and(|seen| seen.elapsed() < BEAT) || self.check().is_ok() {
+            // Closed first: a client of FUSE renames a file that is removed while it is open, and removes it later. Who
+            // takes the lease over between, as that of a holder that has ended, makes a higher one and removes this
+            // one as well.
+            drop((self.file.take(), self._lock.take()));
             let _ = self.folder.remove(&name(self.number));
         }
     }

@@ -79,11 +79,11 @@ pub(crate) fn lacks(folder: &dyn Folder, manifest: &Manifest) -> Result<Option<S
         (manifest.leaves_name(), &merged[1], manifest.leaves_bytes),
     ];
     for (file, merged, bytes) in files {
-        let storage = match open_file(folder, manifest.merging.then_some(merged), &file, manifest.point) {
+        let look = |name: &str| folder.file_len(name);
+        let len = match found(folder, manifest.merging.then_some(merged), &file, manifest.point, look) {
             Err(BackupError::Damaged { what, .. }) => return Ok(Some(what)),
-            storage => storage?,
+            len => len?,
         };
-        let len = storage.len().map_err(BackupError::folder("reading", &folder.show(&file)))?;
         if len != bytes {
             return Ok(Some(format!("{} has {len} bytes instead of {bytes}", folder.show(&file))));
         }
@@ -99,19 +99,29 @@ pub(crate) fn open_file(
     file: &str,
     point: PointId,
 ) -> Result<Open> {
+    found(folder, before, file, point, |name| folder.open(name, false))
+}
+
+fn found<T>(
+    folder: &dyn Folder,
+    before: Option<&String>,
+    file: &str,
+    point: PointId,
+    look: impl Fn(&str) -> io::Result<T>,
+) -> Result<T> {
     let name = folder.show(file);
     if let Some(before) = before {
-        match folder.open(before, false) {
+        match look(before) {
             // The merge has given it its name already.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             open => return open.map_err(BackupError::folder("opening", &folder.show(before))),
         }
     }
-    let what = match folder.open(file, false) {
+    let what = match look(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => format!("{name} is missing"),
         // A link, a folder, a pipe in its place.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => format!("{name}: {error}"),
-        storage => return storage.map_err(BackupError::folder("opening", &name)),
+        found => return found.map_err(BackupError::folder("opening", &name)),
     };
     Err(BackupError::Damaged { point, what })
 }
@@ -148,6 +158,18 @@ const READ_FIRST: [(u64, usize); 8] = [
 pub(crate) fn read_ahead(storage: &Open) {
     each(&READ_FIRST, |(offset, len)| {
         let _ = storage.read_at(*offset, &mut vec![0; *len]);
+        Ok(())
+    });
+}
+
+/// The same for a small file that is read whole: up to 2 MiB, which are the hashes of 4 GiB.
+pub(crate) fn read_ahead_whole(storage: &Open, len: u64) {
+    /// What FUSE and NFS ask for at a time, bytes.
+    const PIECE: usize = 128 << 10;
+    const MAX: u64 = 2 << 20;
+    let pieces: Vec<u64> = (0..len.min(MAX)).step_by(PIECE).collect();
+    each(&pieces, |at| {
+        let _ = storage.read_at(*at, &mut vec![0; PIECE.min((len - at) as usize)]);
         Ok(())
     });
 }
@@ -194,6 +216,14 @@ pub(crate) fn damaged(point: PointId, error: SidecarError) -> BackupError {
         }
         error => BackupError::Damaged { point, what: error.to_string() },
     }
+}
+
+/// Does the work that remains once a point is sealed of a draft that was begun and completed by one run: there is no
+/// file of another pass.
+pub(crate) fn clean_up_new(folder: &dyn Folder, names: &Names) -> Result<()> {
+    protect(folder, &names.stem)?;
+    remove_incomplete(folder, &names.journal())?;
+    folder.sync().map_err(BackupError::folder("cleaning up", &folder.show(&names.stem)))
 }
 
 /// Does the work that remains once a point is sealed. May be repeated.

@@ -17,13 +17,13 @@ use std::time::Duration;
 use futures_util::future::{Either, join, select};
 use lunway_block::size::HumanSize;
 use lunway_file::Workers;
-use lunway_vhdx::CreateOptions;
+use lunway_vhdx::{CreateOptions, Disk};
 
 use crate::catalogue::{Catalogue, LINKS_MAX};
 use crate::changed::Changed;
-use crate::draft::Draft;
+use crate::draft::{ANNOUNCED, Draft};
 use crate::error::{BackupError, Result};
-use crate::folder::Folder;
+use crate::folder::{Folder, Open};
 use crate::guids::Guids;
 use crate::heal;
 use crate::history::History;
@@ -48,10 +48,8 @@ const IN_FLIGHT: usize = 32;
 const WINDOW_UNITS: u32 = 1024;
 /// Most units in which data is looked for with one question, a TiB: a map of that has 32,768 blocks of a VHDX file.
 const AHEAD_UNITS: u32 = 1 << 20;
-/// Units that one window of the journal announces: 64 GiB, so that changes scattered over a terabyte cost 16
-/// checkpoints.
-const ANNOUNCED: u32 = 65_536;
-/// The same where an earlier pass has left something: what is announced is forgotten of that, so 1 GiB.
+/// Units that one window of the journal announces where an earlier pass has left something: what is announced is
+/// forgotten of that, so 1 GiB.
 const ANNOUNCED_LATER: u32 = 1024;
 
 /// Time after which a run whose units wait for their pace asks again whether it is cancelled: people and service
@@ -189,6 +187,18 @@ struct Run<'a> {
     catalogue: Option<Catalogue>,
 }
 
+/// The chain of the newest point, itself first, or why there is to be a full.
+type Basis = std::result::Result<Vec<Manifest>, String>;
+
+/// The files of a chain, looked at.
+struct Opened {
+    history: Result<History>,
+    /// The newest point's.
+    disk: Result<Disk<Open>>,
+    /// What each point lacks.
+    lacking: Vec<Result<Option<String>>>,
+}
+
 /// Decision on what the new point is based on, and why.
 struct Decision {
     why: String,
@@ -219,9 +229,13 @@ impl Run<'_> {
         if catalogue.incomplete() > 0 && self.leftovers == Leftovers::None {
             self.leftovers = Leftovers::Found;
         }
-        let heal = heal::heal(&**self.folder, &catalogue, self.request.source).await?;
+        let basis = self.basis(&catalogue)?;
+        let opening = self.open_basis(&basis);
+        // Beside each other: what is healed are leaves, of which nothing is read here.
+        let (opened, heal) = join(opening, heal::heal(&**self.folder, &catalogue, self.request.source)).await;
+        let heal = heal?;
         self.notes.extend(heal.notes);
-        let decision = self.decide(&catalogue, &heal.checks)?;
+        let decision = self.decide(basis, opened, &heal.checks)?;
         let decided = crate::draft::Decided {
             kind: if decision.parent.is_some() { PointKind::Increment } else { PointKind::Full },
             why: decision.why.clone(),
@@ -233,7 +247,7 @@ impl Run<'_> {
         };
         let resize = decision.parent.as_ref().map(|parent| parent.virtual_bytes);
         let mut draft = Draft::open(
-            &**self.folder,
+            (self.folder, &self.lanes),
             &catalogue,
             self.guids,
             decided,
@@ -322,11 +336,9 @@ impl Run<'_> {
         Ok(Some(room_needed(kind, data, u64::from(end))))
     }
 
-    /// Full or increment, and why.
-    fn decide(&self, catalogue: &Catalogue, checks: &Notes) -> Result<Decision> {
-        let full = |why: &str| {
-            Ok(Decision { why: why.into(), parent: None, options: None, history: History::default() })
-        };
+    /// Full or increment, as far as the points tell.
+    fn basis(&self, catalogue: &Catalogue) -> Result<Basis> {
+        let full = |why: &str| Ok(Err(why.to_owned()));
         if let Some(why) = &self.full {
             return full(why);
         }
@@ -346,36 +358,53 @@ impl Run<'_> {
         if chain.len() >= LINKS_MAX {
             return full(&format!("the chain has {LINKS_MAX} files"));
         }
+        Ok(Ok(chain.into_iter().cloned().collect()))
+    }
+
+    async fn open_basis(&self, basis: &Basis) -> Option<Result<Opened>> {
+        let chain = basis.as_ref().ok()?.clone();
+        let folder = Arc::clone(self.folder);
+        let open = move || {
+            let (chain, folder): (Vec<_>, _) = (chain.iter().collect(), &*folder);
+            let files = || Ok(both(|| History::open(folder, &chain), || open_disk(folder, chain[0])));
+            let (files, lacking) = both(files, || Ok(each(&chain, |manifest| lacks(folder, manifest))));
+            let ((history, disk), lacking) = (files?, lacking?);
+            Ok(Opened { history, disk, lacking })
+        };
+        Some(on(&self.lanes.reads, open).await)
+    }
+
+    /// Full or increment, and why.
+    fn decide(&self, basis: Basis, opened: Option<Result<Opened>>, checks: &Notes) -> Result<Decision> {
+        let full =
+            |why: String| Ok(Decision { why, parent: None, options: None, history: History::default() });
+        let (chain, opened) = match (basis, opened) {
+            (Ok(chain), Some(opened)) => (chain, opened),
+            (Err(why), _) => return full(why),
+            (Ok(_), None) => return Err(BackupError::Lost),
+        };
         for (point, what) in checks.broken() {
             if chain.iter().any(|manifest| manifest.point == point) {
-                return full(&format!("point {point} is damaged: {what}"));
+                return full(format!("point {point} is damaged: {what}"));
             }
         }
-        let folder = &**self.folder;
-        let (opened, lacking) = both(
-            || {
-                let (history, disk) = both(|| History::open(folder, &chain), || open_disk(folder, newest));
-                Ok((history, disk))
-            },
-            || Ok(each(&chain, |manifest| lacks(folder, manifest))),
-        );
-        for (manifest, lacking) in chain.iter().zip(lacking?) {
+        let opened = opened?;
+        for (manifest, lacking) in chain.iter().zip(opened.lacking) {
             if let Some(what) = lacking? {
-                return full(&format!("point {} is damaged: {what}", manifest.point));
+                return full(format!("point {} is damaged: {what}", manifest.point));
             }
         }
-        let (history, disk) = opened?;
         // Sees that the parent was not written to since.
-        let disk = disk?;
+        let (disk, newest) = (opened.disk?, &chain[0]);
         if disk.data_write_guid().to_string() != newest.data_write {
-            return full(&format!("the file of point {} was written to after it was sealed", newest.point));
+            return full(format!("the file of point {} was written to after it was sealed", newest.point));
         }
         let options = child_of_disk(&disk, newest, self.request.source.geometry().size);
         Ok(Decision {
             why: self.request.changed.why(),
             parent: Some(newest.clone()),
             options: Some(options),
-            history: history?,
+            history: opened.history?,
         })
     }
 
@@ -417,6 +446,9 @@ impl Run<'_> {
         }
         while sending.running.next().await.is_some() {}
         let recorded = draft.end_checkpoint().await;
+        if matches!(shipped, Err(BackupError::Full { .. })) {
+            draft.leave();
+        }
         shipped.and(recorded).map(|()| draft.counted)
     }
 
@@ -456,8 +488,7 @@ impl Run<'_> {
         }
         sending.next = end;
         self.take(draft, sending, 0).await?;
-        // A kill while the point is sealed costs nothing that was sent.
-        draft.checkpoint(end, end, &self.lanes).await
+        draft.complete(&self.lanes).await
     }
 
     fn check_cancelled(&self) -> Result<()> {

@@ -1,9 +1,10 @@
 //! Sealing: an incomplete point becomes a point.
 //!
 //! ```text
-//!   1  close      the disk's log is empty, the hashes have their end, both durable
+//!   1  close      the disk's log is empty, the hashes have their end, both durable; beside that the journal has its
+//!                 last window and its name, and the copies of the manifest are made, empty and without their names
 //!   2  check      every entry of the disk's table; the hash of all that is no leaf
-//!   3  names      STEM.vhdx, STEM.leaves; both copies of the manifest written beside that, without their names
+//!   3  names      STEM.vhdx, STEM.leaves; both copies of the manifest written beside that
 //!   4  manifest   STEM.copy.json; the folder durable; then STEM.json: the commit; the folder durable
 //!   5  clean up   files read-only, the journal removed
 //! ```
@@ -20,8 +21,9 @@ use crate::access::checked;
 use crate::draft::{Draft, Parts};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open, Unnamed};
+use crate::leaf::LEAF;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
-use crate::point_files::{Names, clean_up, damaged, read_ahead, release};
+use crate::point_files::{Names, clean_up, clean_up_new, damaged, read_ahead, read_ahead_whole, release};
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
@@ -40,6 +42,10 @@ pub(crate) struct Closed {
     folder: Arc<dyn Folder>,
     names: Names,
     manifest: Manifest,
+    /// Copies of the manifest, empty.
+    copies: Vec<Unnamed>,
+    /// The draft is of this run, and has no files of others.
+    is_new: bool,
 }
 
 impl Sealing {
@@ -47,25 +53,35 @@ impl Sealing {
     pub(crate) fn close(self) -> Result<Closed> {
         let Self { folder: shared, draft, mut manifest } = self;
         let folder = &*shared;
-        let Parts { disk, written, writer, names } = draft.into_parts()?;
+        let Parts { disk, written, writer, recording, names } = draft.into_parts()?;
         let (disk_file, leaves_file) = (names.disk(), names.leaves());
-        let (finished, closed) = both(
-            || writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file))),
-            || disk.close().map_err(BackupError::disk(&folder.show(&disk_file))),
-        );
+        let finish = || writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file)));
+        let close = || disk.close().map_err(BackupError::disk(&folder.show(&disk_file)));
+        let record = || Ok(both(|| begin_manifests(folder, &manifest), || recording.record(folder)));
+        let (recorded, ended) = both(record, || Ok(both(finish, close)));
+        let ((copies, recorded), (finished, closed)) = (recorded?, ended?);
         closed?;
         finished?;
+        recorded?;
+        let copies = copies?;
         measure(folder, &mut manifest, &disk_file, &leaves_file, written.as_deref())?;
-        Ok(Closed { folder: shared, names, manifest })
+        Ok(Closed { folder: shared, names, manifest, copies, is_new: written.is_some() })
     }
 }
 
 impl Closed {
     /// Makes a point of it. Blocks.
     pub(crate) fn seal(self) -> Result<Manifest> {
-        let Self { folder, names, manifest } = self;
-        give_names(&*folder, &manifest, &names.disk(), &names.leaves())?;
-        clean_up(&*folder, &names)?;
+        let Self { folder, names, manifest, copies, is_new } = self;
+        if !is_new {
+            // A run that was stopped may have given them.
+            release_manifests(&*folder, &manifest.stem());
+        }
+        give_names(&*folder, &manifest, (&names.disk(), &names.leaves()), copies)?;
+        match is_new {
+            true => clean_up_new(&*folder, &names)?,
+            false => clean_up(&*folder, &names)?,
+        }
         Ok(manifest)
     }
 }
@@ -80,8 +96,10 @@ pub(crate) fn measure(
     written: Option<&Written>,
 ) -> Result<()> {
     let point = manifest.point;
-    let (opened, looked_at) =
-        both(|| open_leaves(folder, leaves_file, point), || measured_disk(folder, disk_file, manifest));
+    let (opened, looked_at) = both(
+        || open_leaves(folder, leaves_file, point),
+        || measured_disk(folder, disk_file, manifest, written),
+    );
     let disk = looked_at?;
     let (sidecar, leaves_bytes) = opened?;
     manifest.leaves_bytes = leaves_bytes;
@@ -92,10 +110,18 @@ pub(crate) fn measure(
 }
 
 /// Checks a disk that is closed, and enters into the manifest what it is.
-fn measured_disk(folder: &dyn Folder, disk_file: &str, manifest: &mut Manifest) -> Result<Chain<Open>> {
+fn measured_disk(
+    folder: &dyn Folder,
+    disk_file: &str,
+    manifest: &mut Manifest,
+    written: Option<&Written>,
+) -> Result<Chain<Open>> {
     let disk_name = folder.show(disk_file);
     let storage = folder.open(disk_file, false).map_err(BackupError::folder("opening", &disk_name))?;
-    read_ahead(&storage);
+    match written {
+        Some(written) => read_ahead_beginning(&storage, written),
+        None => read_ahead(&storage),
+    }
     let report = checked(&storage, &disk_name)?;
     if let Some(finding) = report.findings.first().filter(|_| report.is_damaged()) {
         let what = format!("{disk_name}: {} at byte {}", finding.problem, finding.offset);
@@ -108,36 +134,60 @@ fn measured_disk(folder: &dyn Folder, disk_file: &str, manifest: &mut Manifest) 
     Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))
 }
 
+/// Asks at once for what was written to the first mebibytes of a new file, which hold its headers, its log, its
+/// metadata and the beginning of its table, and are looked at and hashed.
+fn read_ahead_beginning(storage: &Open, written: &Written) {
+    const BEGINNING: u64 = 4 << 20;
+    let ranges = written.ranges().into_iter().take_while(|(offset, _)| *offset < BEGINNING);
+    let pieces =
+        ranges.flat_map(|(offset, len)| (offset..(offset + len).min(BEGINNING)).step_by(LEAF as usize));
+    let pieces: Vec<u64> = pieces.collect();
+    each(&pieces, |offset| {
+        let _ = storage.read_at(*offset, &mut vec![0; LEAF as usize]);
+        Ok(())
+    });
+}
+
 /// Opens hashes that have their end: they, and their length.
 fn open_leaves(folder: &dyn Folder, leaves_file: &str, point: PointId) -> Result<(Sidecar, u64)> {
     let leaves_name = folder.show(leaves_file);
     let leaves = folder.open(leaves_file, false).map_err(BackupError::folder("opening", &leaves_name))?;
     let len = leaves.len().map_err(BackupError::folder("reading", &leaves_name))?;
+    read_ahead_whole(&leaves, len);
     Ok((Sidecar::open(leaves, point).map_err(|error| damaged(point, error))?, len))
 }
 
 /// Gives the files their names, and makes them a point.
-fn give_names(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_file: &str) -> Result<()> {
+fn give_names(
+    folder: &dyn Folder,
+    manifest: &Manifest,
+    (disk_file, leaves_file): (&str, &str),
+    copies: Vec<Unnamed>,
+) -> Result<()> {
     let stem = manifest.stem();
     let files = [(disk_file, disk_name(&stem)), (leaves_file, leaves_name(&stem))];
     let rename = |(from, to): &(&str, String)| {
         folder.rename(from, to).map_err(BackupError::folder("renaming", &folder.show(disk_file)))
     };
     let (renamed, written) = both(
+        || each(&files, rename).into_iter().collect::<Result<()>>(),
         || {
-            release_manifests(folder, &stem);
-            each(&files, rename).into_iter().collect::<Result<()>>()
+            fill_manifests(folder, manifest, &copies)?;
+            copies.iter().take(1).for_each(|copy| copy.look_up(folder));
+            Ok(())
         },
-        || unnamed_manifests(folder, manifest),
     );
     renamed?;
-    commit(folder, manifest, written?)
+    written?;
+    commit(folder, manifest, copies)
 }
 
 /// Writes both copies of a manifest in place of those that there are, durably.
 pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
     release_manifests(folder, &manifest.stem());
-    commit(folder, manifest, unnamed_manifests(folder, manifest)?)
+    let copies = begin_manifests(folder, manifest)?;
+    fill_manifests(folder, manifest, &copies)?;
+    commit(folder, manifest, copies)
 }
 
 /// Copies of a manifest that are there may be replaced.
@@ -148,17 +198,30 @@ fn release_manifests(folder: &dyn Folder, stem: &str) {
     });
 }
 
-/// Both copies of a manifest, without their names.
-fn unnamed_manifests(folder: &dyn Folder, manifest: &Manifest) -> Result<Vec<Unnamed>> {
+/// Both copies of a manifest, empty and without their names.
+fn begin_manifests(folder: &dyn Folder, manifest: &Manifest) -> Result<Vec<Unnamed>> {
+    each(&manifest_names(&manifest.stem()), |name| Unnamed::begin(folder, name)).into_iter().collect()
+}
+
+/// Writes them, durably.
+fn fill_manifests(folder: &dyn Folder, manifest: &Manifest, copies: &[Unnamed]) -> Result<()> {
     let bytes = manifest.to_bytes();
-    each(&manifest_names(&manifest.stem()), |name| Unnamed::write(folder, name, &bytes)).into_iter().collect()
+    each(copies, |copy| copy.fill(folder, &bytes)).into_iter().collect()
 }
 
 /// Gives the copies of a manifest their names, the first copy last: that rename is the commit. All names that were
 /// given before it are durable before it.
 fn commit(folder: &dyn Folder, manifest: &Manifest, copies: Vec<Unnamed>) -> Result<()> {
-    for copy in copies {
-        copy.give_name(folder)?;
+    let mut copies = copies.into_iter().peekable();
+    while let Some(copy) = copies.next() {
+        let look_up = || {
+            if let Some(next) = copies.peek() {
+                next.look_up(folder);
+            }
+            Ok(())
+        };
+        let (_, named) = both(look_up, || copy.give_name(folder));
+        named?;
         folder.sync().map_err(BackupError::folder("writing", &folder.show(&manifest.stem())))?;
     }
     Ok(())

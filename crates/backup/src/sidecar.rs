@@ -20,6 +20,7 @@ use lunway_vhdx::Storage;
 
 use crate::leaf::{LEAF, LEAVES, LeafHash, UnitLeaves};
 use crate::point_id::PointId;
+use crate::threads::each;
 
 /// Units of a segment: 2 GiB of disk, and at most 1 MiB of hashes.
 pub(crate) const SEGMENT_UNITS: usize = 2048;
@@ -359,12 +360,27 @@ impl Sidecar {
             return Ok(Arc::clone(units));
         }
         let segment = &self.segments[index];
-        let mut bytes = vec![0; segment.len as usize];
-        self.storage.read_at(segment.offset, &mut bytes)?;
+        let bytes = read_pieces(&self.storage, segment.offset, segment.len as usize)?;
         let units = Arc::new(parse(segment, &bytes)?);
         *cached = Some((index, Arc::clone(&units)));
         Ok(units)
     }
+}
+
+/// Reads a range in pieces that a client of a share asks for at a time, all at once: the kernel reads ahead of one
+/// reader in few steps, each of which is a round trip.
+fn read_pieces(storage: &Arc<dyn Storage>, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    const PIECE: usize = 128 << 10;
+    let pieces: Vec<usize> = (0..len).step_by(PIECE).collect();
+    let read = each(&pieces, |at| {
+        let mut bytes = vec![0; PIECE.min(len - at)];
+        Ok(storage.read_at(offset + *at as u64, &mut bytes).map(|()| bytes))
+    });
+    let mut bytes = Vec::with_capacity(len);
+    for piece in read {
+        bytes.extend(piece.map_err(io::Error::other)??);
+    }
+    Ok(bytes)
 }
 
 fn parse(segment: &Segment, bytes: &[u8]) -> Result<Vec<UnitLeaves>, SidecarError> {

@@ -53,7 +53,11 @@ pub(crate) fn each<I: Sync, T: Send>(items: &[I], job: impl Fn(&I) -> Result<T> 
 }
 
 /// Does two things at a time. Blocks until both are done.
-pub(crate) fn both<A: Send, B>(
+///
+/// # Errors
+///
+/// Those of each.
+pub fn both<A: Send, B>(
     beside: impl FnOnce() -> Result<A> + Send,
     here: impl FnOnce() -> Result<B>,
 ) -> (Result<A>, Result<B>) {

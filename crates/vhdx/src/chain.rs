@@ -342,6 +342,11 @@ impl<S: Storage> Chain<S> {
         self.disks[0].flush()
     }
 
+    /// [`Disk::flush_at_once`] of the disk.
+    pub fn flush_at_once(&self) -> Result<(), DiskError> {
+        self.disks[0].flush_at_once()
+    }
+
     /// Closes the disk.
     pub fn close(self) -> Result<(), DiskError> {
         self.disks.into_iter().next().map_or(Ok(()), Disk::close)
@@ -544,7 +549,7 @@ impl<S: Storage> Chain<S> {
             let written = match segment.fill {
                 Fill::Data(from) => disk
                     .storage
-                    .check_to(segment.offset + segment.len)
+                    .check_before(segment.offset + segment.len)
                     .and_then(|()| copy(segment.offset, from..from + segment.len)),
                 Fill::Zeroes => disk.storage.zero(segment.offset, segment.len).map(|()| true),
                 Fill::Hole => match disk.storage.punch(segment.offset, segment.len) {

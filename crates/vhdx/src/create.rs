@@ -1,7 +1,5 @@
 //! Making a new file.
 
-use zerocopy::IntoBytes;
-
 use crate::disk::Disk;
 use crate::error::{CreateError, VhdxOpenError};
 use crate::format::{
@@ -95,6 +93,30 @@ pub fn create(
     options: &CreateOptions,
     guids: &mut dyn GuidSource,
 ) -> Result<(), CreateError> {
+    lay_out(storage, options, guids)?;
+    // Without its identifier the file is none.
+    storage.flush()?;
+    storage.write_at(0, &identifier(&options.creator))?;
+    Ok(storage.flush()?)
+}
+
+/// The same without a flush: a crash before the first flush of its disk, opened as
+/// [`is_new`](crate::VhdxOpenOptions::is_new), leaves anything. For a file that nothing leads to until then.
+pub fn create_unflushed(
+    storage: &impl Storage,
+    options: &CreateOptions,
+    guids: &mut dyn GuidSource,
+) -> Result<(), CreateError> {
+    lay_out(storage, options, guids)?;
+    Ok(storage.write_at(0, &identifier(&options.creator))?)
+}
+
+/// All of a file but its identifier.
+fn lay_out(
+    storage: &impl Storage,
+    options: &CreateOptions,
+    guids: &mut dyn GuidSource,
+) -> Result<(), CreateError> {
     let invalid = |why: String| Err(CreateError::Invalid(why));
     let parameters = &options.parameters;
     if let Err(why) = parameters.check() {
@@ -133,7 +155,7 @@ pub fn create(
         DiskKind::Differencing | DiskKind::Dynamic => 0,
     };
 
-    storage.set_len(bat.end() + taken)?;
+    storage.lengthen(bat.end() + taken)?;
     // A trim is to give space back on a full host, too, and is logged like any change.
     storage.reserve(log.offset, log.len)?;
     storage.write_at(metadata.offset, &metadata_bytes)?;
@@ -165,14 +187,15 @@ pub fn create(
         log_offset: log.offset.into(),
         reserved: [0; 4016],
     };
-    Headers::write_first(storage, header)?;
+    Ok(Headers::write_first(storage, header)?)
+}
 
+fn identifier(creator: &str) -> Vec<u8> {
     let mut identifier = vec![0; CREATOR.end];
     identifier[..8].copy_from_slice(&FILE_SIGNATURE);
-    let creator = options.creator.encode_utf16().flat_map(u16::to_le_bytes);
+    let creator = creator.encode_utf16().flat_map(u16::to_le_bytes);
     identifier[CREATOR].iter_mut().zip(creator).for_each(|(to, from)| *to = from);
-    storage.write_at(0, identifier.as_bytes())?;
-    Ok(storage.flush()?)
+    identifier
 }
 
 fn write_fixed_table(storage: &impl Storage, geometry: &Geometry, bat: Span) -> Result<(), CreateError> {

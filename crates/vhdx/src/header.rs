@@ -26,13 +26,11 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Writes the first header of a new file into both slots, and flushes once: without its identifier, which follows,
-    /// the file is none.
+    /// Writes the first header of a new file into both slots.
     pub(crate) fn write_first(storage: &impl Storage, header: Header) -> io::Result<()> {
         let mut headers = Self { current: header, slot: 1 };
         headers.put(storage, header, 1)?;
-        headers.put(storage, header, 2)?;
-        storage.flush()
+        headers.put(storage, header, 2)
     }
 
     /// The place of the log.
@@ -78,6 +76,16 @@ impl Headers {
         storage: &impl Storage,
         change: impl FnOnce(&mut Header),
     ) -> io::Result<()> {
+        self.update_but_for_a_flush(storage, change)?;
+        storage.flush()
+    }
+
+    /// The same without the last flush: the header in the other slot is durable, and says the same.
+    pub(crate) fn update_but_for_a_flush(
+        &mut self,
+        storage: &impl Storage,
+        change: impl FnOnce(&mut Header),
+    ) -> io::Result<()> {
         let mut sequence = self.current.sequence.get();
         if sequence > SEQUENCE_MAX {
             // The same header from 1 on, in the other slot first: until the current one is replaced, that one
@@ -89,7 +97,19 @@ impl Headers {
         let mut next = self.current;
         change(&mut next);
         self.replace(storage, next, sequence + 1)?;
-        self.replace(storage, next, sequence + 2)
+        self.put(storage, next, sequence + 2)
+    }
+
+    /// The same without a flush, of a file that nothing leads to yet. Its first headers count from 1.
+    pub(crate) fn update_unflushed(
+        &mut self,
+        storage: &impl Storage,
+        change: impl FnOnce(&mut Header),
+    ) -> io::Result<()> {
+        let (mut next, sequence) = (self.current, self.current.sequence.get());
+        change(&mut next);
+        self.put(storage, next, sequence + 1)?;
+        self.put(storage, next, sequence + 2)
     }
 
     /// Writes a header over the one that is not current, durably; from then on it is what the next one follows.

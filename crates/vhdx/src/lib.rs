@@ -84,7 +84,7 @@ mod transition;
 
 pub use before_repair::{BeforeRepair, RepairGuids};
 pub use chain::{CHAIN_FILES_MAX, Chain, MapSegment};
-pub use create::{CreateOptions, create};
+pub use create::{CreateOptions, create, create_unflushed};
 pub use disk::{
     Completed, Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, SegmentSource, Stop, WritePlan,
     WriteSegment,

@@ -25,6 +25,8 @@ use crate::storage::Storage;
 #[derive(Debug)]
 pub struct Measured<S> {
     storage: S,
+    /// Nothing is read of it but what is written: a look is only made where what is missing would not be seen later.
+    is_unread: bool,
     /// Length that the storage had when it was opened, and was given since.
     len: AtomicU64,
 }
@@ -37,7 +39,14 @@ impl<S: Storage> Measured<S> {
     /// Of the storage.
     pub fn new(storage: S) -> io::Result<Self> {
         let len = AtomicU64::new(storage.len()?);
-        Ok(Self { storage, len })
+        Ok(Self { storage, is_unread: false, len })
+    }
+
+    /// The same of a storage that nothing is read of before it is closed. A write before its end makes no look: it may
+    /// lengthen a storage that was cut, but not to its end, so that the next flush sees it. On a share a look is a
+    /// round trip.
+    pub(crate) fn unread(self) -> Self {
+        Self { is_unread: true, ..self }
     }
 
     /// The same, where a file is opened.
@@ -57,6 +66,14 @@ impl<S: Storage> Measured<S> {
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), with both lengths in words.
     pub fn check(&self) -> io::Result<()> {
         self.check_to(u64::MAX)
+    }
+
+    /// Refuses a write up to `end` where what is missing there would not be seen later.
+    pub(crate) fn check_before(&self, end: u64) -> io::Result<()> {
+        match self.is_unread && end < self.len.load(Ordering::SeqCst) {
+            true => Ok(()),
+            false => self.check_to(end),
+        }
     }
 
     /// Refuses if anything is missing of what lies before `end`.
@@ -101,7 +118,7 @@ impl<S: Storage> Storage for Measured<S> {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = end(offset, data.len() as u64);
-        self.check_to(end)?;
+        self.check_before(end)?;
         self.storage.write_at(offset, data)?;
         self.len.fetch_max(end, Ordering::SeqCst);
         Ok(())
@@ -115,8 +132,8 @@ impl<S: Storage> Storage for Measured<S> {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.check()?;
         let before = self.len.load(Ordering::SeqCst);
-        if len >= before {
-            self.storage.set_len(len)?;
+        if len > before {
+            self.storage.lengthen(len)?;
             self.len.store(len, Ordering::SeqCst);
             return Ok(());
         }
@@ -140,12 +157,12 @@ impl<S: Storage> Storage for Measured<S> {
     }
 
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.check_to(end(offset, len))?;
+        self.check_before(end(offset, len))?;
         self.storage.zero(offset, len)
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.check_to(end(offset, len))?;
+        self.check_before(end(offset, len))?;
         self.storage.reserve(offset, len)
     }
 
@@ -190,6 +207,16 @@ mod tests {
         storage.write_at(4096, &[1; 512]).expect("a write that lengthens it");
         storage.storage().resize(4096);
         lost_again(&storage);
+    }
+
+    #[test]
+    fn what_is_missing_of_a_storage_that_nothing_is_read_of_is_seen_by_the_flush_behind_a_write() {
+        let storage = Measured::new(MemoryStorage::of_bytes(&[7; 8192])).expect("memory").unread();
+        storage.storage().resize(2048);
+        storage.write_at(4096, &[1; 512]).expect("it is not looked at");
+        assert_eq!(storage.flush().expect_err("lost").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(storage.write_at(8191, &[1]).expect_err("its end").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(storage.set_len(16_384).expect_err("its end").kind(), io::ErrorKind::UnexpectedEof);
     }
 
     fn lost_again(storage: &Measured<MemoryStorage>) {

@@ -22,8 +22,10 @@ pub struct VhdxOpenOptions {
     pub cached_pages: usize,
     /// The DataWriteGuid that the first change writes, where a child was told it beforehand; otherwise a new one.
     pub data_write: Option<Guid>,
-    /// This program has made the file ([`create`](crate::create)) and not opened it since: its GUIDs are new, and the
-    /// first change announces no others, which saves two flushes.
+    /// This program has made the file by [`create_unflushed`](crate::create_unflushed) and not opened it since: its
+    /// GUIDs are new, and the first change announces no others. Nothing is flushed before the first
+    /// [`flush`](Disk::flush), and a crash until that has ended leaves anything: for a file that nothing leads to
+    /// before.
     pub is_new: bool,
 }
 
@@ -68,7 +70,8 @@ impl<S: Storage> Disk<S> {
         options: &VhdxOpenOptions,
         mut guids: Box<dyn GuidSource>,
     ) -> Result<Self, VhdxOpenError> {
-        let storage = Measured::opened(storage)?;
+        let measured = Measured::opened(storage)?;
+        let storage = if options.is_new { measured.unread() } else { measured };
         if !options.read_only {
             replay_onto(&storage, guids.as_mut())?;
         }

@@ -143,6 +143,11 @@ impl Space {
         self.taken.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() * MIB
     }
 
+    /// Free mebibytes behind the last one that is taken.
+    pub(crate) fn behind(&self) -> u64 {
+        self.len.saturating_sub(self.high)
+    }
+
     /// Free mebibytes within the file.
     pub(crate) fn free(&self) -> u64 {
         self.len.saturating_sub(self.taken() / MIB)

@@ -47,6 +47,12 @@ pub trait Storage: Send + Sync {
     /// Changes the length; what is added reads as zeroes.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// The same for a length that is more than the current one: some storages become longer by less than it takes to
+    /// change their length.
+    fn lengthen(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
     /// Bytes that the host has free for it; `None`: it cannot be told, or others do not share them.
     fn free(&self) -> io::Result<Option<u64>> {
         Ok(None)
@@ -235,6 +241,10 @@ macro_rules! through_a_pointer {
 
             fn set_len(&self, len: u64) -> io::Result<()> {
                 (**self).set_len(len)
+            }
+
+            fn lengthen(&self, len: u64) -> io::Result<()> {
+                (**self).lengthen(len)
             }
 
             fn free(&self) -> io::Result<Option<u64>> {

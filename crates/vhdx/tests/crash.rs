@@ -6,7 +6,8 @@ use crate::support::*;
 use lunway_vhdx::crash::{Crash, MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, DiskKind, Item, MapSegment, SegmentSource, Storage, VhdxOpenOptions,
+    Chain, DiscardMode, Disk, DiskError, DiskKind, Item, MapSegment, SegmentSource, Storage, VhdxOpenOptions,
+    create_unflushed,
 };
 
 /// The unit of the tests' writes, bytes: small enough for partial blocks, large enough to look at all of a disk often.
@@ -32,6 +33,8 @@ struct Workload {
     chain: Option<Chain<Recorder>>,
     units: Vec<History>,
     opened: u64,
+    /// Operations before which a crash may leave anything.
+    reached: usize,
 }
 
 impl Workload {
@@ -53,9 +56,23 @@ impl Workload {
         };
         let recorder = if holes { Recorder::new(start) } else { Recorder::without_holes(start) };
         let units = vec![History { values: vec![(0, value)], floors: vec![(0, 1)] }; (size / UNIT) as usize];
-        let mut workload = Self { recorder, parents, chain: None, units, opened: 0 };
+        let mut workload = Self { recorder, parents, chain: None, units, opened: 0, reached: 0 };
         workload.open();
         workload
+    }
+
+    /// A dynamic disk that is made without a flush, and nothing leads to before its first one.
+    fn unflushed(blocks: u64, holes: bool) -> Self {
+        let size = blocks * MIB;
+        let start = MemoryStorage::default();
+        let recorder = if holes { Recorder::new(start) } else { Recorder::without_holes(start) };
+        let options = options(DiskKind::Dynamic, size, 1 << 20, 512);
+        create_unflushed(&recorder, &options, guids(1).as_mut()).expect("a new file");
+        let is_new = VhdxOpenOptions { is_new: true, ..VhdxOpenOptions::writable() };
+        let disk = Disk::open(recorder.clone(), &is_new, guids(2)).unwrap_or_else(|error| panic!("{error}"));
+        let units = vec![History { values: vec![(0, 0)], floors: vec![(0, 1)] }; (size / UNIT) as usize];
+        let chain = Some(alone(disk));
+        Self { recorder, parents: Vec::new(), chain, units, opened: 0, reached: usize::MAX }
     }
 
     fn open(&mut self) {
@@ -97,9 +114,18 @@ impl Workload {
     }
 
     fn flush(&mut self) {
+        self.flush_by(Chain::flush);
+    }
+
+    fn flush_at_once(&mut self) {
+        self.flush_by(Chain::flush_at_once);
+    }
+
+    fn flush_by(&mut self, flush: impl FnOnce(&Chain<Recorder>) -> Result<(), DiskError>) {
         let floors: Vec<usize> = self.units.iter().map(|unit| unit.values.len()).collect();
-        self.chain().flush().expect("a flush");
+        flush(self.chain()).expect("a flush");
         let done = self.recorder.count();
+        self.reached = self.reached.min(done);
         for (unit, floor) in self.units.iter_mut().zip(floors) {
             unit.floors.push((done, floor));
         }
@@ -156,6 +182,9 @@ impl Workload {
         let mut images = 0;
         self.recorder.each_crash(|crash: &Crash<'_>| {
             let done = crash.done;
+            if done < self.reached {
+                return;
+            }
             let units = crash.units(512);
             let mut try_one = |image, what: &str| {
                 images += 1;
@@ -275,6 +304,54 @@ fn a_disk_of_blocks_that_unmaps_empty_part_by_part_survives_every_power_cut() {
         println!("{images} images");
         assert!(images > 100, "{images} images");
     }
+}
+
+/// Of data that no flush has acknowledged the table may be there first. As nothing is written twice between two
+/// flushes, and no space serves another block, what is there then is zeroes.
+#[test]
+fn a_new_disk_that_is_flushed_at_once_survives_every_power_cut_behind_its_first_flush() {
+    for (holes, first_is_empty) in [(true, false), (false, false), (true, true)] {
+        let mut disk = Workload::unflushed(8, holes);
+        if first_is_empty {
+            disk.flush_at_once();
+        }
+        let mut value = 0;
+        for block in [0, 3, 1, 7, 4] {
+            for unit in [0, 7] {
+                value += 1;
+                disk.write(block * 256 + unit, 2, value);
+            }
+            disk.flush_at_once();
+            disk.flush_at_once();
+        }
+        disk.write(2 * 256, 256, 30);
+        disk.flush();
+        disk.write(5 * 256, 1, 31);
+        disk.flush_at_once();
+        disk.write(6 * 256, 1, 32);
+        disk.close();
+        let images = disk.verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 4);
+        println!("{images} images");
+        assert!(images > 100, "{images} images");
+    }
+}
+
+/// The log goes around its ring more than once, of which each entry is released by the flush behind the next one.
+#[test]
+fn the_log_of_a_disk_that_is_flushed_at_once_never_lacks_room() {
+    let mut disk = Workload::unflushed(2, true);
+    for round in 0..600u64 {
+        disk.write(round % 512, 1, (round % 200) as u8 + 1);
+        if round % 100 == 0 {
+            disk.zero(0, 512, DiscardMode::Zero);
+        }
+        disk.write(round % 512, 1, (round % 200) as u8 + 1);
+        let before = disk.recorder.count();
+        disk.flush_at_once();
+        let flushes = disk.recorder.count() - before;
+        assert!(flushes <= 8, "{flushes} operations");
+    }
+    disk.close();
 }
 
 #[test]

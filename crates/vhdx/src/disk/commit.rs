@@ -16,6 +16,8 @@
 //!   room for that, [`make_room`](Disk::make_room) writes an empty entry first, at the cost of a flush: only commits of
 //!   more than a hundred pages meet it.
 //! - Many changes share one commit: they cost two flushes together.
+//! - A commit [at once](Disk::flush_at_once) leaves step 1 out. Its own flush makes durable what the commit before put
+//!   in place, whose entries are released behind it.
 
 use std::io;
 
@@ -25,6 +27,15 @@ use crate::format::{MIB, PAGE, PAGE_U64};
 use crate::log::write::{EntryContent, LogWriter, Page};
 use crate::region::Span;
 use crate::storage::Storage;
+
+/// Order of what a commit makes durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Data before the table that leads to it.
+    DataFirst,
+    /// Both by one flush.
+    AtOnce,
+}
 
 /// Changes that are committed together.
 struct Batch {
@@ -41,6 +52,20 @@ impl<S: Storage> Disk<S> {
     /// Makes everything durable that was completed before the call. Costs one flush of the storage, two where metadata
     /// has changed.
     pub fn flush(&self) -> Result<(), DiskError> {
+        self.flush_in(Order::DataFirst)
+    }
+
+    /// The same by one flush of the storage, where metadata has changed too: over a network each is a round trip or two
+    /// in which nothing can be written to the file.
+    ///
+    /// A crash before this returns may leave a table that leads to space without the data of writes that no flush has
+    /// acknowledged: zeroes, or what another block wrote that was discarded since. So it is for a caller who believes
+    /// nothing of blocks that were written since the last flush, and writes all of them again.
+    pub fn flush_at_once(&self) -> Result<(), DiskError> {
+        self.flush_in(Order::AtOnce)
+    }
+
+    fn flush_in(&self, order: Order) -> Result<(), DiskError> {
         // Of flushes that wait for the same commit, one does it for all that called before it began.
         let enough = self.state().commits_begun + 1;
         let mut committer = self.committer();
@@ -51,11 +76,24 @@ impl<S: Storage> Disk<S> {
                 return Ok(());
             }
         }
-        match committer.log {
+        let number = match committer.log {
+            None if committer.is_unflushed => return self.look_behind(self.barrier(&mut committer)),
             // Nothing was changed since the file was opened; what was written before must still be there.
-            None => self.check_length(),
-            Some(_) => self.commit(&mut committer),
-        }
+            None => return self.check_length(),
+            Some(_) => self.commit(&mut committer, order)?,
+        };
+        self.look_behind(Ok(()))?;
+        self.state().commits_done = number;
+        Ok(())
+    }
+
+    /// Sees behind a flush that nothing is missing of what it vouches for.
+    fn look_behind(&self, flushed: Result<(), DiskError>) -> Result<(), DiskError> {
+        flushed?;
+        self.storage.check().map_err(|error| {
+            self.state().failed = Some(format!("a flush failed: {error}"));
+            DiskError::storage("flushing")(error)
+        })
     }
 
     /// Flushes, empties the log and cuts off what is free at the end of the file. All I/O must have ended. After an
@@ -64,15 +102,22 @@ impl<S: Storage> Disk<S> {
         let mut committer = self.committer();
         self.state().check_alive()?;
         if committer.log.is_none() {
-            return self.check_length();
+            return match committer.is_unflushed {
+                true => self.look_behind(self.barrier(&mut committer)),
+                false => self.check_length(),
+            };
         }
-        self.commit(&mut committer)?;
+        self.commit(&mut committer, Order::DataFirst)?;
         // What the commit has put in place is durable before the log that holds it is given up.
         if committer.log.as_ref().is_some_and(|log| !log.is_released()) {
             self.checkpoint(&mut committer)?;
         }
-        let announced =
-            committer.headers.update(&self.storage, |header| header.log = crate::format::Guid::ZERO);
+        // The file may be cut once one header says that the log is empty, and both are made durable by one flush: the
+        // other header is the one that counted before, or torn, and does not count. Whether another program has cut
+        // the file is looked at by that flush.
+        let announced = committer
+            .headers
+            .update_but_for_a_flush(self.storage.storage(), |header| header.log = crate::format::Guid::ZERO);
         announced.map_err(DiskError::storage("writing a header"))?;
         let (end, file_len) = {
             let mut state = self.state();
@@ -81,11 +126,11 @@ impl<S: Storage> Disk<S> {
             }
             (state.space.end(), state.file_len)
         };
-        // A device of fixed length stays as it is.
-        if end < file_len && self.storage.set_len(end).is_ok() {
-            self.storage.flush().map_err(DiskError::storage("flushing"))?;
+        if end < file_len {
+            // A device of fixed length stays as it is.
+            let _ = self.storage.set_len(end);
         }
-        Ok(())
+        self.storage.flush().map_err(DiskError::storage("flushing"))
     }
 
     /// New GUIDs into the headers, unless the file is new, an empty log, and the file as long as its blocks need it.
@@ -112,6 +157,7 @@ impl<S: Storage> Disk<S> {
     fn announce(&self, committer: &mut Committer) -> Result<(), DiskError> {
         let _alone = self.length();
         let (file, log) = (committer.guids.next(), committer.guids.next());
+        let is_unflushed = committer.is_unflushed;
         if !self.is_new || self.next_data_write.is_some() {
             let data = self.next_data_write.unwrap_or_else(|| committer.guids.next());
             let first = committer
@@ -142,9 +188,14 @@ impl<S: Storage> Disk<S> {
             last_file_offset: end,
         };
         writer.write(&self.storage, &content).map_err(DiskError::storage("writing the log"))?;
-        self.storage.flush().map_err(DiskError::storage("flushing"))?;
-        writer.settle();
-        let second = committer.headers.update(&self.storage, |header| header.log = log);
+        let second = match is_unflushed {
+            true => committer.headers.update_unflushed(&self.storage, |header| header.log = log),
+            false => {
+                self.storage.flush().map_err(DiskError::storage("flushing"))?;
+                writer.settle();
+                committer.headers.update(&self.storage, |header| header.log = log)
+            }
+        };
         second.map_err(DiskError::storage("writing a header"))?;
         committer.log = Some(writer);
 
@@ -162,23 +213,32 @@ impl<S: Storage> Disk<S> {
         Ok(())
     }
 
-    pub(super) fn commit(&self, committer: &mut Committer) -> Result<(), DiskError> {
+    /// Returns the number of the commit. That nothing is missing of the file is still to be seen.
+    pub(super) fn commit(&self, committer: &mut Committer, order: Order) -> Result<u64, DiskError> {
         self.put_in_place(committer)?;
         let batch = self.take_batch();
-        let number = batch.number;
-        if let Err(error) = self.barrier(committer) {
-            self.give_back(batch, 0);
-            return Err(error);
+        let (number, file_len) = (batch.number, batch.file_len);
+        let has_changes = !batch.pages.is_empty() || !batch.zeroes.is_empty();
+        if order == Order::DataFirst || !has_changes {
+            if let Err(error) = self.barrier(committer) {
+                self.give_back(batch, 0);
+                return Err(error);
+            }
+            committer.stable_len = file_len;
         }
-        committer.stable_len = batch.file_len;
-        if batch.pages.is_empty() && batch.zeroes.is_empty() {
-            self.state().freed.extend(batch.freed);
-        } else {
+        if has_changes {
+            let before = committer.log.as_ref().map(LogWriter::end);
             self.write_batch(committer, batch)?;
+            committer.stable_len = file_len;
+            // What those before put in place was there when the flush of this batch began.
+            if let (Some(log), Some(before)) = (&mut committer.log, before) {
+                log.release_to(before);
+            }
+        } else {
+            self.state().freed.extend(batch.freed);
         }
-        self.state().commits_done = number;
         self.reclaim();
-        Ok(())
+        Ok(number)
     }
 
     fn take_batch(&self) -> Batch {
@@ -267,12 +327,13 @@ impl<S: Storage> Disk<S> {
 
     /// A flush that makes log entries durable, and releases none.
     pub(super) fn barrier_of_log(&self, committer: &mut Committer) -> Result<(), DiskError> {
-        if let Err(error) = self.storage.flush() {
+        if let Err(error) = self.storage.storage().flush() {
             // The kernel reports a lost write once, and takes the pages for clean afterwards: nothing can be known any
             // more.
             self.state().failed = Some(format!("a flush failed: {error}"));
             return Err(DiskError::storage("flushing")(error));
         }
+        committer.is_unflushed = false;
         if let Some(log) = &mut committer.log {
             log.settle();
         }

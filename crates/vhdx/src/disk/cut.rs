@@ -11,6 +11,7 @@
 //! After a power cut between them the file is longer than it has to be.
 
 use super::Disk;
+use super::commit::Order;
 use crate::error::DiskError;
 use crate::log::write::EntryContent;
 use crate::storage::Storage;
@@ -36,7 +37,7 @@ impl<S: Storage> Disk<S> {
         if committer.log.is_none() {
             return Ok(0);
         }
-        self.commit(&mut committer)?;
+        self.commit(&mut committer, Order::DataFirst)?;
         self.checkpoint(&mut committer)?;
         let _alone = self.length();
         let (old, end) = {

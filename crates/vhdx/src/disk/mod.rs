@@ -157,6 +157,8 @@ struct Committer {
     unapplied: Vec<Unapplied>,
     /// The length of the file that a flush has made durable.
     stable_len: u64,
+    /// Nothing of the file is durable, and nothing leads to it.
+    is_unflushed: bool,
 }
 
 enum Unapplied {
@@ -221,6 +223,7 @@ impl<S: Storage> Disk<S> {
                 log: None,
                 unapplied: Vec::new(),
                 stable_len: parts.file_len,
+                is_unflushed: parts.is_new,
             }),
             length: Mutex::new(()),
         }
@@ -360,15 +363,38 @@ impl<S: Storage> Disk<S> {
     /// much as it has grown since it was opened, from 32 to 256 MiB, so that small blocks do not change the length each
     /// time. On a share each change is two round trips in which nothing is written to the file.
     fn extend(&self, len: u64) -> Result<(), DiskError> {
-        const STEP_MIN: u64 = 32 << 20;
-        // What a fast share takes between two checkpoints of a backup: it lengthens the file no more often than that.
-        const STEP_MAX: u64 = 256 << 20;
-        let _alone = self.length();
-        let old = self.state().file_len;
-        if old != len {
+        let alone = self.length();
+        if self.state().file_len != len {
             // Another write, which found the same end, has done it.
             return Ok(());
         }
+        self.lengthen(&alone)
+    }
+
+    /// Does so before a write needs it, where the file has fewer free bytes at its end: writes beside this one wait for
+    /// nothing. Not where another one does it already, or nothing was written yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of the storage: there may be room for the write itself.
+    pub fn lengthen_ahead(&self, bytes: u64) -> Result<(), DiskError> {
+        let bytes = bytes.min(self.geometry.disk_size.next_multiple_of(self.geometry.block_size));
+        let has_enough = |state: &DiskState| !state.session || state.space.behind() * MIB >= bytes;
+        if has_enough(&self.state()) {
+            return Ok(());
+        }
+        let Ok(alone) = self.length.try_lock() else { return Ok(()) };
+        if has_enough(&self.state()) {
+            return Ok(());
+        }
+        self.lengthen(&alone)
+    }
+
+    fn lengthen(&self, _alone: &MutexGuard<'_, ()>) -> Result<(), DiskError> {
+        const STEP_MIN: u64 = 32 << 20;
+        // What a fast share takes between two checkpoints of a backup: it lengthens the file no more often than that.
+        const STEP_MAX: u64 = 256 << 20;
+        let old = self.state().file_len;
         let grown = old.saturating_sub(self.added.end);
         let all = self.geometry.disk_size.next_multiple_of(self.geometry.block_size);
         let step = self.geometry.block_size.max(grown.clamp(STEP_MIN, STEP_MAX).min(all));

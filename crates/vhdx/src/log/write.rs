@@ -98,6 +98,16 @@ impl LogWriter {
         self.tail = self.head;
     }
 
+    /// The position behind the newest entry.
+    pub(crate) fn end(&self) -> u64 {
+        self.head
+    }
+
+    /// The same of all entries before a position that [`end`](Self::end) was.
+    pub(crate) fn release_to(&mut self, end: u64) {
+        self.tail = self.tail.max(end);
+    }
+
     /// A flush of the storage has succeeded: all entries are durable.
     pub(crate) fn settle(&mut self) {
         self.kept = self.newest_tail;
