@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lunway_backup::{BackupError, Folder, Holder, HostFolder, Result};
+use lunway_backup::{BackupError, Folder, Holder, HostFolder, Result, both};
 use lunway_block::small_file;
 use lunway_block::spec::is_store_address;
 use lunway_object::{Address, Settings};
@@ -123,16 +123,16 @@ pub fn locate(path: &Path) -> Result<Located> {
     if let Some(address) = address_of(path)? {
         return locate_address(&address);
     }
-    if holds_repository(path)? {
+    let parent =
+        path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+    // At once: on a share each look is some round trips.
+    let (above, here) = both(|| parent.map_or(Ok(false), holds_repository), || holds_repository(path));
+    if here? {
         return Ok(Located::Repository(path.to_owned()));
     }
     refuse_without(path)?;
-    let parent = match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-        Some(parent) => parent,
-        None => return Ok(Located::Elsewhere),
-    };
-    if !holds_repository(parent)? {
+    let Some(parent) = parent else { return Ok(Located::Elsewhere) };
+    if !above? {
         refuse_without(parent)?;
         return Ok(Located::Elsewhere);
     }

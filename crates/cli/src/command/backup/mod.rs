@@ -34,7 +34,7 @@ use lunway_vhdx::format::Guid;
 use lunway_vhdx_device::random_guids;
 
 pub(crate) use self::destination_check::CHECK_DESTINATION;
-use self::store::Store;
+use self::store::{Read, Store};
 use crate::begun_by::BegunBy;
 use crate::failure::Failure;
 use crate::new_file::file_mode;
@@ -158,16 +158,17 @@ const IN_USE_PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which it tries again.
 const IN_USE_POLL: Duration = Duration::from_millis(500);
 
-/// Takes the lease of a destination. A command that a daemon has begun waits for the end of the one that has it: the
-/// daemon knows of no other, and would begin it again in ten minutes.
+/// Takes the lease of a destination, and reads its points under it. A command that a daemon has begun waits for the end
+/// of the one that has it: the daemon knows of no other, and would begin it again in ten minutes.
 fn take_lease<'a>(
-    folder: &'a dyn Folder,
+    store: &'a Store,
     begun_by: &BegunBy,
     is_cancelled: &dyn Fn() -> bool,
-) -> Result<Lease<'a>, Failure> {
+) -> Result<(Lease<'a>, Read), Failure> {
+    let folder = &**store.folder();
     let begun = Instant::now();
     loop {
-        match Lease::take(folder, holder()?, is_cancelled) {
+        match Lease::take_and_look(folder, holder()?, is_cancelled, || store.past()) {
             Err(BackupError::InUse { .. })
                 if begun_by.is_daemon() && begun.elapsed() < IN_USE_PATIENCE && !is_cancelled() =>
             {
@@ -175,16 +176,20 @@ fn take_lease<'a>(
             }
             // What an earlier run has left may have taken the room, and this one may do with less.
             Err(BackupError::Full { .. }) if has_leftovers(folder) => {
-                return Lease::take_without_room(folder, holder()?, is_cancelled).map_err(failed);
+                let lease = Lease::take_without_room(folder, holder()?, is_cancelled).map_err(failed)?;
+                return Ok((lease, store.past()?));
             }
-            taken => return taken.map_err(failed),
+            taken => {
+                let (lease, past) = taken.map_err(failed)?;
+                return Ok((lease, past?));
+            }
         }
     }
 }
 
-/// Tells whether a run that was stopped has left an incomplete point.
+/// Tells whether a run that was stopped has left files.
 fn has_leftovers(folder: &dyn Folder) -> bool {
-    Catalogue::load(folder).is_ok_and(|catalogue| catalogue.incomplete() > 0)
+    Catalogue::load(folder).is_ok_and(|catalogue| catalogue.has_leftovers())
 }
 
 /// Catalogue of the points in a folder.

@@ -166,9 +166,8 @@ impl Run {
         let cancel = interrupt::watch();
         let destination = folder.show("");
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
-        let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
-        // Under the lease it stays so until this run seals its point.
-        let (past, catalogue) = store.past()?;
+        // Under the lease the points stay so until this run seals its own.
+        let (lease, (past, catalogue)) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let mut moment = None;
@@ -280,8 +279,7 @@ impl Run {
         }
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
-        let lease = take_lease(&**folder, &self.begun_by, &|| cancel.is_cancelled())?;
-        let (past, catalogue) = store.past()?;
+        let (lease, (past, catalogue)) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
         let name = served::source_name(&lun);
         let begun = Instant::now();
         if let Some(made) = self.made_before(&past, &name) {

@@ -65,6 +65,9 @@ pub(super) struct Past {
     pub(super) due: Option<(String, PointFacts)>,
 }
 
+/// Points of a destination, the oldest first, and the catalogue of a chain.
+pub(super) type Read = (Vec<Past>, Option<Catalogue>);
+
 impl Store {
     /// The folder of its points: leases, notes and epochs are there.
     pub(super) fn folder(&self) -> &Arc<dyn Folder> {
@@ -75,7 +78,7 @@ impl Store {
     }
 
     /// The points that it has, the oldest first, and the catalogue of a chain.
-    pub(super) fn past(&self) -> Result<(Vec<Past>, Option<Catalogue>), Failure> {
+    pub(super) fn past(&self) -> Result<Read, Failure> {
         Ok(match self {
             Self::Chain(folder) => {
                 let catalogue = Catalogue::load(&**folder).map_err(failed)?;
