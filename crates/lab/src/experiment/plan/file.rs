@@ -112,6 +112,8 @@ pub(crate) struct RunTable {
     pub(crate) cut: Option<CutTable>,
     #[serde(default)]
     pub(crate) patience: Option<Time>,
+    #[serde(default)]
+    pub(crate) write_behind: Option<bool>,
 
     #[serde(default, rename = "arm")]
     pub(crate) arms: Option<Vec<Arm>>,

@@ -306,6 +306,8 @@ pub struct BackupRun {
     pub cut: Option<Cut>,
     /// A connection to the share over which nothing is heard for so long is given up.
     pub patience: Duration,
+    /// The share's client answers a write before its server has.
+    pub write_behind: bool,
 }
 
 /// A way to back up.

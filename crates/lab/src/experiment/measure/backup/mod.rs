@@ -92,7 +92,8 @@ impl BackupNetwork<'_> {
         let place = tempfile::tempdir().map_err(RunError::Start)?;
         fs::create_dir(place.path().join(POINTS)).map_err(RunError::Start)?;
         let far = SocketAddr::new(storage.address(card(&path.enters, &run.target))?, 0);
-        let share = ShareServer::start(storage, far, place.path(), programs, backup.patience)?;
+        let share =
+            ShareServer::start(storage, far, place.path(), programs, (backup.patience, backup.write_behind))?;
         let sampling = Sampling { run, backup, program, cancel, server, source, place };
 
         let needed = sampling.prepare(repeat)?;

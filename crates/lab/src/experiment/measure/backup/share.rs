@@ -71,6 +71,8 @@ pub(super) struct ShareServer {
     programs: Programs,
     /// A connection over which nothing is heard for so long is given up, at both ends.
     patience: Duration,
+    /// The client answers a write before the server has.
+    write_behind: bool,
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<io::Result<()>>>>,
 }
@@ -82,7 +84,7 @@ impl ShareServer {
         address: SocketAddr,
         folder: &Path,
         programs: Programs,
-        patience: Duration,
+        (patience, write_behind): (Duration, bool),
     ) -> Result<Self, RunError> {
         let address = SocketAddr::new(address.ip(), PORT);
         let listener = host.run(|| TcpListener::bind(address))?.map_err(RunError::Start)?;
@@ -91,7 +93,8 @@ impl ShareServer {
         let (is_ended, server) = (Arc::clone(&end), programs.server.clone());
         // Processes that it starts are on the host: the thread is.
         let thread = host.start(move || serve(&listener, &server, patience, &is_ended))?;
-        Ok(Self { address, folder: folder.to_owned(), programs, patience, end, thread: Some(thread) })
+        let (folder, thread) = (folder.to_owned(), Some(thread));
+        Ok(Self { address, folder, programs, patience, write_behind, end, thread })
     }
 
     /// Mounts it on a host, as soon as that reaches it. Returns `None` if it does not by then, or `is_cancelled`.
@@ -121,8 +124,13 @@ impl ShareServer {
         let before = point.path().metadata().map_err(RunError::Start)?.dev();
         let mut log = tempfile::tempfile().map_err(RunError::Start)?;
         let mut command = Command::new(&self.programs.client);
-        // Each write waits for its answer, as of a disk that is attached over a share; what other clients do is seen.
-        command.args(["-f", "-o", "passive,sshfs_sync,dir_cache=no"]);
+        // What other clients do is seen. Each write waits for its answer, as of a disk that is attached over a share,
+        // or none does before the file is flushed, as kernels do it.
+        let options = match self.write_behind {
+            true => "passive,dir_cache=no",
+            false => "passive,sshfs_sync,dir_cache=no",
+        };
+        command.args(["-f", "-o", options]);
         // The host is never called.
         command.arg(format!("storage:{}", self.folder.display())).arg(point.path());
         let input = OwnedFd::from(stream.try_clone().map_err(RunError::Start)?);

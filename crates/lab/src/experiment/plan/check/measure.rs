@@ -297,6 +297,7 @@ pub(super) fn backup(at: &At<'_>, paths: &[RunPath], table: &RunTable) -> Result
             table.patience.map_or(PATIENCE_DEFAULT, |time| time.0),
             Duration::from_secs(1),
         )?,
+        write_behind: table.write_behind.unwrap_or(false),
     })
 }
 

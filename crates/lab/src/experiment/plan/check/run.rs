@@ -75,6 +75,7 @@ fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
         ("changed", table.changed.is_some(), &[Backup][..]),
         ("cut", table.cut.is_some(), &[Backup][..]),
         ("patience", table.patience.is_some(), &[Backup][..]),
+        ("write_behind", table.write_behind.is_some(), &[Backup][..]),
         ("streams", table.streams.is_some(), &[Net][..]),
         ("pairs", table.pairs.is_some(), &[Compare][..]),
         ("rounds", table.rounds.is_some(), &[Compare][..]),
