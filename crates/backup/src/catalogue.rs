@@ -17,6 +17,7 @@ use crate::point_files::{is_journal, is_ours, journal_name, lacks, open_disk};
 use crate::point_id::PointId;
 use crate::point_name::find_point;
 use crate::threads::each;
+use crate::unreadable::UnreadablePoint;
 
 /// Points that lie on each other, the full included. A chain of more is slow to open on a share, and Windows knows
 /// no more than some dozens in practice; the engine of `vhdx` opens 256.
@@ -39,8 +40,7 @@ pub struct Point {
 pub struct Catalogue {
     points: Vec<Point>,
     by_id: HashMap<PointId, usize>,
-    /// Points whose manifest cannot be read at all.
-    unreadable: Vec<(PointId, String)>,
+    unreadable: Vec<UnreadablePoint>,
     /// Journals of incomplete points.
     pub(crate) journals: Vec<String>,
     /// Unfinished files of this program.
@@ -96,23 +96,24 @@ impl Catalogue {
                 },
             })
         });
-        for ((_, (_, id)), read) in stems.into_iter().zip(read) {
+        for ((_, (generation, point)), read) in stems.into_iter().zip(read) {
             match read? {
                 Ok((manifest, copy_problem)) => catalogue.points.push(Point { manifest, copy_problem }),
-                Err(problem) => catalogue.unreadable.push((id, problem)),
+                Err(what) => catalogue.unreadable.push(UnreadablePoint { generation, point, what }),
             }
         }
         catalogue.has_merges = names.iter().any(|name| merge_record::is_merge(name));
         catalogue.has_notes = names.iter().any(|name| name == NOTES);
         catalogue.unfinished = names.iter().filter(|name| is_ours(name)).cloned().collect();
-        for (id, merge) in merge_record::decided(folder, &names) {
+        for ((generation, point), merge) in merge_record::decided(folder, &names) {
             let (manifest, removed) = match merge {
                 Ok(merge) => merge,
                 Err(BackupError::Folder { what, name, source }) if !is_of_the_file(source.kind()) => {
                     return Err(BackupError::Folder { what, name, source });
                 }
                 Err(error) => {
-                    catalogue.unreadable.push((id, error.to_string()));
+                    let what = error.to_string();
+                    catalogue.unreadable.push(UnreadablePoint { generation, point, what });
                     continue;
                 }
             };
@@ -182,8 +183,8 @@ impl Catalogue {
         &self.points
     }
 
-    /// Points whose manifest cannot be read in either copy, and why.
-    pub fn unreadable(&self) -> &[(PointId, String)] {
+    /// Points whose manifest cannot be read in either copy.
+    pub fn unreadable(&self) -> &[UnreadablePoint] {
         &self.unreadable
     }
 
@@ -203,6 +204,12 @@ impl Catalogue {
         self.points.last().map(|point| &point.manifest)
     }
 
+    /// Points that cannot be read and are newer than all that can.
+    pub(crate) fn newer_unreadable(&self) -> impl Iterator<Item = &UnreadablePoint> {
+        let newest = self.newest().map(|newest| newest.generation);
+        self.unreadable.iter().filter(move |unreadable| Some(unreadable.generation) > newest)
+    }
+
     /// A point.
     pub fn get(&self, id: PointId) -> Option<&Manifest> {
         self.by_id.get(&id).map(|at| &self.points[*at].manifest)
@@ -213,11 +220,10 @@ impl Catalogue {
     ///
     /// # Errors
     ///
-    /// [`BackupError::NoPoint`] where none does, or several do.
+    /// [`BackupError::NoPoint`] where none does, or several do; where one that cannot be read may be meant.
     pub fn find(&self, text: &str) -> Result<&Manifest> {
-        let all: Vec<_> =
-            self.points.iter().map(|point| (point.manifest.point, point.manifest.time)).collect();
-        self.get(find_point(&all, text)?).ok_or(BackupError::Lost)
+        let all: Vec<_> = self.points.iter().map(|point| point.manifest.nameable()).collect();
+        self.get(find_point(&all, &self.unreadable, text)?).ok_or(BackupError::Lost)
     }
 
     /// The points on which a point lies, itself first, the full last.

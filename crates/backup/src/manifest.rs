@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{BackupError, Result};
 use crate::leaf::DISK_MAX;
 use crate::point_id::PointId;
+use crate::point_name::NameablePoint;
 
 /// Version of the folder's format.
 pub const FORMAT: u32 = 1;
@@ -127,6 +128,11 @@ impl Manifest {
     /// The name that its files have in common.
     pub fn stem(&self) -> String {
         stem(self.generation, self.point)
+    }
+
+    /// What it may be named by.
+    pub(crate) fn nameable(&self) -> NameablePoint {
+        NameablePoint { generation: self.generation, point: self.point, time: self.time }
     }
 
     /// Name of the VHDX file.

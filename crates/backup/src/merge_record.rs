@@ -22,15 +22,16 @@ pub(crate) struct Merge {
 /// A merge that is decided: the point that stays, as it is to be, and what is given up.
 pub(crate) type Decided = Result<(Manifest, Vec<String>)>;
 
-/// Merges that are decided and not finished, with the points into which they go. To readers they are finished.
-pub(crate) fn decided(folder: &dyn Folder, names: &[String]) -> Vec<(PointId, Decided)> {
+/// Merges that are decided and not finished, with the generations and ids of the points into which they go. To readers
+/// they are finished.
+pub(crate) fn decided(folder: &dyn Folder, names: &[String]) -> Vec<((u64, PointId), Decided)> {
     let stems = names.iter().filter_map(|name| name.strip_suffix(MERGE).and_then(parse_stem));
     stems
         .map(|(generation, point)| {
             let name = format!("{}{MERGE}", stem(generation, point));
             let merge = read(folder, &name)
                 .map(|Merge { manifest, removed }| (Manifest { merging: true, ..manifest }, removed));
-            (point, merge)
+            ((generation, point), merge)
         })
         .collect()
 }

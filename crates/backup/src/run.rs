@@ -229,6 +229,14 @@ impl Run<'_> {
         if catalogue.incomplete() > 0 && self.leftovers == Leftovers::None {
             self.leftovers = Leftovers::Found;
         }
+        for unreadable in catalogue.newer_unreadable() {
+            let note =
+                format!("{unreadable}; it is newer than all that can be, and the run goes on without it");
+            // Said by an attempt before.
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
         let basis = self.basis(&catalogue)?;
         let opening = self.open_basis(&basis);
         // Beside each other: what is healed are leaves, of which nothing is read here.

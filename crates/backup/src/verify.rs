@@ -143,8 +143,8 @@ impl Verifier<'_> {
                 manifest.point
             ));
         }
-        for (point, what) in self.catalogue.unreadable() {
-            self.add(*point, what.clone());
+        for unreadable in self.catalogue.unreadable() {
+            self.add(unreadable.point, unreadable.what.clone());
         }
         Ok(())
     }

@@ -75,6 +75,57 @@ fn a_chain_that_lacks_a_file_is_neither_gone_on_with_nor_pruned() {
     }
 }
 
+/// Both copies of the manifest of the point of that generation, changed.
+fn spoil(directory: &Directory, generation: &str, change: impl Fn(&mut Vec<u8>)) {
+    for name in directory.names() {
+        if name.starts_with(generation) && name.ends_with(".json") {
+            let mut bytes = directory.bytes(&name).unwrap();
+            change(&mut bytes);
+            directory.remove(&name);
+            directory.create(&name).unwrap().write(0, &bytes).unwrap();
+        }
+    }
+}
+
+/// A change of a manifest that makes it none.
+type Way<'a> = &'a dyn Fn(&mut Vec<u8>);
+
+#[test]
+fn a_newest_point_whose_manifests_cannot_be_read_is_never_passed_over_without_a_word() {
+    let mut source = Source::new(MIB);
+    let (sound, points) = chain(&mut source);
+    // The manifests of another point are no manifests of this one.
+    let is_other = |name: &String| name.starts_with("000002") && name.ends_with(".copy.json");
+    let other = sound.names().into_iter().find(is_other).and_then(|name| sound.bytes(&name)).unwrap();
+    let exchanged: Way<'_> = &|bytes| bytes.clone_from(&other);
+    let ways: [Way<'_>; 4] =
+        [&|bytes| bytes.truncate(200), &|bytes| bytes.clear(), &|bytes| bytes[150] ^= 1, exchanged];
+    for way in ways {
+        let directory = sound.at_rest();
+        spoil(&directory, "000003", way);
+        let catalogue = Catalogue::load(&*folder(&directory)).unwrap();
+        let about = format!("point {} cannot be read", points[2]);
+        // Runs were made at hours behind this time.
+        for text in ["latest", "2033-01-01", "2023-11-15T01:30"] {
+            let said = catalogue.find(text).map(drop).unwrap_err().to_string();
+            let named = said.contains(&about) && said.contains("000003-") && said.contains("give the id");
+            assert!(named, "{text}: {said}");
+        }
+        assert!(catalogue.find(&points[2].to_string()).unwrap_err().to_string().contains(&about));
+        assert_eq!(catalogue.find(&points[1].to_string()).unwrap().point, points[1]);
+        let outcome = source.back_up(&folder(&directory), true, 9).unwrap();
+        assert!(outcome.notes.iter().any(|note| note.contains(&about)), "{:?}", outcome.notes);
+        assert_eq!(outcome.manifest.generation, 4, "no number is used twice");
+        let catalogue = Catalogue::load(&*folder(&directory)).unwrap();
+        assert_eq!(catalogue.find("latest").unwrap().point, outcome.manifest.point);
+        assert_same(
+            &restored(&folder(&directory), outcome.manifest.point).unwrap(),
+            &source.model,
+            "the next",
+        );
+    }
+}
+
 #[test]
 fn a_sample_of_few_leaves_is_not_empty() {
     let mut source = Source::new(MIB);

@@ -190,6 +190,24 @@ fn points_are_made_listed_verified_restored_and_pruned() {
     assert!(told.contains(&format!("point {} cannot be read", first["point"].as_str().unwrap())), "{told}");
     copies.iter().zip(manifests).for_each(|(copy, bytes)| fs::write(copy, bytes).unwrap());
 
+    // The newest one is not passed over.
+    let copies = ["json", "copy.json"].map(|end| fixture.file(3).with_extension(end));
+    let manifests = copies.each_ref().map(|copy| fs::read(copy).unwrap());
+    copies.iter().for_each(|copy| fs::write(copy, "nothing").unwrap());
+    let (dest, new) = (fixture.path("dest"), fixture.path("new"));
+    let about = format!("point {} cannot be read", third["point"].as_str().unwrap());
+    let point = format!("point:{dest}");
+    let by_time = ["backup", "restore", &dest, &new, "--point", "2099-01-01"];
+    for words in
+        [&by_time[..4], &by_time, &["copy", &point, &new], &["backup", "mount", &dest, "--nbd", "unix:n"]]
+    {
+        let refused = finish(lunway(words), PATIENCE);
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && told.contains(&about), "{words:?}: {told}");
+    }
+    assert!(!fs::exists(&new).unwrap());
+    copies.iter().zip(manifests).for_each(|(copy, bytes)| fs::write(copy, bytes).unwrap());
+
     // The damaged disk gets back what differs.
     fixture.change(12 << 20, 3);
     let disk = fixture.path("disk");

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use lunway_backup::{BackupError, Folder, Moment, PointId, Result, find_point, manifest_names, parse_stem};
+use lunway_backup::{
+    BackupError, Folder, Moment, NameablePoint, PointId, Result, UnreadablePoint, find_point, manifest_names,
+    parse_stem,
+};
 
 use crate::codec::Codec;
 use crate::ended::EndedSeries;
@@ -25,8 +28,8 @@ pub struct Points {
     /// Name of the series.
     pub(crate) name: String,
     points: Vec<RepositoryPoint>,
-    /// Points whose manifest cannot be read in either copy, and why.
-    pub unreadable: Vec<(PointId, String)>,
+    /// Points whose manifest cannot be read in either copy.
+    pub unreadable: Vec<UnreadablePoint>,
     /// Points of which one copy of the manifest is damaged or missing, and how.
     pub copy_problems: Vec<(PointId, String)>,
     /// Points of which only the copy of the manifest is there, and that the head does not know: a run was stopped
@@ -71,7 +74,7 @@ impl Points {
         let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
         let known: HashSet<&str> = names.iter().map(String::as_str).collect();
         let mut points = Self { name: name.to_owned(), ..Self::default() };
-        let mut unreadable: Vec<(u64, PointId, String)> = Vec::new();
+        let mut unreadable = Vec::new();
         for file in &names {
             // Without it there is no point: a run was stopped before its commit.
             let Some(stem) = file.strip_suffix(".json") else {
@@ -102,7 +105,7 @@ impl Points {
                     points.copy_problems.push((id, what));
                     points.points.push(other);
                 }
-                (Some(Err(what)), _) => unreadable.push((generation, id, what)),
+                (Some(Err(what)), _) => unreadable.push(UnreadablePoint { generation, point: id, what }),
                 // A prune has just removed it.
                 (None, _) => {}
             }
@@ -155,7 +158,7 @@ impl Points {
         &mut self,
         head: std::result::Result<Option<Head>, String>,
         seen: Option<&SeenSeries>,
-        unreadable: Vec<(u64, PointId, String)>,
+        unreadable: Vec<UnreadablePoint>,
         folder: &dyn Folder,
     ) -> Lineage {
         // The first one that names its series may have been cut off from its head.
@@ -203,16 +206,19 @@ impl Points {
                 }
             }
         }
-        for (generation, point, what) in unreadable {
-            let is_excluded = generation > GENERATION_MAX || lineage.excludes(generation, point);
-            match is_excluded || lineage.has_given_up(generation, point) {
+        for unreadable in unreadable {
+            let UnreadablePoint { generation, point, what } = &unreadable;
+            let is_excluded = *generation > GENERATION_MAX || lineage.excludes(*generation, *point);
+            // Another point's name on a file of this one's.
+            let is_misnamed = all.get(point).is_some_and(|known| known.generation != *generation);
+            match is_excluded || is_misnamed || lineage.has_given_up(*generation, *point) {
                 true => {
                     let name = &self.name;
                     self.stray_sentences.push(format!(
                         "{what}; it is none of the points of the series {name}, and blocks nothing: remove it"
                     ));
                 }
-                false => self.unreadable.push((point, what)),
+                false => self.unreadable.push(unreadable),
             }
         }
         for points in [&mut self.points, &mut self.strays, &mut self.removed] {
@@ -339,7 +345,8 @@ impl Points {
 
     /// What its user remembers of it; `None`: it is not what it should be, or has no points.
     pub(crate) fn seen(&self) -> Option<SeenSeries> {
-        let newest = self.newest().filter(|_| self.losses.is_empty() && self.foreign.is_empty())?;
+        let is_known = self.losses.is_empty() && self.foreign.is_empty();
+        let newest = self.newest().filter(|_| is_known && self.newer_unreadable().next().is_none())?;
         Some(SeenSeries { generation: newest.generation, newest: Some(newest.point), begun: self.begun() })
     }
 
@@ -381,7 +388,7 @@ impl Points {
         let committed = self.points.iter().chain(&self.uncommitted);
         committed
             .map(|point| point.point)
-            .chain(self.unreadable.iter().map(|(point, _)| *point))
+            .chain(self.unreadable.iter().map(|unreadable| unreadable.point))
             .any(|point| point == id)
     }
 
@@ -490,6 +497,12 @@ impl Points {
         self.points.last()
     }
 
+    /// Points that cannot be read and are newer than all that can.
+    pub(crate) fn newer_unreadable(&self) -> impl Iterator<Item = &UnreadablePoint> {
+        let newest = self.newest().map(|newest| newest.generation);
+        self.unreadable.iter().filter(move |unreadable| Some(unreadable.generation) > newest)
+    }
+
     /// A point.
     pub fn get(&self, id: PointId) -> Option<&RepositoryPoint> {
         self.points.iter().find(|point| point.point == id)
@@ -505,23 +518,34 @@ impl Points {
     ///
     /// # Errors
     ///
-    /// [`BackupError::NoPoint`] where none does, or several do; where newest points are gone, or are not known, and the
-    /// text is no id. Where the folder holds points of another series.
+    /// [`BackupError::NoPoint`] where none does, or several do; where newest points are gone, or are not known, or one
+    /// that cannot be read may be meant, and the text is no id. Where the folder holds points of another series.
     pub fn find(&self, text: &str) -> Result<&RepositoryPoint> {
         if let Some(named) = self.all().find(|point| point.point.to_string() == text) {
             return Ok(named);
         }
         self.refuse_foreign()?;
         self.refuse_copy()?;
-        let own: Vec<_> = self.points.iter().map(|point| (point.point, point.time)).collect();
-        let id = find_point(&own, text)?;
+        let nameable = |point: &RepositoryPoint| NameablePoint {
+            generation: point.generation,
+            point: point.point,
+            time: point.time,
+        };
+        let own: Vec<_> = self.points.iter().map(nameable).collect();
+        if own.is_empty()
+            && let Some(what) = self.loss_sentences().next()
+        {
+            return Err(BackupError::NoPoint(format!("the series holds no point that can be read: {what}")));
+        }
+        let found = find_point(&own, &self.unreadable, text);
         let unknown = self.head_problem.as_ref().filter(|_| !self.strays.is_empty());
         let doubt = self.losses.first().map(|loss| &loss.what).or(unknown);
-        match doubt {
-            Some(what) if !id.to_string().starts_with(text) => Err(BackupError::NoPoint(format!(
+        let is_meant = |id: PointId| id.to_string().starts_with(text);
+        match (found, doubt) {
+            (Ok(id), Some(what)) if !is_meant(id) => Err(BackupError::NoPoint(format!(
                 "{what}: {text} may be another point than is meant; give the id of one of `lunway backup list`"
             ))),
-            _ => self.get(id).ok_or(BackupError::Lost),
+            (found, _) => self.get(found?).ok_or(BackupError::Lost),
         }
     }
 

@@ -114,6 +114,9 @@ pub async fn run(
     }
     heal_copies(folder, &points, &mut notes)?;
     notes.extend(points.losses.iter().map(|loss| loss.what.clone()));
+    notes.extend(points.newer_unreadable().map(|unreadable| {
+        format!("{unreadable}; it is newer than all that can be, and the run goes on without it")
+    }));
     notes.extend(points.stray_sentences().iter().cloned());
     if let Some(what) = &points.head_problem {
         notes.push(format!("{what}: whether the newest points are there is not known; it is written again"));

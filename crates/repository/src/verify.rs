@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Damage, FoundDamage, Notes, PointId, Report, Result, RetryingFolder, Verification,
-    is_of_the_file, manifest_names,
+    BackupError, Damage, FoundDamage, Notes, PointId, Report, Result, RetryingFolder, UnreadablePoint,
+    Verification, is_of_the_file, manifest_names,
 };
 
 use crate::codec::Id;
@@ -143,7 +143,7 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
         }
         report.remarks.extend(points.remarks());
         report.findings.extend(of_series(points));
-        for (point, what) in &points.unreadable {
+        for UnreadablePoint { point, what, .. } in &points.unreadable {
             let damage = Damage::Point { point: *point, what: what.clone() };
             report.findings.push(FoundDamage { damage, what: what.clone(), concerned: vec![*point] });
         }
@@ -358,7 +358,8 @@ impl RepositoryReport {
         let opening = BackupError::folder("opening", name);
         let folder = repository.places().of_series(name).map_err(opening)?;
         let own = |point: &PointId| {
-            points.get(*point).is_some() || points.unreadable.iter().any(|(id, _)| id == point)
+            points.get(*point).is_some()
+                || points.unreadable.iter().any(|unreadable| unreadable.point == *point)
         };
         let mut notes = Notes::load(&*folder)?;
         let concerned: BTreeSet<PointId> = self

@@ -126,6 +126,87 @@ fn a_point_in_the_middle_that_is_gone_is_told_and_nothing_is_freed_until_it_is_b
     sound(&crashing(&directory), "given up");
 }
 
+/// A change of a manifest that makes it none.
+type Way<'a> = &'a dyn Fn(&mut Vec<u8>);
+
+/// Both manifests of the newest point, cut, emptied, changed, exchanged with those of another point or series: no other
+/// point is given out in its place.
+#[test]
+fn a_newest_point_whose_manifests_cannot_be_read_is_never_passed_over_without_a_word() {
+    for is_encrypted in [false, true] {
+        let (sound, _, ids) = series_of(3, is_encrypted);
+        compare(&crashing(&sound), "two", &mut source(9), 9);
+        let bytes = |begin: &str| {
+            let is_it = |name: &String| name.starts_with(begin) && name.ends_with(".copy.json");
+            sound.names().into_iter().find(is_it).and_then(|name| sound.bytes(&name)).unwrap()
+        };
+        let (other_point, other_series) = (bytes("one~000002"), bytes("two~000001"));
+        let ways: [Way<'_>; 5] = [
+            &|bytes| bytes.truncate(200),
+            &|bytes| bytes.clear(),
+            &|bytes| bytes[150] ^= 1,
+            &|bytes| bytes.clone_from(&other_point),
+            &|bytes| bytes.clone_from(&other_series),
+        ];
+        for way in ways {
+            let directory = sound.at_rest();
+            for name in manifests(&directory, 3) {
+                let mut bytes = directory.bytes(&name).unwrap();
+                way(&mut bytes);
+                directory.remove(&name);
+                directory.create(&name).unwrap().write(0, &bytes).unwrap();
+            }
+            let there = points(&directory);
+            let about = format!("point {} cannot be read", ids[2]);
+            for text in ["latest", "2099-01-01"] {
+                let said = there.find(text).map(drop).unwrap_err().to_string();
+                let is_named =
+                    said.contains(&about) && said.contains("000003-") && said.contains("give the id");
+                assert!(is_named, "{text}: {said}");
+            }
+            assert!(there.find_unwanted("latest").is_err());
+            assert!(there.find(&ids[2].to_string()).unwrap_err().to_string().contains(&about));
+            assert_eq!(there.find(&ids[1].to_string()).unwrap().point, ids[1]);
+            let next = compare(&crashing(&directory), "one", &mut source(4), 4);
+            assert!(next.notes.iter().any(|note| note.contains(&about)), "{:?}", next.notes);
+            assert_eq!(next.point.generation, 4, "no number is used twice");
+            let there = points(&directory);
+            assert_eq!(there.find("latest").unwrap().point, next.point.point);
+            assert_eq!(restored(&crashing(&directory), &next.point).unwrap(), source(4).model);
+        }
+    }
+}
+
+#[test]
+fn where_no_manifest_is_left_the_point_that_is_missed_is_named() {
+    for is_removed in [true, false] {
+        let (directory, _, ids) = series_of(1, true);
+        for name in manifests(&directory, 1) {
+            directory.remove(&name);
+            if !is_removed {
+                directory.create(&name).unwrap().write(0, b"garbage").unwrap();
+            }
+        }
+        let said = points(&directory).find("latest").map(drop).unwrap_err().to_string();
+        let what = if is_removed { "is gone" } else { "cannot be read" };
+        assert!(said.contains("holds no point that can be read") && said.contains(what), "{said}");
+        assert!(said.contains(&ids[0].to_string()), "{said}");
+    }
+}
+
+#[test]
+fn a_copy_of_a_manifest_under_another_number_blocks_nothing() {
+    let (directory, _, ids) = series_of(2, true);
+    let bytes = directory.bytes(&manifests(&directory, 2)[1]).unwrap();
+    directory.create(&format!("one~000003-{}.json", ids[1])).unwrap().write(0, &bytes).unwrap();
+    let there = points(&directory);
+    let told = there.warnings();
+    assert!(told.len() == 1 && told[0].contains("blocks nothing: remove it"), "{told:?}");
+    assert_eq!(there.find("latest").unwrap().point, ids[1]);
+    pruned(&crashing(&directory), "one", 1, 60).unwrap();
+    assert_eq!(points(&directory).points().len(), 1);
+}
+
 #[test]
 fn what_prunes_have_removed_is_not_missed() {
     let (directory, _, ids) = series_of(5, true);

@@ -232,6 +232,22 @@ fn damage_is_found_and_a_run_mends_it() {
 }
 
 #[test]
+fn a_newest_point_whose_manifests_cannot_be_read_is_never_passed_over_without_a_word() {
+    let server = with_repository(true);
+    let mut source = Source::new(SIZE);
+    let ids: Vec<_> =
+        (1..3).map(|seed| compare(&repository(&server), "one", &mut source, seed).point.point).collect();
+    for key in server.keys().iter().filter(|key| key.contains("/000002-") && key.ends_with(".json")) {
+        let cut = server.bytes(key).unwrap()[..200].to_vec();
+        server.set(key, &cut);
+    }
+    let all = repository(&server).all_points().unwrap();
+    let said = all[0].1.find("latest").map(drop).unwrap_err().to_string();
+    assert!(said.contains(&format!("point {} cannot be read", ids[1])), "{said}");
+    assert_eq!(all[0].1.find(&ids[0].to_string()).unwrap().point, ids[0]);
+}
+
+#[test]
 fn a_store_that_fails_in_the_middle_is_no_damage() {
     let server = with_repository(false);
     let mut source = Source::new(SIZE);

@@ -35,7 +35,7 @@ fn lost(directory: &Directory, model: &Model, context: &str) -> BTreeSet<PointId
     let repository = crashing(directory);
     let mut lost = BTreeSet::new();
     for (_, points) in repository.all_points().unwrap() {
-        lost.extend(points.unreadable.iter().map(|(point, _)| *point));
+        lost.extend(points.unreadable.iter().map(|unreadable| unreadable.point));
         for point in points.points() {
             match restored(&repository, point) {
                 Ok(bytes) => assert_same(&bytes, &model[&point.point], context),

@@ -115,8 +115,8 @@ impl Listing {
 
     /// Says what cannot be listed.
     fn warn(&self) {
-        for (point, what) in &self.unreadable {
-            eprintln!("{}", terminal::clean(&format!("point {point} cannot be read: {what}")));
+        for unreadable in &self.unreadable {
+            eprintln!("{}", terminal::clean(&unreadable.to_string()));
         }
         for warning in &self.warnings {
             eprintln!("{}", terminal::clean(warning));
@@ -156,7 +156,8 @@ impl List {
             })
             .collect();
         let headings = ["POINT", "TIME", "KIND", "DISK", "STORED", "STATE"];
-        let mut text = terminal::table(headings, &rows, "no point yet");
+        let empty = if listing.unreadable.is_empty() { "no point yet" } else { "no point that can be read" };
+        let mut text = terminal::table(headings, &rows, empty);
         if listing.incomplete > 0 {
             text += "\nOne more point is incomplete: the next run continues it.";
         }

@@ -200,7 +200,7 @@ fn catalogue(folder: &dyn Folder) -> Result<Catalogue, Failure> {
 /// The same of a folder that must hold a point: an empty one is as a rule the mount point of a share that is not there.
 fn points(folder: &HostFolder) -> Result<Catalogue, Failure> {
     let catalogue = catalogue(folder)?;
-    if catalogue.points().is_empty() {
+    if catalogue.points().is_empty() && catalogue.unreadable().is_empty() {
         return Err(Failure::failed(anyhow!("{} holds no points: is its share mounted?", folder.show(""))));
     }
     Ok(catalogue)

@@ -1,7 +1,7 @@
 //! `lunway backup report`: what the runs into a destination, or into all series of a repository, have done, as a page.
 
 use clap::Args;
-use lunway_backup::PointKind;
+use lunway_backup::{PointKind, UnreadablePoint};
 use lunway_block::size::HumanSize;
 use lunway_report::chart::{Bar, Tone, bars};
 use lunway_report::{
@@ -275,7 +275,8 @@ impl Runs {
         let incomplete = (self.0.incomplete > 0)
             .then(|| "One more point is incomplete: the next run continues it.".to_owned());
         let unreadable = self.0.unreadable.iter();
-        let unreadable = unreadable.map(|(point, what)| format!("Point {point} cannot be read: {what}."));
+        let unreadable = unreadable
+            .map(|UnreadablePoint { point, what, .. }| format!("Point {point} cannot be read: {what}."));
         unreadable.chain(incomplete).chain(self.0.warnings.iter().cloned()).collect()
     }
 

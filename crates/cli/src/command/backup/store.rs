@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use lunway_backup::{
     BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Manifest, Notes, PointFacts, PointId, Progress,
-    Request,
+    Request, UnreadablePoint,
 };
 use lunway_repository::{
     Located, Points, Repository, RepositoryPoint, Series, locate, open_repository, series_path,
@@ -39,7 +39,7 @@ pub(super) struct Listed {
 pub(super) struct Listing {
     pub(super) folder: String,
     pub(super) points: Vec<Listed>,
-    pub(super) unreadable: Vec<(PointId, String)>,
+    pub(super) unreadable: Vec<UnreadablePoint>,
     /// What is to be told of a series as a whole.
     pub(super) warnings: Vec<String>,
     /// Incomplete points of a chain.
