@@ -490,6 +490,9 @@ fn doctor_tells_of_backups_that_fail_are_overdue_or_have_no_folder_and_of_none_t
     let _daemon = Daemon::start(folder);
     until(|| !schedule(folder, "db")["last"].is_null());
     until(|| found() == ["bad", "warn", "bad"]);
+    let shown = succeed(command(folder, &["backup", "schedule", "list"]));
+    assert!(shown.contains("db: overdue: it has made no point since "), "{shown}");
     fs::create_dir(folder.join("gone")).unwrap();
     until(|| found() == ["ok", "ok", "ok"]);
+    assert_eq!(schedule(folder, "db")["overdue"], false);
 }

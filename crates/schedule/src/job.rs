@@ -25,6 +25,14 @@ pub struct Moment {
     pub steady_ms: i64,
 }
 
+impl Moment {
+    /// A time of the wall clock that was recorded is so far ahead of this that the clock has been wrong: by more than
+    /// [`CLOCK_BACK_MAX`].
+    pub fn is_long_before(self, wall_ms: i64) -> bool {
+        wall_ms.saturating_sub(self.wall_ms) > millis(CLOCK_BACK_MAX)
+    }
+}
+
 /// What is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -99,6 +107,28 @@ pub struct Record {
     pub retried: u32,
 }
 
+impl Record {
+    /// It tells of times that have not come: the clock was ahead.
+    pub fn is_of_the_future(&self, now: Moment) -> bool {
+        [Some(self.covered_ms), self.begun_ms].into_iter().flatten().any(|time| now.is_long_before(time))
+    }
+
+    /// What it says with times that have not come taken for now. When the last run was made is not known then: where
+    /// runs that are missed are made, one is owed, and stays so until it begins.
+    fn until(mut self, now: Moment, plan: &Plan) -> Self {
+        if now.is_long_before(self.covered_ms) {
+            // Two gaps have a due time, also where a change of summer time makes one longer.
+            let gaps = millis(plan.when.longest_gap()).saturating_mul(2).saturating_add(millis(plan.delay));
+            self.covered_ms = now.wall_ms.saturating_sub(if plan.catch_up { gaps } else { 0 });
+        }
+        if self.begun_ms.is_some_and(|begun| now.is_long_before(begun)) {
+            let is_owed = plan.catch_up && self.attempts == 0;
+            self.begun_ms = Some(now.wall_ms).filter(|_| !is_owed);
+        }
+        self
+    }
+}
+
 /// One thing that recurs: it is due, begins, and ends.
 ///
 /// Each due time is run exactly once, or one run is made for all that have passed while a run was under way, waited, or
@@ -139,11 +169,11 @@ fn millis(time: Duration) -> i64 {
 impl Job {
     /// A job with what is on record of it; without that it is new.
     pub fn new(plan: Plan, record: Option<&Record>, now: Moment, zone: &TimeZone) -> Self {
+        let record = record.map(|record| record.until(now, &plan));
         let covered_ms = record.map_or(now.wall_ms, |record| record.covered_ms);
         let retried = record.map_or(0, |record| record.retried);
         let mut job =
             Self { plan, covered_ms, begun: None, waiting: None, running: None, attempts: 0, retried };
-        job.mind_clock(now);
         let begun = record.and_then(|record| record.begun_ms);
         // A clock that has gone back meanwhile: how long it is ago is not known, and the whole interval begins again.
         job.begun = begun.map(|wall_ms| {
@@ -153,8 +183,8 @@ impl Job {
         let cause = match record {
             None => None,
             Some(Record { attempts: 1.., .. }) if !job.plan.catch_up => None,
-            Some(Record { attempts, .. }) if (1..ATTEMPTS_MAX).contains(attempts) => {
-                job.attempts = *attempts;
+            Some(Record { attempts, .. }) if (1..ATTEMPTS_MAX).contains(&attempts) => {
+                job.attempts = attempts;
                 Some(Cause::Interrupted)
             }
             // With the due time the one that would be made again has passed, too.
@@ -266,10 +296,15 @@ impl Job {
         Some((waiting.from_ms, waiting.cause))
     }
 
-    /// A clock that has gone back far has been wrong before.
-    fn mind_clock(&mut self, now: Moment) {
-        if self.covered_ms.saturating_sub(now.wall_ms) > millis(CLOCK_BACK_MAX) {
+    /// A clock that has gone back far has been wrong before: due times count from now. How long ago the last run began
+    /// is known by the steady clock.
+    pub(crate) fn mind_clock(&mut self, now: Moment) {
+        if now.is_long_before(self.covered_ms) {
             self.covered_ms = now.wall_ms;
+        }
+        if let Some(begun) = self.begun.as_mut().filter(|begun| now.is_long_before(begun.wall_ms)) {
+            let passed = now.steady_ms.saturating_sub(begun.steady_ms).max(0);
+            begun.wall_ms = now.wall_ms.saturating_sub(passed);
         }
     }
 

@@ -14,13 +14,16 @@
 //! |---|---|
 //! | [`When`], [`TimeOfDay`], [`Weekday`], [`wall_clock`] | what people configure, and see |
 //! | [`Plan`], [`Job`], [`Record`], [`Cause`] | one thing that recurs, and what of it survives a restart |
+//! | [`is_overdue`] | whether a success is missing |
 //! | [`Timetable`] | several, of which those that share something never run at once |
 
 mod job;
+mod overdue;
 mod timetable;
 mod when;
 
 pub use jiff::tz::TimeZone;
 pub use job::{ATTEMPTS_MAX, CLOCK_BACK_MAX, Cause, Job, Moment, Plan, Record};
+pub use overdue::is_overdue;
 pub use timetable::{Start, Timetable};
 pub use when::{TimeOfDay, TimeOfDayError, Weekday, When, wall_clock};

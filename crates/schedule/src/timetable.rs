@@ -83,6 +83,13 @@ impl Timetable {
         self.jobs.get(name).filter(|slot| !slot.is_leaving).map(|slot| &slot.job)
     }
 
+    /// Takes note of a clock that has gone back: what the records of all jobs say of the future counts as now.
+    pub fn mind_clock(&mut self, now: Moment) {
+        for slot in self.jobs.values_mut() {
+            slot.job.mind_clock(now);
+        }
+    }
+
     /// Somebody wants a run now. Returns `None` if there is no such job, `false` if a run is under way.
     pub fn ask(&mut self, name: &str, now: Moment) -> Option<bool> {
         let slot = self.jobs.get_mut(name).filter(|slot| !slot.is_leaving)?;

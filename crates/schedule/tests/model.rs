@@ -337,6 +337,74 @@ fn another_plan_counts_from_now() {
     assert_eq!(job.next_in(moment(BEGIN + 15 * HOUR, 3 * HOUR), &zone), Some(HOUR));
 }
 
+/// The clock of a machine is ten years ahead at one start, and right afterwards: 20 hours apart, each for 4 hours.
+#[test]
+fn a_record_of_a_clock_that_was_ahead_costs_one_run_and_no_later_one() {
+    let whens = [
+        When::Every(Duration::from_secs(86_400)),
+        When::At { times: vec!["02:30".parse().unwrap()], days: vec![] },
+    ];
+    for (when, catch_up) in whens.iter().flat_map(|when| [(when.clone(), true), (when.clone(), false)]) {
+        // The first right start ends before the run that is owed begins.
+        let plan = Plan { when, catch_up, delay: Duration::from_secs(1800), ..nightly() };
+        let mut record = None;
+        let mut runs = Vec::new();
+        for start in 0..40 {
+            let (begin, ahead) = (BEGIN + start * 20 * HOUR, if start == 0 { DECADE } else { 0 });
+            let at = |minute: i64| moment(begin + ahead + minute * MINUTE, 5 + minute * MINUTE);
+            let mut table = Timetable::new(1);
+            table.set("job", plan.clone(), vec![], record.as_ref(), at(0), &TimeZone::UTC);
+            if record.is_none_or(|record: Record| record.is_of_the_future(at(0))) {
+                record = Some(table.job("job").unwrap().record());
+                assert!(!record.unwrap().is_of_the_future(at(0)));
+            }
+            let length = if start == 1 { 10 } else { 4 * 60 };
+            for minute in (0..=length).step_by(10) {
+                if let Some(begun) = table.start(at(minute), &TimeZone::UTC) {
+                    assert_eq!(begun.record.attempts, 1);
+                    runs.push((start, begun.cause));
+                    record = table.end("job", false, at(minute));
+                }
+            }
+        }
+        runs.retain(|(start, _)| *start > 0);
+        let gaps = runs.windows(2).map(|pair| pair[1].0 - pair[0].0);
+        if catch_up {
+            assert_eq!(runs[0], (2, Cause::Missed), "{plan:?}");
+            assert!(gaps.max().unwrap() <= 2 && runs.len() <= 36, "{plan:?}: {runs:?}");
+        } else {
+            // When it is on at the due time.
+            assert!(runs.iter().all(|(_, cause)| *cause == Cause::Due), "{plan:?}: {runs:?}");
+            assert!(runs[0].0 <= 7 && gaps.max().unwrap() <= 7, "{plan:?}: {runs:?}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_goes_back_while_the_process_runs_leaves_no_record_of_the_future() {
+    for when in [When::Every(Duration::from_secs(86_400)), nightly().when] {
+        let mut table = Timetable::new(1);
+        let plan = Plan { when: when.clone(), ..nightly() };
+        table.set("a", plan, vec![], None, moment(BEGIN + DECADE, 0), &TimeZone::UTC);
+        assert_eq!(table.ask("a", moment(BEGIN + DECADE, 0)), Some(true));
+        table.start(moment(BEGIN + DECADE, 0), &TimeZone::UTC).unwrap();
+        table.end("a", false, moment(BEGIN + DECADE + MINUTE, MINUTE));
+        let later = moment(BEGIN + HOUR, HOUR);
+        assert!(table.job("a").unwrap().record().is_of_the_future(later));
+        table.mind_clock(later);
+        let record = table.job("a").unwrap().record();
+        assert_eq!(
+            record,
+            Record { covered_ms: BEGIN + HOUR, begun_ms: Some(BEGIN), attempts: 0, retried: 0 },
+            "{when:?}"
+        );
+        // The same, whether the process goes on or begins again.
+        let again = Job::new(Plan { when: when.clone(), ..nightly() }, Some(&record), later, &TimeZone::UTC);
+        let left = table.job("a").unwrap().next_in(later, &TimeZone::UTC);
+        assert_eq!((again.next_in(later, &TimeZone::UTC), again.record()), (left, record), "{when:?}");
+    }
+}
+
 /// Two runs after one that failed, each ten minutes after the end of that.
 fn retried() -> Plan {
     Plan { retries: 2, retry_after: Duration::from_secs(600), ..nightly() }

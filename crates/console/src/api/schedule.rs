@@ -19,7 +19,7 @@ use crate::route::Route;
 use crate::schedules::{Asked, InterruptedRun, RunResult, Status};
 
 /// Reads one figure of a schedule; `None`: it has none.
-type Figure = fn(&Status) -> Option<i64>;
+type Figure = fn(&BackupConfig, &Status) -> Option<i64>;
 
 /// All backups by the clock.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -57,6 +57,10 @@ struct ScheduleAnswer {
     interrupted: Option<InterruptedRun>,
     /// When the last run ended that made a point, seconds since 1970; null: none is known.
     last_success: Option<i64>,
+    /// When the daemon saw this backup first, seconds since 1970; null: it has not looked.
+    known_since: Option<i64>,
+    /// No run has made a point for twice `interval_s`, or the last one did so in the future, by a clock that was ahead.
+    overdue: bool,
 }
 
 pub(super) fn routes() -> Vec<Route> {
@@ -91,7 +95,17 @@ fn when(backup: &BackupConfig) -> String {
 }
 
 fn answer(backup: &BackupConfig, status: Status) -> ScheduleAnswer {
-    let Status { next, running_since, last, interrupted, last_success, retries_left, next_attempt } = status;
+    let overdue = status.is_overdue(backup);
+    let Status {
+        next,
+        running_since,
+        last,
+        interrupted,
+        last_success,
+        known_since,
+        retries_left,
+        next_attempt,
+    } = status;
     ScheduleAnswer {
         name: backup.name.clone(),
         source: backup.source.clone(),
@@ -105,6 +119,8 @@ fn answer(backup: &BackupConfig, status: Status) -> ScheduleAnswer {
         last,
         interrupted,
         last_success,
+        known_since,
+        overdue,
     }
 }
 
@@ -134,17 +150,24 @@ pub(super) fn prometheus(manager: &Manager) -> String {
     let (_, config) = manager.configuration();
     let statuses: Vec<_> =
         config.backups.iter().map(|backup| (backup, manager.schedules.status(&backup.name))).collect();
-    let families: [(&str, &str, Figure); 4] = [
-        ("next_timestamp_seconds", "When the next run of a scheduled backup begins.", |of| of.next),
-        ("running", "A run of a scheduled backup is under way.", |of| {
+    let families: [(&str, &str, Figure); 5] = [
+        ("next_timestamp_seconds", "When the next run of a scheduled backup begins.", |_, of| of.next),
+        ("running", "A run of a scheduled backup is under way.", |_, of| {
             Some(i64::from(of.running_since.is_some()))
         }),
         (
             "last_success_timestamp_seconds",
             "End of the last run that made a point, also before a restart.",
-            |of| of.last_success,
+            |_, of| of.last_success,
         ),
-        ("last_failed", "The last run has failed.", |of| Some(i64::from(of.last.as_ref()?.error.is_some()))),
+        (
+            "overdue",
+            "A scheduled backup has made no point for twice its interval, or its last one in the future.",
+            |backup, of| Some(i64::from(of.is_overdue(backup))),
+        ),
+        ("last_failed", "The last run has failed.", |_, of| {
+            Some(i64::from(of.last.as_ref()?.error.is_some()))
+        }),
     ];
     let mut page = String::new();
     for (name, help, value) in families {
@@ -154,7 +177,7 @@ pub(super) fn prometheus(manager: &Manager) -> String {
             "# HELP lunway_backup_schedule_{name} {help}\n# TYPE lunway_backup_schedule_{name} gauge\n"
         );
         for (backup, status) in &statuses {
-            let Some(value) = value(status) else { continue };
+            let Some(value) = value(backup, status) else { continue };
             // Names of schedules, targets and LUNs have nothing to escape.
             let _ = writeln!(
                 page,

@@ -95,6 +95,7 @@ impl Keeper {
         let mut replies = Vec::new();
         loop {
             self.read_configuration();
+            self.mind_clock();
             let zone = TimeZone::system();
             while let Some(start) = self.timetable.start(now(), &zone) {
                 self.begin(start);
@@ -150,13 +151,44 @@ impl Keeper {
             let known = self.kept.get(&backup.name).cloned();
             let record = known.as_ref().map(|known| &known.record);
             self.timetable.set(&backup.name, plan(&config, backup), uses, record, now, &zone);
-            if known.is_none()
-                && let Some(record) = self.timetable.job(&backup.name).map(Job::record)
-            {
+            let known = match (known, self.timetable.job(&backup.name).map(Job::record)) {
                 // Due times count from now on, also if the daemon does not run then.
-                self.keep(&backup.name, Known::new(record));
-            }
+                (None, Some(record)) => Known::new(record, now),
+                (Some(known), _) if known.known_since.is_none() => {
+                    Known { known_since: Some(now.wall_ms / 1000), ..known }
+                }
+                _ => continue,
+            };
+            self.keep(&backup.name, known);
         }
+    }
+
+    /// Takes what is on record of times that have not come for now: the clock was ahead, and is put right, which is
+    /// seen at a start or while the daemon runs. It is recorded: else each start would count from its own moment, and
+    /// a daemon that starts often would make no backup.
+    fn mind_clock(&mut self) {
+        let now = now();
+        self.timetable.mind_clock(now);
+        for begun in self.running.values_mut().filter(|begun| now.is_long_before(**begun * 1000)) {
+            *begun = now.wall_ms / 1000;
+        }
+        let put_right = |name: &String| {
+            let known = self.kept.get(name).filter(|known| known.is_of_the_future(now))?;
+            Some((name.clone(), known.clone().until(now, self.timetable.job(name)?.record())))
+        };
+        let known: Vec<_> = self.configs.keys().filter_map(put_right).collect();
+        if known.is_empty() {
+            return;
+        }
+        let names: Vec<_> = known.iter().map(|(name, _)| name.as_str()).collect();
+        tracing::warn!(
+            "the clock was ahead when backups were recorded, or is behind now: what is on record of later than {} \
+             counts as now: {}",
+            wall_clock(now.wall_ms / 1000, &TimeZone::system()),
+            names.join(", ")
+        );
+        let configs = &self.configs;
+        self.kept.keep_all(known, |name| configs.contains_key(name));
     }
 
     fn keep(&mut self, name: &str, known: Known) {
@@ -169,7 +201,7 @@ impl Keeper {
         let Start { name, cause, record } = start;
         let Some(config) = self.configs.get(&name).cloned() else { return };
         let before = self.kept.get(&name).cloned();
-        let mut known = before.unwrap_or_else(|| Known::new(record));
+        let mut known = before.unwrap_or_else(|| Known::new(record, now()));
         known.record = record;
         // Each other cause is another due time, which has a point of its own.
         let is_again = matches!(cause, Cause::Failed | Cause::Interrupted);
@@ -252,17 +284,20 @@ impl Keeper {
     }
 
     fn ended(&mut self, name: &str, result: RunResult) {
-        self.running.remove(name);
+        // A clock that went back since it began is put right there.
+        let begun = self.running.remove(name).unwrap_or(result.begun);
+        let result = RunResult { begun, ..result };
         let Some(record) = self.timetable.end(name, result.error.is_some(), now()) else { return };
         let before = self.kept.get(name);
         let last_success = before.and_then(|known| known.last_success);
         let mut newest = before.and_then(|known| known.newest.clone());
         let due = before.and_then(|known| known.due.clone());
+        let known_since = before.and_then(|known| known.known_since);
         let last_success = newest.as_ref().map(|newest| newest.made).or(last_success);
         if let Some(newest) = &mut newest {
             newest.is_to_be_pruned &= result.error.is_some();
         }
-        self.keep(name, Known { record, last: Some(result), last_success, newest, due });
+        self.keep(name, Known { record, last: Some(result), last_success, newest, due, known_since });
     }
 
     /// What is known, for others.
@@ -280,6 +315,7 @@ impl Keeper {
                 last: known.and_then(|known| known.last.clone()),
                 interrupted: known.filter(|_| !self.running.contains_key(name)).and_then(Known::interrupted),
                 last_success: known.and_then(|known| known.last_success),
+                known_since: known.and_then(|known| known.known_since),
             };
             (name.clone(), status)
         };

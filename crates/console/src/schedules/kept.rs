@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lunway_block::small_file;
-use lunway_schedule::Record;
+use lunway_schedule::{Moment, Record};
 use lunway_target::{BACKUPS_FILE, BackupConfig, BackupSource};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,9 @@ pub(super) struct Known {
     /// Name of the due time of the last run that has begun. Its point has it.
     #[serde(default)]
     pub(super) due: Option<String>,
+    /// When the schedule was seen first, seconds since 1970; `None`: it was not recorded.
+    #[serde(default)]
+    pub(super) known_since: Option<i64>,
 }
 
 /// The newest point that a schedule has made.
@@ -52,9 +55,38 @@ impl NewestPoint {
 }
 
 impl Known {
-    /// Nothing but a record.
-    pub(super) fn new(record: Record) -> Self {
-        Self { record, last: None, last_success: None, newest: None, due: None }
+    /// Nothing but a record, from now on.
+    pub(super) fn new(record: Record, now: Moment) -> Self {
+        let known_since = Some(now.wall_ms / 1000);
+        Self { record, last: None, last_success: None, newest: None, due: None, known_since }
+    }
+
+    /// It tells of times that have not come: the clock was ahead.
+    pub(super) fn is_of_the_future(&self, now: Moment) -> bool {
+        let mut copy = self.clone();
+        let mut is_of_the_future = self.record.is_of_the_future(now);
+        copy.each_time(|time| is_of_the_future |= now.is_long_before(time.saturating_mul(1000)));
+        is_of_the_future
+    }
+
+    /// The same with times that have not come taken for now. What that makes of the record is known to its job.
+    pub(super) fn until(mut self, now: Moment, of_job: Record) -> Self {
+        self.each_time(|time| {
+            if now.is_long_before(time.saturating_mul(1000)) {
+                *time = now.wall_ms / 1000;
+            }
+        });
+        // A run that ended with the daemon is shown as such, also if it is not made again.
+        self.record = Record { attempts: self.record.attempts, ..of_job };
+        self
+    }
+
+    /// All times beside those of the record, seconds since 1970.
+    fn each_time(&mut self, see: impl FnMut(&mut i64)) {
+        let last = self.last.as_mut().map(|last| &mut last.begun);
+        let newest = self.newest.as_mut().map(|newest| &mut newest.made);
+        let times = [last, newest, self.last_success.as_mut(), self.known_since.as_mut()];
+        times.into_iter().flatten().for_each(see);
     }
 
     /// The run that has begun and not ended, of a schedule of which none is under way: it ended with the daemon.
@@ -100,7 +132,16 @@ impl Kept {
 
     /// Keeps this of a schedule, and nothing of those that are not wanted. It is durable when this returns.
     pub(super) fn keep(&mut self, name: &str, known: Known, is_wanted: impl Fn(&str) -> bool) {
-        self.known.insert(name.to_owned(), known);
+        self.keep_all([(name.to_owned(), known)], is_wanted);
+    }
+
+    /// The same of several, at once.
+    pub(super) fn keep_all(
+        &mut self,
+        known: impl IntoIterator<Item = (String, Known)>,
+        is_wanted: impl Fn(&str) -> bool,
+    ) {
+        self.known.extend(known);
         self.known.retain(|name, _| is_wanted(name));
         let Some(file) = &self.file else { return };
         let document = Document { schedules: self.known.clone() };
@@ -136,7 +177,14 @@ mod tests {
             is_to_be_pruned: true,
         };
         let last = Some(RunResult { took_ms: 5, ..RunResult::default() });
-        Known { record, last, last_success: Some(3), newest: Some(newest), due: Some("7f".to_owned()) }
+        Known {
+            record,
+            last,
+            last_success: Some(3),
+            newest: Some(newest),
+            due: Some("7f".to_owned()),
+            known_since: Some(2),
+        }
     }
 
     #[test]

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lunway_schedule::Cause;
+use lunway_schedule::{Cause, is_overdue};
 use lunway_target::{BackupConfig, Server};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -114,10 +114,22 @@ pub(crate) struct Status {
     pub(crate) interrupted: Option<InterruptedRun>,
     /// When the last run ended that made a point.
     pub(crate) last_success: Option<i64>,
+    /// When the schedule was seen first.
+    pub(crate) known_since: Option<i64>,
     /// How often a run that fails is still made again.
     pub(crate) retries_left: u32,
     /// When the one that has failed is made again.
     pub(crate) next_attempt: Option<i64>,
+}
+
+impl Status {
+    /// A point is missing now.
+    pub(crate) fn is_overdue(&self, backup: &BackupConfig) -> bool {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let interval = backup.when().longest_gap();
+        self.known_since.is_some_and(|since| is_overdue(self.last_success, since, interval, now))
+    }
 }
 
 /// Answer to somebody who wants a run now.

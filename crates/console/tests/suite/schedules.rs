@@ -50,6 +50,7 @@ async fn a_schedule_runs_is_shown_is_changed_by_a_reload_and_by_nothing_else() {
     let line =
         format!("lunway_backup_schedule_last_failed{{schedule=\"a\",target=\"{TARGET}\",lun=\"0\"}} 0\n");
     assert!(metrics.contains(&line), "{metrics}");
+    assert!(metrics.contains(&line.replace("last_failed", "overdue")), "{metrics}");
     // Asked for, and of no name.
     let asked = daemon.call(Method::POST, "/v1/schedules/b/run", Value::Null).await.unwrap();
     assert_eq!(asked["name"], "b");
@@ -137,6 +138,59 @@ async fn one_due_time_has_one_point_however_often_its_prune_fails_or_ends_with_t
     let due = fs::read_to_string(format!("{}.due", ran.display())).unwrap();
     let [first, second] = due.lines().collect::<Vec<_>>()[..] else { panic!("{due}") };
     assert!(first.len() == 32 && second.len() == 32 && first != second, "{due}");
+    daemon.stop().await;
+}
+
+/// The clock was ten years ahead, and nothing was made any more by a daemon that started often.
+#[tokio::test]
+async fn what_is_on_record_of_the_future_counts_as_now_and_one_run_is_made_where_runs_are_caught_up() {
+    let keys = "every = \"1000h\"";
+    let daemon =
+        Daemon::start_on(&file(&[("a", keys), ("b", &format!("{keys}\ncatch_up = false")), ("c", keys)]))
+            .await;
+    daemon.begin_backups(POINT);
+    for name in ["a", "b", "c"] {
+        until(&daemon, name, |of| !of["last"].is_null()).await;
+    }
+    let Daemon { folder, console, server, .. } = daemon;
+    console.stop().await;
+    std::sync::Arc::into_inner(server).unwrap().shutdown(Duration::ZERO).await.unwrap();
+    let kept = folder.path().join("state/backups.json");
+    let mut known: Value = serde_json::from_str(&fs::read_to_string(&kept).unwrap()).unwrap();
+    let later = |time: &mut Value, unit: i64| *time = json!(time.as_i64().unwrap() + 315_360_000 * unit);
+    for name in ["a", "b"] {
+        let of = &mut known["schedules"][name];
+        for time in ["covered_ms", "begun_ms"] {
+            later(&mut of["record"][time], 1000);
+        }
+        later(&mut of["last"]["begun"], 1);
+        later(&mut of["newest"]["made"], 1);
+        for time in ["last_success", "known_since"] {
+            later(&mut of[time], 1);
+        }
+    }
+    // One that a daemon has recorded that does not note when it saw it first.
+    known["schedules"]["c"].as_object_mut().unwrap().remove("known_since");
+    fs::write(&kept, known.to_string()).unwrap();
+    let (source, config) =
+        ConfigSource::read(Some(&folder.path().join("lunway.toml")), Overrides::default()).unwrap();
+    let daemon = Daemon::start_from(folder, source, config).await;
+    daemon.begin_backups(POINT);
+    let a = until(&daemon, "a", |of| of["last"]["cause"] == "missed").await;
+    let b = until(&daemon, "b", |of| !of["next"].is_null()).await;
+    assert_eq!(b["last"]["cause"], "due", "{b}");
+    let known: Value = serde_json::from_str(&fs::read_to_string(&kept).unwrap()).unwrap();
+    let latest = a["last_success"].as_i64().unwrap();
+    for (name, of) in known["schedules"].as_object().unwrap() {
+        let record = ["covered_ms", "begun_ms"].map(|time| of["record"][time].as_i64().unwrap() / 1000);
+        let others = [&of["last"]["begun"], &of["newest"]["made"], &of["last_success"], &of["known_since"]];
+        let times = others.map(|time| time.as_i64().unwrap());
+        assert!(
+            record.into_iter().chain(times).all(|time| (latest - 3600..=latest + 1).contains(&time)),
+            "{name}: {of}"
+        );
+    }
+    assert_eq!([&a["overdue"], &b["overdue"]], [&json!(false), &json!(false)]);
     daemon.stop().await;
 }
 

@@ -259,6 +259,8 @@ pub struct BackupSchedule {
     pub interval_s: u64,
     /// End of the last run that made a point, Unix time; `None`: none is known.
     pub last_success: Option<u64>,
+    /// When its daemon saw it first, Unix time; `None`: that is not known.
+    pub known_since: Option<u64>,
     /// When the run under way began, Unix time; `None`: none is.
     pub running_since: Option<u64>,
     /// Reason why the last run has failed; `None`: it has not.

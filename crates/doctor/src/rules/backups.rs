@@ -1,14 +1,14 @@
 //! Rules about the backups that a running target makes by the clock.
 
+use std::time::Duration;
+
 use lunway_block::Severity;
+use lunway_schedule::is_overdue;
 
 use super::target::target;
 use super::{Group, Rule};
 use crate::facts::{BackupFolder, BackupSchedule, Facts, Target};
 use crate::verdict::{Outcome, Verdict};
-
-/// Intervals for which a backup may lack a new point: one run was missed or has failed, and so have its retries.
-const INTERVALS_MAX: u64 = 2;
 
 const SCHEDULED: &str = "backups by the clock of running targets";
 
@@ -20,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         applies: SCHEDULED,
         why: "what was written since the newest point is lost with the disk; past 2 intervals a whole run is missing, with all its retries",
-        source: "the daemon's schedules: end of the last run that made a point",
+        source: "the daemon's schedules: end of the last run that made a point; else when the daemon saw the backup first",
         thumbs: &[],
         fix: "lunway backup schedule run {schedule}    # how it ends is in the list of schedules",
         undo: "",
@@ -77,19 +77,25 @@ fn overdue(facts: &Facts) -> Vec<Outcome> {
         return vec![Outcome::unknown("daemon", format!("whether its backups are overdue: {why}"))];
     }
     each(facts, |target, schedule| {
-        let (age, what) = match schedule.last_success {
-            Some(at) => {
-                let age = target.looked_at.saturating_sub(at);
-                (age, format!("its newest point is {} old", hours(age)))
+        let now = target.looked_at;
+        let since = schedule.known_since.unwrap_or(now.saturating_sub(target.uptime_s)).min(now);
+        let what = match schedule.last_success {
+            Some(at) if at > now => {
+                format!(
+                    "its newest point was made {} in the future: the clock is behind, or was ahead",
+                    hours(at - now)
+                )
             }
+            Some(at) => format!("its newest point is {} old", hours(now - at)),
             None => {
-                let age = target.uptime_s;
-                (age, format!("it has made no point in the {} for which the daemon serves", hours(age)))
+                format!("it has made no point in the {} since the daemon saw it first", hours(now - since))
             }
         };
         let interval = schedule.interval_s;
         let what = format!("{what}, and it is due every {}", hours(interval));
-        let is_sound = age <= interval.saturating_mul(INTERVALS_MAX);
+        let seconds = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
+        let last_success = schedule.last_success.map(seconds);
+        let is_sound = !is_overdue(last_success, seconds(since), Duration::from_secs(interval), seconds(now));
         Some(under_way(target, schedule, Outcome::judged(is_sound, Verdict::Bad, place(schedule), what)))
     })
 }

@@ -262,6 +262,7 @@ fn target() -> Target {
             interval_s: 86_400,
             // Yesterday evening.
             last_success: Some(1_790_040_000),
+            known_since: None,
             running_since: None,
             error: None,
             folder: Some(known(BackupFolder { exists: true, is_empty: false, unmounted: None })),

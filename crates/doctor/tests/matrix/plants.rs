@@ -624,6 +624,21 @@ fn a_backup_without_a_point_is_overdue_when_the_daemon_has_served_for_two_interv
         rule.diagnoses(&facts)[0].verdict
     };
     assert_eq!((verdict(2 * 86_400), verdict(2 * 86_400 + 1)), (Verdict::Ok, Verdict::Bad));
+    // Where it is known when the daemon saw it first, that counts: also before a restart, and for one that is new.
+    let verdict = |age: u64, last_success: Option<u64>| {
+        let mut facts = crate::healthy::healthy();
+        target(&mut facts).uptime_s = 2 * 86_400;
+        let since = target(&mut facts).looked_at - age;
+        (schedule(&mut facts).known_since, schedule(&mut facts).last_success) = (Some(since), last_success);
+        let found = rule.diagnoses(&facts).remove(0);
+        (found.verdict, found.finding.what)
+    };
+    assert_eq!(
+        [3600, 2 * 86_400, 2 * 86_400 + 1].map(|age| verdict(age, None).0),
+        [Verdict::Ok, Verdict::Ok, Verdict::Bad]
+    );
+    let (of_the_future, what) = verdict(0, Some(2_100_000_000));
+    assert!(of_the_future == Verdict::Bad && what.contains("in the future"), "{what}");
     // Elsewhere nothing is known of the folder, and nothing is said.
     let mut facts = crate::healthy::healthy();
     schedule(&mut facts).folder = None;

@@ -71,6 +71,9 @@ fn table(answer: &Value) -> String {
     let headings = ["NAME", "SOURCE", "DESTINATION", "WHEN", "NEXT", "LAST"];
     let mut page = terminal::table(headings, &cells, "no [[backup]] is configured");
     for of in schedules {
+        if of["overdue"] == true {
+            page += &format!("\n{}: overdue: {}", text(of, "name"), overdue(of));
+        }
         if let Some(error) = of["last"]["error"].as_str() {
             page += &format!("\n{}: {}", text(of, "name"), terminal::clean(error));
         }
@@ -93,6 +96,15 @@ fn next(of: &Value) -> String {
             format!("{} (again, {left} left)", moment(at))
         }
         _ => moment(at),
+    }
+}
+
+/// Since when a point is missing.
+fn overdue(of: &Value) -> String {
+    match (of["last_success"].as_i64(), of["known_since"].as_i64()) {
+        (Some(at), _) => format!("the last run that made a point ended {}", moment(at)),
+        (None, Some(since)) => format!("it has made no point since {}", moment(since)),
+        (None, None) => "it has made no point".to_owned(),
     }
 }
 
