@@ -118,8 +118,8 @@ pub enum DeviceOpenError {
 }
 
 impl DeviceOpenError {
-    /// Returns `true` if another has the device now, who may have died and not be missed yet.
-    pub fn is_held(&self) -> bool {
-        matches!(self, Self::Rbd(lunway_rbd::RbdOpenError::Held { .. }))
+    /// Returns `true` if that may pass by itself within a minute.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Rbd(error) if error.may_pass())
     }
 }

@@ -77,8 +77,8 @@ pub use portal::{Advertise, BindError, ISCSI_PORT, PortalScope, PortalSpec, Port
 pub use secret::SecretError;
 pub use server::{
     BackEndError, ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary,
-    FileDiffers, FlushFailure, HeldError, KeepFormats, Load, LunOpenOptions, LunRegistration,
-    LunReservations, OpenDevice, OpenedDevice, OpeningDevice, Persist, Served, Server, ShutdownError,
+    FileDiffers, FlushFailure, KeepFormats, Load, LunOpenOptions, LunRegistration, LunReservations,
+    OpenDevice, OpenedDevice, OpeningDevice, PassingError, Persist, Served, Server, ShutdownError,
     SnapshotChanges, SnapshotHandle, SnapshotOrder, SnapshotSummary, StartError, UnansweredDevice,
 };
 pub use source::SourceHost;

@@ -29,6 +29,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    pub(super) const COUNT: usize = Self::ALL.len();
     const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Unmap, Self::Flush, Self::Other];
 
     /// By operation code.
@@ -193,12 +194,6 @@ pub struct OperationMetrics {
 }
 
 impl LunMetrics {
-    /// Commands that the device has carried out: others may be answered without it.
-    pub(super) fn carried_out(&self) -> u64 {
-        let of_device = self.operations.iter().filter(|of| of.operation != Kind::Other.name());
-        of_device.map(|of| of.operations.saturating_sub(of.failed + of.refused)).sum()
-    }
-
     /// Adds what was counted elsewhere.
     pub(crate) fn add(&mut self, other: &Self) {
         self.queue += other.queue;

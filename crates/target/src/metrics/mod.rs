@@ -34,6 +34,7 @@ use crate::warning::WarningKind;
 
 use backup::Backups;
 pub use backup::{BackupPoint, BackupReading, BackupReport};
+use counters::Kind;
 pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
 use failure::Cause;
 use outage::{Look, Outage};
@@ -332,7 +333,7 @@ impl Metrics {
         self: &Arc<Self>,
         target: &str,
         lun: u16,
-        cause: Cause,
+        (cause, kind): (Cause, Kind),
         count: u64,
         now: Instant,
     ) -> Option<u64> {
@@ -349,7 +350,7 @@ impl Metrics {
             }
         }
         if let Some(outage) = &mut log.outage {
-            outage.fails(count, now);
+            outage.fails(kind, count, now);
         }
         if log.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_PERIOD) {
             return None;
@@ -368,7 +369,7 @@ impl Metrics {
         let sessions = inner.sessions.iter().filter_map(Weak::upgrade).filter(of_target);
         sessions.filter_map(|published| published.read_lun(lun)).for_each(|more| counters.add(&more));
         let log = inner.failure_log.get_mut(target)?.get_mut(&(lun, cause))?;
-        let look = log.outage.as_mut()?.look(&counters, cause);
+        let look = log.outage.as_mut()?.look(&counters);
         if look != Look::Open {
             *log = FailureLog { more: log.more, ..FailureLog::default() };
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lunway_block::duration::HumanTime;
 
 use super::Metrics;
-use super::counters::LunMetrics;
+use super::counters::{Kind, LunMetrics};
 use super::failure::Cause;
 
 /// Interval of looking whether an outage is over: as long as a device must carry out commands, and fail none.
@@ -20,7 +20,9 @@ pub(super) struct Outage {
     last: Instant,
     /// Commands that it has failed.
     failed: u64,
-    /// Failures and successes at the last look.
+    /// Kinds of commands that it has failed: of a full cluster reads are answered and writes are not.
+    kinds: [bool; Kind::COUNT],
+    /// Failures and successes of these kinds at the last look.
     looked_at: Option<(u64, u64)>,
 }
 
@@ -45,19 +47,24 @@ impl Outage {
             begun: now,
             last: now,
             failed: 0,
+            kinds: [false; Kind::COUNT],
             looked_at: None,
         })
     }
 
-    pub(super) fn fails(&mut self, count: u64, now: Instant) {
+    pub(super) fn fails(&mut self, kind: Kind, count: u64, now: Instant) {
         self.failed += count;
+        self.kinds[kind as usize] = true;
         self.last = now;
     }
 
     /// Looks at the counters of the logical unit.
-    pub(super) fn look(&mut self, counters: &LunMetrics, cause: Cause) -> Look {
-        let failed = counters.failures.get(cause as usize).map_or(0, |of| of.count);
-        let done = counters.carried_out();
+    pub(super) fn look(&mut self, counters: &LunMetrics) -> Look {
+        let (mut failed, mut done) = (0, 0);
+        for (operations, _) in counters.operations.iter().zip(self.kinds).filter(|(_, fails)| *fails) {
+            failed += operations.failed;
+            done += operations.operations.saturating_sub(operations.failed + operations.refused);
+        }
         let before = self.looked_at.replace((failed, done));
         match before.is_some_and(|(failed_then, done_then)| failed == failed_then && done > done_then) {
             true => Look::Over { failed: self.failed, lasted: self.last - self.begun },
@@ -85,7 +92,7 @@ pub(super) async fn look_after(metrics: Weak<Metrics>, target: String, lun: u16,
 
 #[cfg(test)]
 mod tests {
-    use super::super::counters::{Counters, Ending, Kind};
+    use super::super::counters::{Counters, Ending};
     use super::*;
 
     #[test]
@@ -96,16 +103,16 @@ mod tests {
         let fails = |outage: &mut Outage, seconds| {
             counters.ended(Kind::Write, Ending::Failed, 0);
             counters.failed(Cause::Timeout);
-            outage.fails(1, start + Duration::from_secs(seconds));
+            outage.fails(Kind::Write, 1, start + Duration::from_secs(seconds));
         };
         let succeeds = |kind| counters.ended(kind, Ending::Good, 512);
-        let look = |outage: &mut Outage| outage.look(&counters.snapshot(), Cause::Timeout);
+        let look = |outage: &mut Outage| outage.look(&counters.snapshot());
         fails(&mut outage, 0);
         assert_eq!(look(&mut outage), Look::Open);
         assert_eq!(look(&mut outage), Look::Open, "nothing has happened");
-        succeeds(Kind::Other);
-        assert_eq!(look(&mut outage), Look::Open, "answered without the device");
         succeeds(Kind::Read);
+        assert_eq!(look(&mut outage), Look::Open, "others than those that fail");
+        succeeds(Kind::Write);
         fails(&mut outage, 8);
         assert_eq!(look(&mut outage), Look::Open, "some fail yet");
         succeeds(Kind::Write);

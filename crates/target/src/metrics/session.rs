@@ -180,7 +180,9 @@ impl SessionCounters {
         });
         let Some(count) = self.failures[at].add(now) else { return };
         let session = &self.published.session;
-        let Some(more) = self.metrics.logs_failure(&session.target, lun, cause, count, now) else { return };
+        let Some(more) = self.metrics.logs_failure(&session.target, lun, (cause, kind), count, now) else {
+            return;
+        };
         let (target, initiator, operation) = (&session.target, &session.initiator, kind.name());
         let more = (more > 0).then_some(more);
         let (why, told) =

@@ -96,7 +96,7 @@ pub use compaction::{CompactionState, CompactionSummary};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
 pub use offline::KeepFormats;
 pub use opening::{
-    BackEndError, Closing, HeldError, LunOpenOptions, OpenDevice, OpenedDevice, OpeningDevice,
+    BackEndError, Closing, LunOpenOptions, OpenDevice, OpenedDevice, OpeningDevice, PassingError,
 };
 pub use reservations::{LunRegistration, LunReservations};
 pub use snapshots::{SnapshotChanges, SnapshotHandle, SnapshotOrder, SnapshotSummary};

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::change::Transaction;
 use super::error::StartError;
 use super::lun::{self, Lun, Maker, Serials};
-use super::opening::HeldError;
+use super::opening::PassingError;
 use super::tracking::Fallback;
 use super::turn::{Turn, Turns};
 use super::{Current, Luns};
@@ -45,10 +45,10 @@ const START_TIME: Duration = Duration::from_secs(2);
 const RETRY_TIME: Duration = Duration::from_secs(1);
 /// Maximum delay before a device is opened again after a failure: a mount that comes late is soon served.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time after the start for which a device that another has is expected soon: Ceph misses a client that has died, and
-/// gives its lock away, 30 s after it has heard of it last (`osd_client_watch_timeout`); opening takes some seconds
-/// more.
-const HELD_TIME: Duration = Duration::from_secs(45);
+/// Time after the start for which a device is expected soon although it could not be opened, for a reason that may
+/// pass: Ceph misses a client that has died, and gives its lock away, 30 s after it has heard of it last
+/// (`osd_client_watch_timeout`); opening takes some seconds more.
+const PASSING_TIME: Duration = Duration::from_secs(45);
 /// The sector of a disk that does not tell, bytes.
 const SECTOR: u32 = 512;
 
@@ -77,14 +77,14 @@ pub(super) struct Left {
     config: LunConfig,
     /// Has not answered yet.
     opening: Option<Opening>,
-    /// Another has it.
-    is_held: bool,
+    /// The reason why it is not open may pass by itself.
+    may_pass: bool,
 }
 
 impl Left {
-    /// The name of the target and the number of a unit whose device may yet answer, or be given back.
+    /// The name of the target and the number of a unit whose device may yet answer, or be there soon.
     pub(super) fn expected(&self) -> Option<(&str, u16)> {
-        (self.opening.is_some() || self.is_held).then(|| (self.target.name.as_str(), self.config.id))
+        (self.opening.is_some() || self.may_pass).then(|| (self.target.name.as_str(), self.config.id))
     }
 }
 
@@ -253,12 +253,12 @@ impl Offline {
                 Some(Err(unopened)) => (unopened, None),
                 None => {
                     let why = format!("{} has not been opened within {} s", lun.device, START_TIME.as_secs());
-                    (Unopened { why, is_held: false }, Some(opening))
+                    (Unopened { why, may_pass: false }, Some(opening))
                 }
             };
-            let (key, Unopened { why, is_held }) = ((target.name.to_string(), lun.id), unopened);
+            let (key, Unopened { why, may_pass }) = ((target.name.to_string(), lun.id), unopened);
             self.luns().insert(key, OfflineLun { config: lun.clone(), why });
-            left.push(Left { target, config: lun, opening, is_held });
+            left.push(Left { target, config: lun, opening, may_pass });
         }
         Ok((served, left))
     }
@@ -272,13 +272,13 @@ fn begin(maker: &Maker, target: &Arc<TargetConfig>, lun: &LunConfig) -> Opening 
 /// Reason why a logical unit is not served.
 struct Unopened {
     why: String,
-    /// Another has its device.
-    is_held: bool,
+    /// That may pass by itself.
+    may_pass: bool,
 }
 
 impl From<StartError> for Unopened {
     fn from(error: StartError) -> Self {
-        Self { why: error.to_string(), is_held: false }
+        Self { why: error.to_string(), may_pass: false }
     }
 }
 
@@ -287,10 +287,10 @@ fn outcome(opened: Result<Result<Lun, StartError>, JoinError>) -> Result<Result<
     match opened {
         Ok(Ok(lun)) => Ok(Ok(lun)),
         Ok(Err(StartError::Open { device, why, .. })) => {
-            Ok(Err(Unopened { is_held: why.is::<HeldError>(), why: named(&device, &why.to_string()) }))
+            Ok(Err(Unopened { may_pass: why.is::<PassingError>(), why: named(&device, &why.to_string()) }))
         }
         Ok(Err(error)) => Err(error),
-        Err(error) => Ok(Err(Unopened { why: error.to_string(), is_held: false })),
+        Err(error) => Ok(Err(Unopened { why: error.to_string(), may_pass: false })),
     }
 }
 
@@ -328,15 +328,15 @@ impl Later {
 
     /// Opens a device again and again, until it is served or a change has taken its logical unit away.
     async fn open(self, left: Left) {
-        let Left { target, config, mut opening, mut is_held } = left;
+        let Left { target, config, mut opening, mut may_pass } = left;
         let (name, mut pause) = (target.name.as_str(), RETRY_TIME);
-        let expected_until = Instant::now() + HELD_TIME;
+        let expected_until = Instant::now() + PASSING_TIME;
         loop {
             let opened = match opening.take() {
                 Some(opening) => opening,
                 None => {
                     tokio::time::sleep(pause).await;
-                    if !is_held {
+                    if !may_pass {
                         pause = (pause * 2).min(RETRY_TIME_MAX);
                     }
                     if !self.offline.upgrade().is_some_and(|offline| offline.has(name, &config)) {
@@ -353,8 +353,8 @@ impl Later {
                 Ok(Err(unopened)) => unopened,
                 Err(error) => error.into(),
             };
-            is_held = unopened.is_held && Instant::now() < expected_until;
-            if !is_held {
+            may_pass = unopened.may_pass && Instant::now() < expected_until;
+            if !may_pass {
                 self.target(name).iter().for_each(|target| target.scsi.expect_no_more(config.id));
             }
             let Some(offline) = self.offline.upgrade() else { return };
@@ -406,6 +406,7 @@ impl Later {
                     offline.remove(&key);
                     let mut present = present();
                     present.config = Arc::new(offline.with_formats(&present.config));
+                    tracing::warn!("lun {} of target {} is served now: its device is open", key.1, key.0);
                     transaction.add(lun);
                     return Ok(());
                 }

@@ -41,11 +41,12 @@ impl From<Arc<dyn BlockDevice>> for OpenedDevice {
 /// Reason why a device could not be opened: the back end's own error, whose text is a sentence for people.
 pub type BackEndError = Box<dyn Error + Send + Sync>;
 
-/// Another has the device, who may have died without having been missed yet: it may be there soon. A logical unit that
-/// is opened at the start is becoming ready meanwhile, for its initiators, and not gone.
+/// The reason may pass by itself: another has the device, who may have died without having been missed yet, or its
+/// cluster does not answer. A logical unit that is opened at the start is becoming ready meanwhile, for its initiators,
+/// and not gone.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct HeldError(pub BackEndError);
+pub struct PassingError(pub BackEndError);
 
 /// A device being opened.
 pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, BackEndError>> + Send>>;

@@ -16,8 +16,8 @@ use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_console::{ConfigSource, Console, Endpoint, ListenError, RunningDaemon, Sockets};
 use lunway_target::{
-    ApiConfig, BackEndError, Config, ConfigError, DeviceName, HeldError, OpenDevice, OpenedDevice,
-    OpeningDevice, Server, StartError, TargetSummary, Warning,
+    ApiConfig, BackEndError, Config, ConfigError, DeviceName, OpenDevice, OpenedDevice, OpeningDevice,
+    PassingError, Server, StartError, TargetSummary, Warning,
 };
 use serde_json::json;
 
@@ -284,9 +284,9 @@ fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevi
             ..lunway_device::OpenOptions::default()
         };
         let opened = lunway_device::open(name.spec(), &options).await.map_err(|error| {
-            let is_held = error.is_held();
+            let may_pass = error.may_pass();
             let error = BackEndError::from(error);
-            if is_held { HeldError(error).into() } else { error }
+            if may_pass { PassingError(error).into() } else { error }
         })?;
         if let Some(tail) = Tail::of(name.spec(), opened.device.geometry().size) {
             tracing::warn!("{tail} and is not served: lengthen the file, as with truncate -s %4096");
