@@ -136,6 +136,9 @@ pub enum BackupError {
         /// Error from the source.
         error: BlockError,
     },
+    /// The source was taken away while it was read.
+    #[error("no point is made of what was read: {0}")]
+    SourceLost(BlockError),
     /// The device that a point is restored to did not keep it.
     #[error("the device failed to make durable what was restored: {error}")]
     Flush {

@@ -276,6 +276,7 @@ impl Run<'_> {
         drop(compared);
         let changed = self.candidates(resize, heal.forced);
         let counted = self.ship(&mut draft, &changed, progress).await?;
+        self.request.source.confirm().await.map_err(BackupError::SourceLost)?;
         let manifest = self.manifest(&draft, counted);
         let sealing = Sealing { folder: Arc::clone(self.folder), draft, manifest };
         // Until its files have their names this writes to the draft alone, as all before did.

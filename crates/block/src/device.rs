@@ -133,6 +133,13 @@ pub trait BlockDevice: Send + Sync + 'static {
         Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
     }
 
+    /// Says whether what was read so far is what the device held: asks a back end from which others can take a disk
+    /// away while it is read, so that reads are answered with something else and without an error. After the last read
+    /// of a copy, before that counts as one. Other devices answer at once.
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        Io::ok(())
+    }
+
     /// Changes the size, durably. What a smaller size cuts off is gone; what a larger one adds reads as zeroes.
     /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this
     /// answers. An operation in flight beyond a new end fails or has no effect. A device whose size is decided

@@ -85,6 +85,11 @@ pub trait Layer: Send + Sync + 'static {
         Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
     }
 
+    /// As [`BlockDevice::confirm`].
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        self.inner().confirm()
+    }
+
     /// As [`BlockDevice::resize`].
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         self.inner().resize(size, permit)
@@ -190,6 +195,10 @@ impl<L: Layer> BlockDevice for L {
 
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
         Layer::adopt(self, offset, from)
+    }
+
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        Layer::confirm(self)
     }
 
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {

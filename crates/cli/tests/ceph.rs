@@ -11,7 +11,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -256,6 +256,28 @@ fn a_backup_reads_what_the_cluster_says_was_written_and_says_so_when_it_does_not
     fixture.rbd(&["rename", "copy", "disk"]);
     let fifth = fixture.run();
     assert!(fifth["why"].as_str().unwrap().contains("another image"), "{fifth}");
+    fixture.proves();
+
+    // The snapshot is taken away while it is read: what is read then is not what it was, and makes no point.
+    fs::create_dir(fixture.path("slowly")).unwrap();
+    let known = fixture.snapshots();
+    let device = fixture.ceph.device("disk");
+    let words = ["backup", "run", &device, &fixture.path("slowly"), "--limit", "8MB/s"];
+    let mut slow = fixture.lunway(&words);
+    let slow = slow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while fixture.snapshots().len() == known.len() {
+        assert!(begun.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(20));
+    }
+    fixture.rbd(&["snap", "purge", "--no-progress", "disk"]);
+    fixture.scribble();
+    let slow = slow.wait_with_output().unwrap();
+    let said = String::from_utf8(slow.stderr).unwrap();
+    assert!(!slow.status.success() && said.contains("removed while it was in use"), "{said}");
+    fs::rename(fixture.path("points"), fixture.path("before")).unwrap();
+    fs::rename(fixture.path("slowly"), fixture.path("points")).unwrap();
+    assert_eq!(fixture.run()["kind"], "full");
     fixture.proves();
 }
 

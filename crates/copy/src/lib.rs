@@ -305,6 +305,7 @@ impl Transfer<'_> {
             copied.skipped += if piece.content == Content::Skipped { piece.len } else { 0 };
             progress(copied.done);
         }
+        self.source.confirm().await.map_err(source_error(0))?;
         let flushed = self.destination.flush().await;
         flushed.map_err(|error| TransferError::Flush { error, paths: String::new() })?;
         copied.complete = copied.done == pieces.end();

@@ -27,6 +27,9 @@ const PHYSICAL_SECTOR: u32 = 4096;
 /// The unit in which hosts are asked to give space back, bytes: librbd's own for discards
 /// (`rbd_discard_granularity_bytes`). Smaller parts become zeroes as well, but cost an operation of an OSD each.
 const UNMAP_GRANULARITY: u32 = 64 << 10;
+/// Interval in which it is asked whether what is served and only read is still there: a user who may only read is told
+/// of no change.
+const PRESENCE_SECONDS: u64 = 10;
 /// Objects of which the map is asked for at a time: 4 GiB of an image with objects of the usual 4 MiB, so that a map of
 /// the first pieces does not wait for all.
 const MAP_OBJECTS: u64 = 1024;
@@ -58,6 +61,10 @@ pub(crate) struct Client {
     size: AtomicU64,
     object_size: u64,
     pub(crate) identity: Identity,
+    /// The image's id.
+    id: String,
+    /// The snapshot's number, of a snapshot.
+    snapshot: Option<u64>,
     /// This client's address, by the lock that it has; `None`: it has none.
     pub(crate) address: Option<String>,
     /// Holder of the lock before this client.
@@ -67,6 +74,8 @@ pub(crate) struct Client {
     listeners: Arc<Listeners>,
     /// Reads, writes and flushes under way.
     pub(crate) pending: Pending<Outcome>,
+    /// For how long it has been looked after, about.
+    seconds: AtomicU64,
     /// A look at the image is on its way.
     looking: AtomicBool,
     watch: Mutex<Option<Watched>>,
@@ -121,6 +130,8 @@ struct Ready {
     shape: Geometry,
     object_size: u64,
     identity: Identity,
+    id: String,
+    snapshot: Option<u64>,
     address: Option<String>,
     before: Option<String>,
 }
@@ -179,14 +190,27 @@ impl Ready {
             Some(snapshot) => Some(image.snapshot_id(snapshot).map_err(failed("asking for the snapshot"))?),
             None => None,
         };
+        let id = image.id().map_err(failed("asking for its id"))?;
         let place = image.place(name).map_err(failed("asking for its id"))?;
         let at = snapshot.map(|number| format!("@{number}")).unwrap_or_default();
         let identity = Identity::of_place(format!("rbd {place}{at}"));
-        Ok(Self { image, shape, object_size, identity, address, before })
+        Ok(Self { image, shape, object_size, identity, id, snapshot, address, before })
     }
 }
 
 impl LookedAfter for Client {
+    fn look_after(self: Arc<Self>) {
+        self.give_up_late();
+        if self.renews && self.shape.read_only {
+            let seconds = self.seconds.fetch_add(1, Ordering::Relaxed);
+            if seconds % PRESENCE_SECONDS == PRESENCE_SECONDS - 1 {
+                Self::look(&self);
+            }
+        }
+    }
+}
+
+impl Client {
     /// Gives up operations that librbd should have answered. It loses some where the image is taken away under it
     /// (seen of Ceph 16: writes that wait for a lock which a removed header cannot give). A device that is served goes
     /// on with a new client, which fences this one before it takes the lock: nothing of it can land later.
@@ -209,9 +233,7 @@ impl LookedAfter for Client {
             false => tracing::error!(device = %self.name, "{why}"),
         }
     }
-}
 
-impl Client {
     /// Opens an image. Blocks; on `lane`, whose thread the client has from then on. `old` is the address of the client
     /// that this one follows.
     pub(crate) fn open(
@@ -231,11 +253,14 @@ impl Client {
             shape: ready.shape,
             object_size: ready.object_size,
             identity: ready.identity,
+            id: ready.id,
+            snapshot: ready.snapshot,
             address: ready.address,
             before: ready.before,
             renews: options.renew,
             listeners: Arc::clone(listeners),
             pending: Pending::default(),
+            seconds: AtomicU64::new(0),
             looking: AtomicBool::new(false),
             watch: Mutex::default(),
             fenced: OnceLock::new(),
@@ -313,16 +338,51 @@ impl Client {
         }
     }
 
+    /// Asks the cluster whether it still has what is only read: its removal makes no read fail. On the lane.
+    pub(crate) fn check_presence(&self) -> Result<(), BlockError> {
+        if !self.image.is_open() {
+            return Err(self.closed());
+        }
+        self.usable()?;
+        // An image that is locked cannot be removed.
+        if !self.shape.read_only {
+            return Ok(());
+        }
+        match self.image.is_there(&self.id, self.snapshot) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let what = if self.snapshot.is_some() { "the snapshot" } else { "the image" };
+                let why = format!(
+                    "{what} was removed while it was in use: what was read of {} lately may be wrong",
+                    self.name
+                );
+                self.end_because(why.clone());
+                Err(BlockError::gone(why))
+            }
+            Err(errno) => {
+                self.failed(errno);
+                Err(self.meaning(errno, 0, 0))
+            }
+        }
+    }
+
     /// A lost lock is the end of the client, because another follows.
     fn loses_lock(&self) -> bool {
         self.renews && !self.shape.read_only
     }
 
-    /// This client is of no use any more.
+    /// This client is of no use any more, nor are those of other images that share its connection.
     fn lost(&self, why: String) {
-        if self.fenced.set(why.clone()).is_ok() {
+        if self.fenced.get().is_none() {
             // Before the next client is made: that one is another.
             self.image.cluster.connection.spend(&why);
+        }
+        self.end_because(why);
+    }
+
+    /// This client is of no use any more.
+    fn end_because(&self, why: String) {
+        if self.fenced.set(why.clone()).is_ok() {
             tracing::error!(device = %self.name, "{why}");
             if let Some(fenced) = self.listeners.fenced.get() {
                 fenced();
@@ -395,6 +455,7 @@ impl Client {
                 looks.looking.store(false, Ordering::Release);
                 if looks.image.is_open() {
                     looks.check_lock();
+                    let _ = looks.check_presence();
                     looks.take_size();
                 }
             });

@@ -51,9 +51,9 @@ impl Connection {
         let cluster = name.cluster.as_deref().unwrap_or("ceph");
         let user = format!("client.{}", name.id.as_deref().unwrap_or("admin"));
         let mut rados = ptr::null_mut();
-        let (cluster, user) = (c_string(cluster)?, c_string(&user)?);
+        let (cluster, user_text) = (c_string(cluster)?, c_string(&user)?);
         // SAFETY: the texts end with zero and outlive the call, which fills `rados`.
-        let answer = unsafe { (library.rados_create2)(&mut rados, cluster.as_ptr(), user.as_ptr(), 0) };
+        let answer = unsafe { (library.rados_create2)(&mut rados, cluster.as_ptr(), user_text.as_ptr(), 0) };
         RbdOpenError::of(answer, name, "making a client")?;
         // Its end shuts the client down from here on.
         let connected = Self {
@@ -65,8 +65,15 @@ impl Connection {
         };
         connected.configure(name)?;
         // SAFETY: the handle is live.
-        RbdOpenError::of(unsafe { (library.rados_connect)(rados) }, name, "connecting to the cluster")?;
-        Ok(Arc::new(connected))
+        match unsafe { (library.rados_connect)(rados) } {
+            answer if answer == -libc::ENOENT => Err(RbdOpenError::NoKey { name: name.to_string(), user }),
+            answer if answer == -libc::EPERM || answer == -libc::EACCES => {
+                Err(RbdOpenError::Refused { name: name.to_string(), user })
+            }
+            answer => {
+                RbdOpenError::of(answer, name, "connecting to the cluster").map(|()| Arc::new(connected))
+            }
+        }
     }
 
     /// The handle for a call.

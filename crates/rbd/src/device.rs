@@ -172,6 +172,15 @@ impl BlockDevice for RbdDevice {
         client.lane.io(move || there.extents(offset, len, count))
     }
 
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        let client = match self.slot.client() {
+            Ok(client) => client,
+            Err(error) => return Io::err(error),
+        };
+        let there = Arc::clone(&client);
+        client.lane.io(move || there.check_presence())
+    }
+
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         let client = match self.slot.client() {
             Ok(client) => client,

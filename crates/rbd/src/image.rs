@@ -12,7 +12,7 @@ use lunway_block::spec::RbdName;
 use crate::RbdOpenError;
 use crate::cluster::Cluster;
 use crate::connection::{c_string, string_of};
-use crate::library::{ConfigOption, ImageHandle, ImageInfo, Updated, Watcher};
+use crate::library::{ConfigOption, ImageHandle, ImageInfo, Pool, Updated, Watcher};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK` of `rbd/features.h`.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
@@ -24,8 +24,13 @@ const OWNERS: usize = 4;
 const WATCHERS: usize = 16;
 /// Room for options of an image: Ceph 16 has 57, 19 has 70.
 const OPTIONS: usize = 256;
+/// Room for the name of a snapshot, which is not used.
+const SNAPSHOT_LEN: usize = 256;
 /// Room for an image's id, of which librbd says the length; ids have up to 16 characters.
 const ID_LEN: usize = 64;
+
+/// `rbd_open`, or `rbd_open_read_only`.
+type OpenImage = unsafe extern "C" fn(Pool, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
 
 /// A piece of an image that is not as it was.
 pub(crate) struct Difference {
@@ -53,10 +58,16 @@ impl Image {
         let snapshot = name.snapshot.as_deref().map(c_string).transpose()?;
         let snapshot_text = snapshot.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         let library = cluster.library;
-        let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
         // SAFETY: the pool is open; the texts end with zero (that of the snapshot may be null) and outlive the call,
         // which fills `handle`.
-        let answer = unsafe { open(cluster.pool(), image.as_ptr(), &mut handle, snapshot_text) };
+        let mut call =
+            |open: OpenImage| unsafe { open(cluster.pool(), image.as_ptr(), &mut handle, snapshot_text) };
+        // One that is only read is opened for writing too: the cluster then knows that it is in use, does not let it be
+        // removed, and tells of changes. A user who may only read gets neither.
+        let mut answer = call(library.rbd_open);
+        if read_only && [-libc::EPERM, -libc::EACCES, -libc::EROFS].contains(&answer) {
+            answer = call(library.rbd_open_read_only);
+        }
         if answer == -libc::ENOENT {
             return Err(RbdOpenError::NoImage { name: name.to_string() });
         }
@@ -106,6 +117,36 @@ impl Image {
         let namespace = name.namespace.as_deref().unwrap_or("");
         let (fsid, pool) = (self.cluster.connection.fsid(), self.cluster.pool_id());
         Ok(format!("{fsid}/{pool}/{namespace}/{}", self.id()?))
+    }
+
+    /// Returns `true` if the cluster has the image with this id, and the snapshot with this number in it. Asked of the
+    /// cluster, whatever this handle knows. Blocks.
+    pub(crate) fn is_there(&self, id: &str, snapshot: Option<u64>) -> Result<bool, i32> {
+        let (id, mut handle) = (CString::new(id).map_err(|_| -libc::EINVAL)?, ptr::null_mut());
+        let library = self.cluster.library;
+        // SAFETY: the pool is open; the text ends with zero and outlives the call, which fills `handle`.
+        let answer = unsafe {
+            (library.rbd_open_by_id_read_only)(self.cluster.pool(), id.as_ptr(), &mut handle, ptr::null())
+        };
+        if answer == -libc::ENOENT {
+            return Ok(false);
+        }
+        if answer < 0 {
+            return Err(answer);
+        }
+        let answer = snapshot.map_or(0, |number| {
+            let (mut name, mut len) = ([0 as c_char; SNAPSHOT_LEN], SNAPSHOT_LEN);
+            // SAFETY: the image is open, and the library is told the room for the name.
+            unsafe { (library.rbd_snap_get_name)(handle, number, name.as_mut_ptr(), &mut len) }
+        });
+        // SAFETY: it was opened above, and is closed once. Nothing was written to it.
+        unsafe { (library.rbd_close)(handle) };
+        match answer {
+            answer if answer == -libc::ENOENT => Ok(false),
+            // The name is longer than the room for it.
+            answer if answer < 0 && answer != -libc::ERANGE => Err(answer),
+            _ => Ok(true),
+        }
     }
 
     /// Number of a snapshot, which is never used again.

@@ -126,11 +126,13 @@ functions! {
         rados: rados_wait_for_latest_osdmap(Rados) -> c_int;
         rbd: rbd_open(Pool, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
         rbd: rbd_open_read_only(Pool, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
+        rbd: rbd_open_by_id_read_only(Pool, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
         rbd: rbd_close(ImageHandle) -> c_int;
         rbd: rbd_stat(ImageHandle, *mut ImageInfo, usize) -> c_int;
         rbd: rbd_get_features(ImageHandle, *mut u64) -> c_int;
         rbd: rbd_get_id(ImageHandle, *mut c_char, usize) -> c_int;
         rbd: rbd_snap_get_id(ImageHandle, *const c_char, *mut u64) -> c_int;
+        rbd: rbd_snap_get_name(ImageHandle, u64, *mut c_char, *mut usize) -> c_int;
         rbd: rbd_aio_create_completion(*mut c_void, Completed, *mut Completion) -> c_int;
         rbd: rbd_aio_get_return_value(Completion) -> isize;
         rbd: rbd_aio_release(Completion);

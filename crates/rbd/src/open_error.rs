@@ -39,6 +39,26 @@ pub enum RbdOpenError {
         /// Underlying error.
         source: io::Error,
     },
+    /// No key of the user.
+    #[error(
+        "cannot open {name}: there is no key for {user} on this machine (name its file with ?keyring=FILE, or another user with ?id=USER, without `client.`), or the configuration names no monitor"
+    )]
+    NoKey {
+        /// The device.
+        name: String,
+        /// The user, as Ceph writes it.
+        user: String,
+    },
+    /// The cluster does not know the user, or not with this key.
+    #[error(
+        "cannot open {name}: the cluster refuses {user}: it does not know the user, or not with this key (`ceph auth get {user}`)"
+    )]
+    Refused {
+        /// The device.
+        name: String,
+        /// The user, as Ceph writes it.
+        user: String,
+    },
     /// A name that no cluster can have.
     #[error("a name of Ceph cannot have a zero byte in it")]
     ZeroInName,
@@ -100,6 +120,12 @@ impl RbdOpenError {
     pub(crate) fn failed(errno: i32, name: &RbdName, doing: &str) -> Self {
         let source = io::Error::from_raw_os_error(-errno);
         Self::Failed { name: name.to_string(), doing: doing.to_owned(), source }
+    }
+
+    /// Returns `true` if that may pass by itself within a minute: another client holds the image's lock, which may have
+    /// died, or the cluster does not answer.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Held { .. }) || self.errno() == Some(-libc::ETIMEDOUT)
     }
 
     /// What the library has answered, which is negative; `None`: it is not known.

@@ -77,10 +77,10 @@ impl<T> Pending<T> {
     }
 }
 
-/// One whose answers are looked after.
+/// One that is looked after.
 pub(crate) trait LookedAfter: Send + Sync {
-    /// Gives up those that have not come in time. Called about once a second.
-    fn give_up_late(&self);
+    /// Called about once a second. Never blocks.
+    fn look_after(self: Arc<Self>);
 }
 
 /// Those there are, and whether there is a thread that looks after them.
@@ -114,7 +114,7 @@ fn look() {
             }
             watched.0.iter().filter_map(Weak::upgrade).collect()
         };
-        clients.iter().for_each(|client| client.give_up_late());
+        clients.into_iter().for_each(LookedAfter::look_after);
     }
 }
 

@@ -205,9 +205,12 @@ impl Slot {
             };
             tracing::warn!(device = %self.name, attempt, of = ATTEMPTS, %error, "not opened again");
             let mut renewal = lock(&self.renewal);
-            // Another one has the disk, or any may: hosts shall not wait for this way to it.
-            renewal.refused = matches!(error, RbdOpenError::Held { .. } | RbdOpenError::NoLock { .. })
-                .then(|| format!("{lost}; not opened again yet: {error}"));
+            // Another one has the disk, or any may, or it is gone: hosts shall not wait for this way to it.
+            let is_refused = matches!(
+                error,
+                RbdOpenError::Held { .. } | RbdOpenError::NoLock { .. } | RbdOpenError::NoImage { .. }
+            );
+            renewal.refused = is_refused.then(|| format!("{lost}; not opened again yet: {error}"));
             renewal.met = Some(format!("attempt {attempt} of {ATTEMPTS}: {error}"));
         }
         let met = lock(&self.renewal).met.take().unwrap_or_default();

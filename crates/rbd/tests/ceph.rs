@@ -108,6 +108,24 @@ async fn images_snapshots_clones_sizes_and_locks_are_those_of_ceph() {
     let again = open(&at("disk")).await.unwrap();
     holds(&again, 0, 5).await;
     holds(&again, 5 * 1024, 2).await;
+    again.close().await.unwrap();
+
+    // What is only read is in use as well: the image stays. A snapshot does not, and then nothing counts as read.
+    ceph.run("rbd", &["snap", "create", "disk@two"]);
+    let only_read = RbdOptions { read_only: true, ..RbdOptions::default() };
+    let image = RbdDevice::open(&name(&at("clone")), &only_read).await.unwrap();
+    let snapshot = RbdDevice::open(&name(&at("disk@two")), &only_read).await.unwrap();
+    holds(&snapshot, 0, 5).await;
+    let refused = ceph.output("rbd", &["rm", "--no-progress", "clone"]);
+    assert!(!refused.status.success(), "an image that is read was removed");
+    assert_eq!((image.confirm().await, snapshot.confirm().await), (Ok(()), Ok(())));
+    ceph.run("rbd", &["snap", "rename", "disk@two", "disk@three"]);
+    assert_eq!(snapshot.confirm().await, Ok(()), "its name is not what it is");
+    ceph.run("rbd", &["snap", "rm", "--no-progress", "disk@three"]);
+    assert!(matches!(snapshot.confirm().await, Err(BlockError::Gone { .. })));
+    let read = snapshot.read(0, Buf::zeroed(4096)).await;
+    assert!(matches!(read, Err(BlockError::Gone { .. })), "{read:?}");
+    image.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

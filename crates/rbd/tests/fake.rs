@@ -513,12 +513,38 @@ async fn an_image_that_cannot_be_locked_any_more_is_written_no_more() {
     // One that is not served ends there.
     let device = script.open().await;
     script.says("no-lock");
-    device.resize(SIZE, Permit::default()).await.unwrap();
+    // Unless that was noticed when it was opened.
+    let _ = device.resize(SIZE, Permit::default()).await;
     let why = refused_at_last(&device).await;
     assert!(why.contains("exclusive-lock was disabled"), "{why}");
     script.says("");
     assert!(matches!(put(&device, 3).await, Err(BlockError::Gone { .. })));
     assert_eq!(get(&script.open_as("", true).await.unwrap()).await, Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_snapshot_that_was_removed_nothing_counts_as_read() {
+    let script = Script::new("");
+    let (writer, options) = (script.open().await, RbdOptions { read_only: true, ..with() });
+    put(&writer, 1).await.unwrap();
+    let name = script.name("rbd/disk", "");
+    let snapshots = RbdSnapshots::open(&name, &with()).await.unwrap();
+    for renew in [false, true] {
+        snapshots.create("moment").await.unwrap();
+        let at = script.name("rbd/disk@moment", "");
+        let device = RbdDevice::open(&at, &RbdOptions { renew, ..options.clone() }).await.unwrap();
+        put(&writer, 2).await.unwrap();
+        assert_eq!(get(&device).await, Ok(1));
+        assert_eq!(device.confirm().await, Ok(()));
+        snapshots.remove("moment").await.unwrap();
+        let lost = device.confirm().await;
+        assert!(matches!(&lost, Err(BlockError::Gone { .. } | BlockError::Busy)), "{lost:?}");
+        let why = refused_at_last(&device).await;
+        assert!(why.contains("removed while it was in use") && why.contains("@moment"), "{why}");
+        put(&writer, 1).await.unwrap();
+        device.close().await.unwrap();
+    }
+    assert_eq!(writer.confirm().await, Ok(()));
 }
 
 /// Reads until that is refused, and returns the reason.

@@ -365,6 +365,7 @@ impl<'a> Run<'a> {
             let _ = load.checkpoint();
             return Err(error);
         }
+        self.request.source.confirm().await.map_err(BackupError::SourceLost)?;
         let root = load.end_tree(before > size)?;
         load.checkpoint()?;
         let point = self.point(guids, points, newest.as_ref(), why, &load)?;

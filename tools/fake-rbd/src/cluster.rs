@@ -183,6 +183,12 @@ impl Client {
         self.joined().expect("a configuration was read")
     }
 
+    /// The image with that id.
+    pub(crate) fn name_of(&self, id: &str) -> Option<String> {
+        let state = lock(&self.cluster().state);
+        state.images.iter().find(|(_, image)| image.id == id).map(|(name, _)| name.clone())
+    }
+
     pub(crate) fn learn(&self) {
         self.cluster().log("wait_for_map");
         self.epoch.store(lock(&self.cluster().state).epoch, Ordering::Release);
@@ -232,7 +238,8 @@ impl State {
             None => &mut there.held,
             Some(name) => match there.snapshots.get_mut(name) {
                 Some((_, held)) => held,
-                None => return -(libc::ENOENT as isize),
+                // As in Ceph: of a snapshot that was removed, what was written later is read.
+                None => &mut there.held,
             },
         };
         match kind {
@@ -387,8 +394,19 @@ impl Open {
 
     pub(crate) fn remove_snapshot(&self, snapshot: &str) -> i32 {
         self.cluster().log(&format!("unsnapshot {snapshot}"));
-        let removed = self.image(|image| image.snapshots.remove(snapshot).is_some());
-        if removed == Some(true) { 0 } else { -libc::ENOENT }
+        let removed = self
+            .image(|image| image.snapshots.remove(snapshot).is_some().then(|| Arc::clone(&image.updates)));
+        let Some(updates) = removed.flatten() else { return -libc::ENOENT };
+        thread::spawn(move || lock(&updates).iter().for_each(|(_, call)| call()));
+        0
+    }
+
+    pub(crate) fn snapshot_name(&self, number: u64) -> Option<String> {
+        self.image(|image| {
+            let found = image.snapshots.iter().find(|(_, (of, _))| *of == number);
+            found.map(|(name, _)| name.clone())
+        })
+        .flatten()
     }
 
     pub(crate) fn snapshot_number(&self, snapshot: &str) -> Option<u64> {

@@ -154,6 +154,20 @@ pub extern "C" fn rbd_open_read_only(
     open(pool, name, to, snapshot, false)
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn rbd_open_by_id_read_only(
+    pool: *mut c_void,
+    id: *const c_char,
+    to: *mut *mut c_void,
+    snapshot: *const c_char,
+) -> c_int {
+    let client: &'static Client = lent(pool);
+    match client.name_of(&text(id).unwrap_or_default()) {
+        Some(name) => open_as(client, &name, to, text(snapshot), false),
+        None => -libc::ENOENT,
+    }
+}
+
 fn open(
     pool: *mut c_void,
     name: *const c_char,
@@ -161,8 +175,17 @@ fn open(
     snapshot: *const c_char,
     writes: bool,
 ) -> c_int {
-    let client: &'static Client = lent(pool);
-    match Open::new(client, &text(name).unwrap_or_default(), text(snapshot), writes) {
+    open_as(lent(pool), &text(name).unwrap_or_default(), to, text(snapshot), writes)
+}
+
+fn open_as(
+    client: &'static Client,
+    name: &str,
+    to: *mut *mut c_void,
+    snapshot: Option<String>,
+    writes: bool,
+) -> c_int {
+    match Open::new(client, name, snapshot, writes) {
         Ok(opened) => {
             put(to, give(opened));
             0
@@ -215,6 +238,23 @@ pub extern "C" fn rbd_snap_get_id(image: *mut c_void, snapshot: *const c_char, t
     match image.snapshot_number(&text(snapshot).unwrap_or_default()) {
         Some(number) => {
             put(to, number);
+            0
+        }
+        None => -libc::ENOENT,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rbd_snap_get_name(
+    image: *mut c_void,
+    number: u64,
+    to: *mut c_char,
+    room: *mut usize,
+) -> c_int {
+    let image: &Open = lent(image);
+    match image.snapshot_name(number) {
+        Some(name) => {
+            fill(to, memory::get(room), &name);
             0
         }
         None => -libc::ENOENT,

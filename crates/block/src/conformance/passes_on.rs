@@ -8,7 +8,7 @@ use super::{Below, Outcome, Probe, Subject, Verdict, ensure};
 use crate::{BlockDevice, BlockError, Buf, Compaction, Durability, Io, Permit, SharedBuf, Zeroing};
 
 /// Operations with what they are called, as [`Probe`] calls them.
-const OPERATIONS: [&str; 13] = [
+const OPERATIONS: [&str; 14] = [
     "read",
     "write",
     "durable write",
@@ -18,6 +18,7 @@ const OPERATIONS: [&str; 13] = [
     "zeroing that keeps space",
     "extents",
     "first extents",
+    "confirm",
     "resize",
     "snapshot",
     "compact",
@@ -94,6 +95,7 @@ async fn carry_out(device: &dyn BlockDevice, operation: &str) -> Result<(), Bloc
         "zeroing that keeps space" => device.write_zeroes(0, 4096, Zeroing::KeepAllocated).await,
         "extents" => device.extents(0, 4096, usize::MAX).await.map(drop),
         "first extents" => device.extents(0, 4096, 1).await.map(drop),
+        "confirm" => device.confirm().await,
         "snapshot" => device.snapshot(Path::new("leaf"), Box::new(|| Ok(()))).await,
         "compact" => device.compact(Arc::new(Compaction::new(1))).await,
         "close" => device.close().await,

@@ -103,6 +103,10 @@ impl BlockDevice for Probe {
         self.reached(method, vec![Extent { offset, len, kind: ExtentKind::Zero }])
     }
 
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        self.reached("confirm", ())
+    }
+
     fn resize(&self, _: u64, _: Permit) -> Io<Result<(), BlockError>> {
         self.reached("resize", ())
     }

@@ -186,6 +186,10 @@ impl BlockDevice for Broken {
         self.inner.close()
     }
 
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        self.inner.confirm()
+    }
+
     fn identity(&self) -> crate::Identity {
         self.inner.identity()
     }

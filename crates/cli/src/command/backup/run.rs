@@ -170,7 +170,7 @@ impl Run {
         let (lease, (past, catalogue)) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
-        let mut moment = None;
+        let (mut moment, mut mixed) = (None, None);
         let (opened, changed, epoch) = match &spec {
             DeviceSpec::Nbd { uri } => {
                 let epoch = self.bitmaps.epoch(&past)?;
@@ -182,7 +182,14 @@ impl Run {
                 let mut why = "nothing keeps track of changes of this source".to_owned();
                 let frozen = match &spec {
                     DeviceSpec::Rbd { name } if name.snapshot.is_none() => {
-                        Moment::make(name, (&store, &past), &runtime)?.map_err(|reason| why = reason).ok()
+                        let made = Moment::make(name, (&store, &past), &runtime)?;
+                        made.map_err(|reason| {
+                            mixed = Some(format!(
+                                "{reason}: if the image was written during this run, the point mixes what it held at different times"
+                            ));
+                            why = reason;
+                        })
+                        .ok()
                     }
                     _ => None,
                 };
@@ -222,7 +229,8 @@ impl Run {
         moment.into_iter().for_each(|moment| moment.end(&store, &runtime));
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
-        let made = done.map_err(|error| in_context(error, context))?;
+        let mut made = done.map_err(|error| in_context(error, context))?;
+        made.notes.extend(mixed);
         self.print(&Ended { made, seconds: begun.elapsed().as_secs_f64(), held_ms: None })
     }
 
