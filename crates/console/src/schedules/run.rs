@@ -1,13 +1,15 @@
 //! One run: its processes, its result, and the command that follows.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lunway_block::size::HumanSize;
 use lunway_schedule::Cause;
 use lunway_target::BackupConfig;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -25,6 +27,14 @@ const NOTES_MAX: usize = 16;
 const HOOK_TIME: Duration = Duration::from_secs(300);
 /// Interval at which it is looked whether it has ended.
 const HOOK_POLL: Duration = Duration::from_millis(50);
+/// Time that such a command and what it has begun have to end by themselves when the daemon ends: less than half of
+/// [`STOP_TIME`](super::STOP_TIME), so that the daemon waits for their end.
+const HOOK_END_TIME: Duration = Duration::from_secs(2);
+/// Bytes that such a command may write to the daemon's stderr, which is a log as a rule: a thousand lines. More is
+/// counted.
+const HOOK_SAID_MAX: usize = 64 << 10;
+/// Time in which what such a command wrote before its end is read. What it has left behind may write for ever.
+const HOOK_SAID_TIME: Duration = Duration::from_secs(1);
 /// What commands print before what has failed.
 const ERROR_MARK: &str = "lunway: ";
 
@@ -34,8 +44,24 @@ pub(super) struct Processes(Arc<Mutex<Under>>);
 
 #[derive(Default)]
 struct Under {
-    running: BTreeMap<String, Pid>,
+    running: BTreeMap<String, Process>,
     is_ending: bool,
+}
+
+/// A process of a run, which leads a group.
+#[derive(Clone, Copy)]
+struct Process {
+    pid: Pid,
+    kind: Kind,
+}
+
+/// What a process of a run is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A command of this program, which ends what it has begun.
+    Own,
+    /// A shell, which ends alone.
+    Hook,
 }
 
 impl Processes {
@@ -47,9 +73,12 @@ impl Processes {
     pub(super) fn end(&self) {
         let mut under = self.under();
         under.is_ending = true;
-        for pid in under.running.values() {
+        for process in under.running.values() {
             // It may have ended, and is not waited for before this is unlocked.
-            let _ = kill_process(*pid, Signal::TERM);
+            let _ = match process.kind {
+                Kind::Own => kill_process(process.pid, Signal::TERM),
+                Kind::Hook => kill_process_group(process.pid, Signal::TERM),
+            };
         }
     }
 
@@ -58,7 +87,7 @@ impl Processes {
         self.under().is_ending
     }
 
-    fn spawn(&self, name: &str, command: &mut Command) -> io::Result<Child> {
+    fn spawn(&self, name: &str, kind: Kind, command: &mut Command) -> io::Result<Child> {
         let mut under = self.under();
         if under.is_ending {
             return Err(io::Error::other("the daemon ends"));
@@ -66,7 +95,7 @@ impl Processes {
         // Ctrl-C in the daemon's terminal is for the daemon.
         let child = command.stdin(Stdio::null()).process_group(0).spawn()?;
         if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            under.running.insert(name.to_owned(), pid);
+            under.running.insert(name.to_owned(), Process { pid, kind });
         }
         Ok(child)
     }
@@ -152,7 +181,7 @@ struct Printed {
 fn output(name: &str, mut command: Command, processes: &Processes) -> Result<Output, String> {
     let cannot = |error: io::Error| format!("the command cannot be run: {error}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = processes.spawn(name, &mut command).map_err(cannot)?;
+    let mut child = processes.spawn(name, Kind::Own, &mut command).map_err(cannot)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let errors = thread::Builder::new().spawn(move || stderr.map(last_bytes).unwrap_or_default());
     let printed = stdout.map(last_bytes).unwrap_or_default();
@@ -210,8 +239,51 @@ pub(super) fn tell(config: &BackupConfig, result: &RunResult, retries_left: u32,
     let Some(hook) = hook else { return };
     let mut command = Command::new("sh");
     command.args(["-c", hook]).stdout(Stdio::null()).envs(facts(config, result, retries_left));
-    if let Err(why) = in_time(&config.name, &mut command, processes) {
+    let said = Said::of(HOOK_SAID_MAX);
+    if let Err(why) = in_time(&config.name, &mut command, &said, processes) {
         tracing::warn!(backup = config.name, "its {which} command {why}");
+    }
+    let left_out = said.left_out.load(Ordering::Relaxed);
+    if left_out > 0 {
+        let passed_on = HumanSize(HOOK_SAID_MAX as u64);
+        let left_out = HumanSize(left_out);
+        tracing::warn!(
+            backup = config.name,
+            "its {which} command wrote much to stderr: after {passed_on}, {left_out} were left out"
+        );
+    }
+}
+
+/// What a command after a run has written to stderr. Clones are the same.
+#[derive(Clone)]
+struct Said {
+    /// Bytes that are passed on.
+    limit: usize,
+    /// Bytes that were not passed on.
+    left_out: Arc<AtomicU64>,
+}
+
+impl Said {
+    fn of(limit: usize) -> Self {
+        Self { limit, left_out: Arc::default() }
+    }
+
+    /// Passes the first bytes on, and counts the others, until nothing can be written any more.
+    fn pass_on(&self, mut from: impl Read, mut to: impl Write) {
+        let (mut left, mut piece) = (self.limit, [0; 4096]);
+        loop {
+            let count = match from.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            let passed_on = count.min(left);
+            // The daemon goes on without a place to write to.
+            let _ = to.write_all(&piece[..passed_on]);
+            left -= passed_on;
+            self.left_out.fetch_add((count - passed_on) as u64, Ordering::Relaxed);
+        }
     }
 }
 
@@ -238,8 +310,20 @@ fn facts(config: &BackupConfig, result: &RunResult, retries_left: u32) -> Vec<(&
     ]
 }
 
-fn in_time(name: &str, command: &mut Command, processes: &Processes) -> Result<(), String> {
-    let mut child = processes.spawn(name, command).map_err(|error| format!("cannot be run: {error}"))?;
+/// Runs a command to its end, or ends it and what it has begun: when its time has passed, or with the daemon.
+fn in_time(name: &str, command: &mut Command, said: &Said, processes: &Processes) -> Result<(), String> {
+    let cannot = |error: io::Error| format!("cannot be run: {error}");
+    let mut child = processes.spawn(name, Kind::Hook, command.stderr(Stdio::piped())).map_err(cannot)?;
+    let (at_end, all_said) = mpsc::channel();
+    if let Some(stderr) = child.stderr.take() {
+        let said = said.clone();
+        // Without a thread the command is told with its next line that nothing reads it.
+        let _ = thread::Builder::new().name("lunway-hook".to_owned()).spawn(move || {
+            said.pass_on(stderr, io::stderr());
+            // The other end may not have waited for it.
+            let _ = at_end.send(());
+        });
+    }
     let begun = Instant::now();
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let has_ended = |pid| {
@@ -248,17 +332,25 @@ fn in_time(name: &str, command: &mut Command, processes: &Processes) -> Result<(
             | rustix::process::WaitIdOptions::NOHANG;
         !matches!(rustix::process::waitid(rustix::process::WaitId::Pid(pid), options), Ok(None))
     };
-    while pid.is_some_and(|pid| !has_ended(pid)) && begun.elapsed() < HOOK_TIME {
+    let is_running = || pid.is_some_and(|pid| !has_ended(pid));
+    while is_running() && begun.elapsed() < HOOK_TIME && !processes.are_ending() {
         thread::sleep(HOOK_POLL);
     }
-    let is_late = pid.is_some_and(|pid| !has_ended(pid));
-    if let Some(pid) = pid.filter(|_| is_late) {
+    // What it has begun has the signal as well, and may need longer.
+    let is_ending = processes.are_ending();
+    if is_ending {
+        thread::sleep(HOOK_END_TIME);
+    }
+    let is_late = !is_ending && is_running();
+    if let Some(pid) = pid.filter(|_| is_late || is_ending) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
     let status = processes.reap(name, &mut child).map_err(|error| error.to_string())?;
+    let _ = all_said.recv_timeout(HOOK_SAID_TIME);
     match status.success() {
         _ if is_late => Err(format!("was killed after {} s", HOOK_TIME.as_secs())),
         true => Ok(()),
+        false if is_ending => Err("was ended with the daemon".to_owned()),
         false => Err(format!("ended with {status}")),
     }
 }
@@ -366,5 +458,52 @@ mod tests {
         assert!(run.join().unwrap().error.unwrap().contains("signal: 15"));
         assert!(begun.elapsed() < Duration::from_secs(30));
         assert!(run_commands(&processes, sh("true"), None).error.unwrap().contains("the daemon ends"));
+    }
+
+    #[test]
+    fn the_end_of_the_daemon_ends_a_command_after_a_run_with_all_that_it_has_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        // One of them ends by itself. The other does not hear the signal, and holds the pipe for as long as it lives.
+        let hears = format!("trap 'touch {}; exit' TERM; touch {}", path("heard"), path("hears"));
+        let deaf = format!("exec > {}; trap '' TERM; touch {}", path("pipe"), path("deaf"));
+        let hook = format!("({hears}; while :; do sleep 0.05; done) & ({deaf}; sleep 600); true");
+        assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        let alive = thread::spawn({
+            let pipe = path("pipe");
+            move || last_bytes(std::fs::File::open(pipe).unwrap())
+        });
+        let config = config(&format!("on_success = \"\"\"{hook}\"\"\""));
+        let processes = Processes::default();
+        let running = processes.clone();
+        let told = thread::spawn(move || tell(&config, &RunResult::default(), 0, &running));
+        let is_there = |name: &str| std::fs::exists(path(name)).unwrap();
+        while !(is_there("deaf") && is_there("hears")) {
+            thread::sleep(HOOK_POLL);
+        }
+        assert!(!alive.is_finished());
+        processes.end();
+        told.join().unwrap();
+        assert!(is_there("heard"), "it had time to end");
+        alive.join().unwrap();
+    }
+
+    #[test]
+    fn a_command_after_a_run_writes_so_much_to_the_log_and_no_more() {
+        let said = Said::of(HOOK_SAID_MAX);
+        let mut log = Vec::new();
+        said.pass_on(io::repeat(b'x').take(3 << 20), &mut log);
+        assert_eq!(log.len(), HOOK_SAID_MAX);
+        assert_eq!(said.left_out.load(Ordering::Relaxed), (3 << 20) - HOOK_SAID_MAX as u64);
+        // All of it is read when the command has ended, and what it leaves behind does not hold it up.
+        let said = Said::of(0);
+        let mut command = sh("sleep 600 & echo $!; head -c 200000 /dev/zero >&2");
+        let (mut left, stdout) = io::pipe().unwrap();
+        in_time("db", command.stdout(stdout), &said, &Processes::default()).unwrap();
+        assert_eq!(said.left_out.load(Ordering::Relaxed), 200_000);
+        let mut line = [0; 16];
+        let count = left.read(&mut line).unwrap();
+        let pid = std::str::from_utf8(&line[..count]).unwrap().trim().parse().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
 }
