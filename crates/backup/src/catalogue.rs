@@ -41,6 +41,8 @@ pub struct Catalogue {
     points: Vec<Point>,
     by_id: HashMap<PointId, usize>,
     unreadable: Vec<UnreadablePoint>,
+    /// A sentence about each file that has another point's number.
+    misnamed: Vec<String>,
     /// Journals of incomplete points.
     pub(crate) journals: Vec<String>,
     /// Unfinished files of this program.
@@ -102,6 +104,18 @@ impl Catalogue {
                 Err(what) => catalogue.unreadable.push(UnreadablePoint { generation, point, what }),
             }
         }
+        let by_id: HashMap<PointId, u64> =
+            catalogue.points.iter().map(|point| (point.manifest.point, point.manifest.generation)).collect();
+        let (misnamed, unreadable) = std::mem::take(&mut catalogue.unreadable)
+            .into_iter()
+            .partition::<Vec<_>, _>(|unreadable| by_id.contains_key(&unreadable.point));
+        catalogue.unreadable = unreadable;
+        catalogue.misnamed = misnamed
+            .into_iter()
+            .map(|UnreadablePoint { what, .. }| {
+                format!("{what}; its point has another number: it blocks nothing, remove it")
+            })
+            .collect();
         catalogue.has_merges = names.iter().any(|name| merge_record::is_merge(name));
         catalogue.has_notes = names.iter().any(|name| name == NOTES);
         catalogue.unfinished = names.iter().filter(|name| is_ours(name)).cloned().collect();
@@ -188,6 +202,11 @@ impl Catalogue {
         &self.unreadable
     }
 
+    /// A sentence about each file that is named as a manifest of a point that is there under another number.
+    pub fn misnamed(&self) -> &[String] {
+        &self.misnamed
+    }
+
     /// Incomplete points: a run that was stopped.
     pub fn incomplete(&self) -> usize {
         self.journals.len()
@@ -224,6 +243,25 @@ impl Catalogue {
     pub fn find(&self, text: &str) -> Result<&Manifest> {
         let all: Vec<_> = self.points.iter().map(|point| point.manifest.nameable()).collect();
         self.get(find_point(&all, &self.unreadable, text)?).ok_or(BackupError::Lost)
+    }
+
+    /// Of a point whose chain is not whole: those of it that are there, itself first, and the generation of what is
+    /// missing below, or one that is not lower.
+    pub(crate) fn end_of_broken(&self, id: PointId) -> Option<(Vec<PointId>, u64)> {
+        self.chain(id).err()?;
+        let mut there: Vec<PointId> = Vec::new();
+        let mut at = self.get(id);
+        let mut lowest = 0;
+        while let Some(manifest) =
+            at.filter(|manifest| !there.contains(&manifest.point) && there.len() <= LINKS_MAX * 4)
+        {
+            there.push(manifest.point);
+            lowest = manifest.generation;
+            at = manifest.parent.and_then(|parent| self.get(parent));
+        }
+        let missing = there.last().and_then(|last| self.get(*last)).and_then(|last| last.parent);
+        let missing = self.unreadable.iter().find(|unreadable| Some(unreadable.point) == missing);
+        Some((there, missing.map_or(lowest.saturating_sub(1), |missing| missing.generation)))
     }
 
     /// The points on which a point lies, itself first, the full last.

@@ -38,6 +38,7 @@
 //! come from, or why something need not be kept.
 
 mod access;
+mod broken;
 mod catalogue;
 mod changed;
 mod coarse_map;
@@ -116,7 +117,7 @@ pub use point_id::PointId;
 pub use point_name::{NameablePoint, find_point};
 pub use point_reader::PointReader;
 pub use presence::{Presence, refuse};
-pub use prune::{Retention, Step, prune};
+pub use prune::{Retention, Step, prune, remove_unreadable};
 pub use reading::Masks;
 pub use request::Request;
 pub use restore::{Order, Restored, Target, restore, restore_content};

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::broken::Broken;
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result};
 use crate::folder::Folder;
 use crate::guids::Guids;
 use crate::lease::Lease;
 use crate::leftover::{Leftover, remove_leftovers};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, stem};
 use crate::merge::{self, merge, remove_point};
 use crate::mount::refuse_mounts;
 use crate::notes::Notes;
 use crate::point_id::PointId;
 use crate::time::Moment;
+use crate::unreadable::UnreadablePoint;
 
 /// Retention policy: the number of points to keep. These are the newest points, and the newest point of each of a
 /// number of hours, days and so on that have one, by the clock of the machine that made them (UTC).
@@ -34,7 +36,8 @@ pub struct Retention {
     /// Merge points only where at least so many are given up into one at once, since a merge writes all that they and
     /// it hold again: a nightly prune with 7 rewrites a full each week. 0 is 1.
     pub merge_after: usize,
-    /// Remove points although damage is known: of points that no source can heal any more.
+    /// Remove points although damage is known: of points that no source can heal any more. Those that cannot be read
+    /// go, whatever is kept, unless a kept point may lie on their files.
     pub despite_damage: bool,
 }
 
@@ -48,7 +51,7 @@ pub enum Step {
         /// Stays.
         into: PointId,
     },
-    /// A point on which none lies is removed.
+    /// A point on which none lies is removed, or one that cannot be read.
     Remove(PointId),
     /// What a run that was stopped has left is removed, since a merge had no room.
     GiveUp(Leftover),
@@ -101,6 +104,14 @@ impl Retention {
         self.plan(catalogue, notes).1
     }
 
+    /// Points that cannot be read and stay, each with a kept point that may lie on its file.
+    pub fn needed_unreadable(&self, catalogue: &Catalogue, notes: &Notes) -> Vec<(PointId, PointId)> {
+        let kept = self.keeps(catalogue, notes);
+        let broken = Broken::of(catalogue, &|point| kept.contains(&point));
+        let needed = |of: &UnreadablePoint| Some((of.point, broken.needs(of.generation)?));
+        catalogue.unreadable().iter().filter_map(needed).collect()
+    }
+
     /// Steps, and points that stay because of their size.
     fn plan(&self, catalogue: &Catalogue, notes: &Notes) -> (Vec<Step>, Vec<PointId>) {
         let kept = self.keeps(catalogue, notes);
@@ -139,6 +150,20 @@ impl Retention {
             }
             removals.extend(pending.iter().rev().map(|point| Step::Remove(point.point)));
         }
+        if self.despite_damage {
+            let broken = Broken::of(catalogue, &|point| kept.contains(&point));
+            let is_needed = |point: &PointId| {
+                catalogue.get(*point).is_some_and(|point| broken.needs(point.generation).is_some())
+            };
+            let changes_needed = |step: &Step| match step {
+                Step::Merge { given_up, into } => given_up.iter().chain([into]).any(is_needed),
+                Step::Remove(point) => is_needed(point),
+                Step::GiveUp(_) => false,
+            };
+            steps.retain(|step| !changes_needed(step));
+            removals.retain(|step| !changes_needed(step));
+            steps.extend(broken.gone.into_iter().map(Step::Remove));
+        }
         steps.extend(removals);
         (steps, not_merged)
     }
@@ -171,7 +196,15 @@ pub fn prune(
         )));
     }
     let notes = Notes::load(folder)?;
-    let damaged = !notes.damage.is_empty() || !catalogue.unreadable().is_empty();
+    if let Some(unreadable) = catalogue.unreadable().first().filter(|_| !retention.despite_damage) {
+        let (shown, point) = (folder.show(""), unreadable.point);
+        return Err(BackupError::Refused(format!(
+            "{unreadable}; nothing is removed while it is there: put its manifest back, or give the point up: `lunway backup \
+             prune {shown} --remove {point}`, or --despite-damage"
+        )));
+    }
+    // Of points that are gone nothing is left to repair.
+    let damaged = notes.damage.iter().any(|damage| catalogue.get(damage.point()).is_some());
     if damaged && !retention.despite_damage {
         return Err(BackupError::Refused(
             "the last verification found damage: nothing is removed until `lunway backup run` has repaired it and \
@@ -189,8 +222,10 @@ pub fn prune(
         lease.check()?;
         match step {
             Step::Remove(point) => {
-                let Some(manifest) = catalogue.get(*point) else { return Err(BackupError::Lost) };
-                remove_point(folder, &manifest.stem())?;
+                let readable = catalogue.get(*point).map(Manifest::stem);
+                let stem =
+                    readable.or_else(|| unreadable_stem(&catalogue, *point)).ok_or(BackupError::Lost)?;
+                remove_point(folder, &stem)?;
                 catalogue.replace(&[*point], None);
             }
             // None is planned.
@@ -232,4 +267,42 @@ pub fn prune(
         left -= 1;
     }
     Ok(taken)
+}
+
+fn unreadable_stem(catalogue: &Catalogue, point: PointId) -> Option<String> {
+    let mut unreadable = catalogue.unreadable().iter();
+    unreadable.find(|unreadable| unreadable.point == point).map(|of| stem(of.generation, of.point))
+}
+
+/// Removes points that cannot be read, with their files, by their ids.
+///
+/// # Errors
+///
+/// [`BackupError::InUse`] while a point is mounted; where one is no such point, or another point may lie on its file:
+/// then nothing is removed.
+pub fn remove_unreadable(folder: &dyn Folder, lease: &Lease<'_>, points: &[PointId]) -> Result<Vec<Step>> {
+    refuse_mounts(folder, lease.holder(), &|| false)?;
+    merge::finish(folder)?;
+    let catalogue = Catalogue::load(folder)?;
+    let broken = Broken::of(&catalogue, &|_| true);
+    let mut unwanted = Vec::new();
+    for point in points {
+        let found = catalogue.unreadable().iter().find(|unreadable| unreadable.point == *point);
+        let Some(UnreadablePoint { generation, .. }) = found.filter(|_| catalogue.get(*point).is_none())
+        else {
+            return Err(BackupError::NoPoint(format!("there is no point {point} that cannot be read")));
+        };
+        if let Some(above) = broken.needs(*generation) {
+            return Err(BackupError::Refused(format!(
+                "point {above} is there and may lie on the file of point {point}, which stays for that: put its manifest back, \
+                 or prune with --despite-damage, which takes both when no rule keeps {above}"
+            )));
+        }
+        unwanted.push((*generation, *point));
+    }
+    for (generation, point) in &unwanted {
+        lease.check()?;
+        remove_point(folder, &stem(*generation, *point))?;
+    }
+    Ok(unwanted.into_iter().map(|(_, point)| Step::Remove(point)).collect())
 }

@@ -143,8 +143,10 @@ impl Verifier<'_> {
                 manifest.point
             ));
         }
+        self.report.remarks.extend(self.catalogue.misnamed().iter().cloned());
         for unreadable in self.catalogue.unreadable() {
-            self.add(unreadable.point, unreadable.what.clone());
+            let what = format!("{}; no run repairs that: put it back, or remove the point", unreadable.what);
+            self.add(unreadable.point, what);
         }
         Ok(())
     }

@@ -8,11 +8,12 @@ mod support;
 use std::sync::Arc;
 
 use lunway_backup::{
-    BackupError, Catalogue, Damage, Folder, Lease, PointId, PointKind, Report, Retention, Verification,
-    prune, verify,
+    BackupError, Catalogue, Damage, Folder, Lease, Notes, PointId, PointKind, Report, Retention, Step,
+    Verification, prune, remove_unreadable, verify,
 };
 use lunway_crash::Directory;
 use support::crashing::Crashing;
+use support::cuts::{crashed, cuts};
 use support::{How, MIB, Random, Source, amount, assert_same, back_up, contents, guids, holder, restored};
 
 fn folder(directory: &Directory) -> Arc<dyn Folder> {
@@ -124,6 +125,104 @@ fn a_newest_point_whose_manifests_cannot_be_read_is_never_passed_over_without_a_
             "the next",
         );
     }
+}
+
+/// A prune that keeps so many points.
+fn pruned(directory: &Directory, last: usize, despite_damage: bool) -> Result<Vec<Step>, BackupError> {
+    let there = folder(directory);
+    let lease = Lease::take(&*there, holder(9), &|| false).unwrap();
+    let retention = Retention { last, despite_damage, ..Retention::default() };
+    prune(&*there, &lease, &guids(9), &retention, &mut |_, _, _| true)
+}
+
+fn given_up(directory: &Directory, point: PointId) -> Result<Vec<Step>, BackupError> {
+    let there = folder(directory);
+    let lease = Lease::take(&*there, holder(9), &|| false).unwrap();
+    remove_unreadable(&*there, &lease, &[point])
+}
+
+fn listed(directory: &Directory) -> Vec<PointId> {
+    let catalogue = Catalogue::load(&*folder(directory)).unwrap();
+    catalogue.points().iter().map(|point| point.manifest.point).collect()
+}
+
+#[test]
+fn a_point_that_cannot_be_read_is_given_up_through_a_cut_at_every_step() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let mut source = Source::new(MIB);
+    let (sound, points) = chain(&mut source);
+    spoil(&sound, "000003", Vec::clear);
+    assert_eq!(verified(&sound).findings.len(), 1);
+    let refused = pruned(&sound, 3, false).unwrap_err().to_string();
+    let way = format!("--remove {}", points[2]);
+    assert!(
+        refused.contains("cannot be read") && refused.contains("000003-") && refused.contains(&way),
+        "{refused}"
+    );
+    assert!(given_up(&sound, points[1]).is_err(), "that one can be read");
+    for by_name in [true, false] {
+        let give_up = |directory: &Directory| match by_name {
+            true => given_up(directory, points[2]),
+            false => pruned(directory, 3, true),
+        };
+        let recorded = sound.at_rest();
+        assert_eq!(give_up(&recorded).unwrap(), [Step::Remove(points[2])]);
+        for steps in cuts(&recorded, seed) {
+            let context =
+                format!("seed {seed}, {by_name}, cut behind step {steps} ({})", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, 1, &mut random);
+            if !Catalogue::load(&*folder(&directory)).unwrap().unreadable().is_empty() {
+                give_up(&directory).unwrap();
+            }
+            assert_eq!(listed(&directory), points[..2], "{context}");
+            pruned(&directory, 2, false).unwrap();
+            let report = verified(&directory);
+            assert!(report.findings.is_empty(), "{context}: {report:?}");
+        }
+        let next = source.back_up(&folder(&recorded), true, 20).unwrap().manifest;
+        assert_same(&restored(&folder(&recorded), next.point).unwrap(), &source.model, "the next run");
+    }
+}
+
+#[test]
+fn a_file_that_a_kept_point_may_lie_on_stays_however_little_is_known_of_it() {
+    let mut source = Source::new(MIB);
+    let (sound, points) = chain(&mut source);
+    spoil(&sound, "000002", |bytes| bytes.truncate(9));
+    let files = |directory: &Directory| {
+        let names = directory.names();
+        names.into_iter().filter(|name| name.ends_with(".vhdx")).collect::<Vec<_>>()
+    };
+    let all = files(&sound);
+    // The third one lies on it, and it on the first one.
+    let refused = given_up(&sound, points[1]).unwrap_err().to_string();
+    assert!(refused.contains(&format!("point {} is there", points[2])), "{refused}");
+    assert_eq!(pruned(&sound, 1, true).unwrap(), []);
+    assert_eq!(files(&sound), all);
+    let catalogue = Catalogue::load(&*folder(&sound)).unwrap();
+    let retention = Retention { last: 1, ..Retention::default() };
+    assert_eq!(retention.needed_unreadable(&catalogue, &Notes::default()), [(points[1], points[2])]);
+    // It is not kept any more: all three go.
+    let full = source.back_up(&folder(&sound), true, 20).unwrap().manifest;
+    assert_eq!(full.kind, PointKind::Full, "{}", full.why);
+    let gone: Vec<_> = [2, 1, 0].map(|at| Step::Remove(points[at])).into();
+    assert_eq!(pruned(&sound, 1, true).unwrap(), gone);
+    assert_eq!((listed(&sound), files(&sound).len()), (vec![full.point], 1));
+    assert!(verified(&sound).findings.is_empty());
+}
+
+#[test]
+fn a_manifest_under_another_number_blocks_nothing() {
+    let mut source = Source::new(MIB);
+    let (sound, points) = chain(&mut source);
+    let is_second = |name: &String| name.starts_with("000002") && name.ends_with(".copy.json");
+    let bytes = sound.names().into_iter().find(is_second).and_then(|name| sound.bytes(&name)).unwrap();
+    sound.create(&format!("000009-{}.json", points[1])).unwrap().write(0, &bytes).unwrap();
+    let report = verified(&sound);
+    assert!(report.findings.is_empty() && report.remarks[0].contains("blocks nothing"), "{report:?}");
+    assert_eq!(Catalogue::load(&*folder(&sound)).unwrap().find("latest").unwrap().point, points[2]);
+    assert_eq!(pruned(&sound, 2, false).unwrap().len(), 1);
 }
 
 #[test]

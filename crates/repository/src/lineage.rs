@@ -169,6 +169,11 @@ impl Lineage {
         is_gone && known.trail.get(&point) == Some(&generation)
     }
 
+    /// Returns `true` if a prune that has not ended removes this point.
+    pub(crate) fn removes(&self, point: PointId) -> bool {
+        self.known.as_ref().is_some_and(|known| known.removed.contains(&point))
+    }
+
     /// Returns `true` if the series has had this point.
     pub(crate) fn has_had(&self, point: PointId) -> bool {
         self.known

@@ -57,14 +57,19 @@ impl Points {
         head.generation = newest.map_or(0, |newest| newest.generation).max(self.last_committed);
         head.begun = begun;
         // Of a prune that has not ended.
-        let there: BTreeSet<u64> = self.removed.iter().map(|point| point.generation).collect();
+        let removed = self.removed.iter().map(|point| (point.generation, point.point));
+        let removed_unreadable = self.removed_unreadable.iter().map(|of| (of.generation, of.point));
+        let removed: Vec<(u64, PointId)> = removed.chain(removed_unreadable).collect();
+        let there: BTreeSet<u64> = removed.iter().map(|(generation, _)| *generation).collect();
         let was_named = |point: &PointId| self.head.as_ref().is_some_and(|head| head.removed.contains(point));
         let (still_named, still_going): (Vec<_>, Vec<_>) =
-            self.removed.iter().partition(|point| was_named(&point.point));
+            removed.iter().partition(|(_, point)| was_named(point));
         head.removed =
-            going.named.iter().chain(still_named.iter().map(|point| &point.point)).copied().collect();
-        let unwanted = self.points().iter().filter(|point| going.unwanted.contains(&point.point));
-        head.going = unwanted.chain(still_going).map(|point| point.generation).collect();
+            going.named.iter().chain(still_named.iter().map(|(_, point)| point)).copied().collect();
+        let unreadable = self.unreadable.iter().map(|unreadable| (unreadable.generation, unreadable.point));
+        let all = self.points().iter().map(number).chain(unreadable);
+        let unwanted = all.filter(|(_, point)| going.unwanted.contains(point));
+        head.going = unwanted.chain(still_going).map(|(generation, _)| generation).collect();
         let mut gone = self.head.as_ref().map(|head| head.gone_but(&there)).unwrap_or_default();
         if self.head.as_ref().is_some_and(|head| head.gone.is_none()) {
             // A version wrote it that marked none: of what is gone now nothing else is known.

@@ -154,15 +154,21 @@ impl RepositoryPoint {
         Ok(())
     }
 
-    /// Removes it, the copy first: what a cut leaves is a point that is removed again. Durable when this returns.
+    /// Removes it. Durable when this returns.
     pub(crate) fn remove(&self, folder: &dyn Folder) -> Result<()> {
-        for name in manifest_names(&self.stem()) {
-            let removing = || BackupError::folder("removing", &folder.show(&name));
-            folder.remove(&name).map_err(removing())?;
-            folder.sync().map_err(removing())?;
-        }
-        Ok(())
+        remove_manifests(folder, &self.stem())
     }
+}
+
+/// Removes the manifests of a point, the copy first: what a cut leaves is a point that is removed again. Durable when
+/// this returns.
+pub(crate) fn remove_manifests(folder: &dyn Folder, stem: &str) -> Result<()> {
+    for name in manifest_names(stem) {
+        let removing = || BackupError::folder("removing", &folder.show(&name));
+        folder.remove(&name).map_err(removing())?;
+        folder.sync().map_err(removing())?;
+    }
+    Ok(())
 }
 
 /// Reads one copy of a manifest: what is wrong with it where it is damaged; `None` where it is missing.

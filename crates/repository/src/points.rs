@@ -41,6 +41,8 @@ pub struct Points {
     stray_sentences: Vec<String>,
     /// Points that a prune has taken out of the head and has not removed yet.
     pub(crate) removed: Vec<RepositoryPoint>,
+    /// Unreadable ones that a prune has taken out of the head and has not removed yet.
+    pub(crate) removed_unreadable: Vec<UnreadablePoint>,
     /// The highest generation in the name of a file of its own, or that the head or the user knows of, without points
     /// that a run has not committed, which are none yet.
     pub(crate) last_committed: u64,
@@ -212,6 +214,7 @@ impl Points {
             // Another point's name on a file of this one's.
             let is_misnamed = all.get(point).is_some_and(|known| known.generation != *generation);
             match is_excluded || is_misnamed || lineage.has_given_up(*generation, *point) {
+                false if lineage.removes(*point) => self.removed_unreadable.push(unreadable),
                 true => {
                     let name = &self.name;
                     self.stray_sentences.push(format!(
@@ -340,6 +343,7 @@ impl Points {
             told.clear();
         }
         (self.head_problem, self.unreadable, self.stray_sentences) = (None, Vec::new(), Vec::new());
+        self.removed_unreadable.clear();
         self.copy_problems.clear();
     }
 
@@ -394,7 +398,8 @@ impl Points {
 
     /// Returns `true` if a point lies in the folder, whatever it is there.
     pub(crate) fn lies_there(&self, id: PointId) -> bool {
-        self.is_there(id) || self.others().any(|point| point.point == id)
+        let removed = self.removed_unreadable.iter().map(|unreadable| unreadable.point);
+        self.is_there(id) || self.others().map(|point| point.point).chain(removed).any(|point| point == id)
     }
 
     /// Returns `true` if the series has had this point.
@@ -443,8 +448,9 @@ impl Points {
         let head = self.head_problem.iter().map(move |what| {
             format!("{what}: whether the newest points of {name} are there is not known; the next run writes it again")
         });
-        head.chain(self.removed.iter().map(move |point| {
-            let point = point.point;
+        let unreadable = self.removed_unreadable.iter().map(|unreadable| unreadable.point);
+        let removed = self.removed.iter().map(|point| point.point).chain(unreadable);
+        head.chain(removed.map(move |point| {
             format!(
                 "a prune of {name} that has not ended has given up point {point}: the next one removes it"
             )
@@ -489,7 +495,8 @@ impl Points {
 
     /// Returns `true` if there is a manifest of any kind.
     pub(crate) fn has_any(&self) -> bool {
-        !self.is_empty() || self.all().next().is_some() || !self.uncommitted.is_empty()
+        let is_empty = self.is_empty() && self.uncommitted.is_empty() && self.removed_unreadable.is_empty();
+        !is_empty || self.all().next().is_some()
     }
 
     /// The newest point.
@@ -549,7 +556,14 @@ impl Points {
         }
     }
 
-    /// The point that is to be removed by a text as of [`find`](Self::find); `None`: a prune has removed it, and the
+    /// Everything that goes with the series.
+    pub fn all_ids(&self) -> impl Iterator<Item = PointId> {
+        let unreadable = self.unreadable.iter().map(|unreadable| unreadable.point);
+        self.all().map(|point| point.point).chain(unreadable)
+    }
+
+    /// The point that is to be removed by a text as of [`find`](Self::find), or by the whole id of one that cannot be
+    /// read; `None`: a prune has removed it, and the
     /// text says the same again. Until a run has made a point, a text removes one point: where a command was killed
     /// when it had ended, it can be given again.
     ///
@@ -563,6 +577,10 @@ impl Points {
             && !is_given_up(&named.point)
         {
             return Ok(Some(named.point));
+        }
+        let mut unreadable = self.unreadable.iter().map(|unreadable| unreadable.point);
+        if let Some(named) = unreadable.find(|point| point.to_string() == text) {
+            return Ok(Some(named));
         }
         if self.head.as_ref().is_some_and(|head| head.words.iter().any(|word| word == text)) {
             return Ok(None);

@@ -35,7 +35,7 @@ use crate::packer::{Kind, Packer};
 use crate::point::RepositoryPoint;
 use crate::points::Points;
 use crate::reader::Reader;
-use crate::refusal::{Checked, check, refused_for_damage};
+use crate::refusal::{Checked, check, refused_for_damage, refused_for_unreadable};
 use crate::removal::{Pruned, Removal, Unwanted};
 use crate::repository::{NamedPoints, Repository, SWEEPER, WRITER};
 use crate::segment::{Segment, merged, segment_name};
@@ -47,11 +47,13 @@ const REWRITTEN_MAX: usize = 1 << 19;
 /// Attempts to mark what runs that end meanwhile have added.
 const ATTEMPTS: usize = 3;
 
-/// The points of a series that a prune would remove, the oldest first.
+/// The points of a series that a prune would remove, the oldest first; despite damage also those that cannot be read.
 pub fn given_up(points: &Points, notes: &Notes, retention: &Retention) -> Vec<PointId> {
     let newest: Vec<_> = points.points().iter().rev().map(|point| (point.point, point.time)).collect();
     let kept = retention.keeps_of(&newest, notes);
-    points.points().iter().map(|point| point.point).filter(|point| !kept.contains(point)).collect()
+    let unkept = points.points().iter().map(|point| point.point).filter(|point| !kept.contains(point));
+    let unreadable = points.unreadable.iter().filter(|_| retention.despite_damage);
+    unkept.chain(unreadable.map(|unreadable| unreadable.point)).collect()
 }
 
 /// Removes what is not kept of a series, whose lease the caller holds, and frees room, as [`remove_points`] does.
@@ -90,7 +92,9 @@ pub fn remove_points<'a>(
     let holder = first.holder();
     let ending = ending(all);
     let series: Vec<&Series> = all.iter().map(|of| of.series).collect();
-    let Checked { points: there, is_damage_known } = check(repository, &series, &ending, despite_damage)?;
+    let removed: Vec<PointId> = all.iter().flat_map(|of| of.points.clone()).collect();
+    let Checked { points: there, is_damage_known } =
+        check(repository, &series, &ending, &removed, despite_damage)?;
     for series in series {
         refuse_mounts(&*series.folder, holder, &|| false)?;
     }
@@ -99,8 +103,7 @@ pub fn remove_points<'a>(
         Ok(_) | Err(BackupError::Full { .. }) => {}
         Err(error) => return Err(error),
     }
-    let mut pruned =
-        Pruned { removed: all.iter().flat_map(|of| of.points.clone()).collect(), ..Pruned::default() };
+    let mut pruned = Pruned { removed, ..Pruned::default() };
     // Damage that no run has repaired: a part of a point is nowhere else.
     let marked = match is_damage_known && !despite_damage {
         false => None,
@@ -156,7 +159,7 @@ pub fn check_removal(
 ) -> Result<()> {
     let names = series.iter().filter(|_| is_whole).map(|series| series.name.clone());
     let ending: BTreeSet<String> = names.collect();
-    let checked = check(repository, series, &ending, despite_damage)?;
+    let checked = check(repository, series, &ending, points, despite_damage)?;
     if checked.is_damage_known && !despite_damage {
         mark(repository, despite_damage, &ending, points, &[])?;
     }
@@ -181,11 +184,12 @@ fn mark(
     if !despite_damage {
         repository.refuse_losses(&all, ending, gone)?;
     }
-    if !despite_damage && let Some((name, _)) = all.iter().find(|(_, points)| !points.unreadable.is_empty()) {
-        return Err(BackupError::Refused(format!(
-            "a manifest of {name} cannot be read: no room is freed, as nothing says what its point needs"
-        )));
+    let unreadable = all.iter().flat_map(|(name, points)| points.unreadable.iter().map(move |of| (name, of)));
+    let mut unreadable = unreadable.filter(|(_, of)| !despite_damage && !removed.contains(&of.point));
+    if let Some((name, of)) = unreadable.next() {
+        return Err(refused_for_unreadable(&repository.folder.show(name), of));
     }
+    drop(unreadable);
     let reader = repository.reader(Arc::new(repository.index()?));
     let mut walk = Walk::new(&reader, &|| false);
     let mut is_whole = true;

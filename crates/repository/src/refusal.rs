@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lunway_backup::{BackupError, Notes, Result};
+use lunway_backup::{BackupError, Notes, PointId, Result, UnreadablePoint};
 
 use crate::damage::KnownDamage;
 use crate::points::Points;
@@ -25,11 +25,22 @@ pub(crate) fn refused_for_damage() -> BackupError {
     )
 }
 
-/// Refuses to remove points of these series, of which some are `ending`, where what is gone or damaged would be lost.
+/// Refuses to go on beside a point that cannot be read, of the series that is shown as this.
+pub(crate) fn refused_for_unreadable(shown: &str, unreadable: &UnreadablePoint) -> BackupError {
+    let point = unreadable.point;
+    BackupError::Refused(format!(
+        "{unreadable}; nothing says what it needs, so that nothing is removed and no room is freed: put its manifest back, or \
+         give the point up: `lunway backup prune {shown} --remove {point}`, or --despite-damage"
+    ))
+}
+
+/// Refuses to remove these points of these series, of which some are `ending`, where what is gone or damaged would be
+/// lost.
 pub(crate) fn check(
     repository: &Repository,
     series: &[&Series],
     ending: &BTreeSet<String>,
+    removed: &[PointId],
     despite_damage: bool,
 ) -> Result<Checked> {
     repository.refuse_apart()?;
@@ -44,7 +55,15 @@ pub(crate) fn check(
         let points = series.points()?;
         points.refuse_foreign()?;
         // What a copy lacks is no damage.
-        let is_damaged = !points.unreadable.is_empty() || !Notes::load(&*series.folder)?.damage.is_empty();
+        let mut unreadable = points.unreadable.iter();
+        let is_removed = |unreadable: &&UnreadablePoint| removed.contains(&unreadable.point);
+        if let Some(unreadable) = unreadable.find(|unreadable| !is_removed(unreadable) && !despite_damage) {
+            return Err(refused_for_unreadable(&series.show(), unreadable));
+        }
+        // Of points that are gone nothing is left to repair.
+        let is_readable = |point: PointId| points.all().any(|of| of.point == point);
+        let is_damaged =
+            Notes::load(&*series.folder)?.damage.iter().any(|damage| is_readable(damage.point()));
         is_open |= is_damaged && !points.is_copy();
         there.push(points);
     }

@@ -1,10 +1,12 @@
 //! Removal of points from their series: what of them goes, in which order, and its end.
 
-use lunway_backup::{BackupError, Lease, PointId, Result, manifest_names};
+use lunway_backup::{
+    BackupError, Folder, Lease, Notes, PointId, Result, UnreadablePoint, manifest_names, stem,
+};
 
 use crate::head::Head;
 use crate::next_head::{Change, Going};
-use crate::point::RepositoryPoint;
+use crate::point::{RepositoryPoint, remove_manifests};
 use crate::points::Points;
 use crate::series::Series;
 
@@ -77,8 +79,11 @@ impl Unwanted<'_> {
         let folder = &*self.series.folder;
         let is_unwanted = |point: &&RepositoryPoint| self.points.contains(&point.point);
         let newest = points.points().iter().rfind(|point| !is_unwanted(point));
+        let unreadable: Vec<&UnreadablePoint> =
+            points.unreadable.iter().filter(|unreadable| self.points.contains(&unreadable.point)).collect();
+        let readable = points.points().iter().filter(is_unwanted).map(|point| point.point);
         let unwanted: Vec<PointId> =
-            points.points().iter().filter(is_unwanted).map(|point| point.point).collect();
+            readable.chain(unreadable.iter().map(|unreadable| unreadable.point)).collect();
         let mut head = points.unended_head();
         let is_named = !self.words.is_empty();
         let forgoes = gives_up && points.loss_sentences().next().is_some();
@@ -89,6 +94,7 @@ impl Unwanted<'_> {
             // Without it the newest point would be missed, and other points removed by the same words.
             let is_needed =
                 newest != points.newest() || !unwanted.is_empty() && (is_named || points.is_head_behind());
+            let is_needed = is_needed || !unreadable.is_empty();
             match self.store(&new, points) {
                 // It is written at the end, when there is room.
                 Err(BackupError::Full { .. }) if !is_needed => {}
@@ -103,6 +109,15 @@ impl Unwanted<'_> {
             self.lease.check()?;
             point.remove(folder)?;
             gone.push(point.point);
+        }
+        let unreadable: Vec<_> = unreadable.into_iter().chain(&points.removed_unreadable).collect();
+        for UnreadablePoint { generation, point, .. } in &unreadable {
+            self.lease.check()?;
+            remove_manifests(folder, &stem(*generation, *point))?;
+            gone.push(*point);
+        }
+        if !unreadable.is_empty() {
+            forget_damage(folder, gone)?;
         }
         Ok(head.filter(Head::is_of_prune))
     }
@@ -123,5 +138,16 @@ impl Unwanted<'_> {
         }
         folder.sync().map_err(BackupError::folder("removing", &folder.show("")))?;
         head.clone().store(folder, codec)
+    }
+}
+
+/// Takes points that are gone out of what is known to be damaged.
+fn forget_damage(folder: &dyn Folder, gone: &[PointId]) -> Result<()> {
+    let mut notes = Notes::load(folder)?;
+    notes.damage.retain(|damage| !gone.contains(&damage.point()));
+    match notes.store(folder) {
+        // The next verification does it.
+        Ok(()) | Err(BackupError::Full { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
 }

@@ -144,8 +144,9 @@ fn manifests(repository: &Repository, series: &[NamedPoints], report: &mut Repor
         report.remarks.extend(points.remarks());
         report.findings.extend(of_series(points));
         for UnreadablePoint { point, what, .. } in &points.unreadable {
+            let what = format!("{what}; no run repairs that: put it back, or remove the point");
             let damage = Damage::Point { point: *point, what: what.clone() };
-            report.findings.push(FoundDamage { damage, what: what.clone(), concerned: vec![*point] });
+            report.findings.push(FoundDamage { damage, what, concerned: vec![*point] });
         }
     }
     Ok(())

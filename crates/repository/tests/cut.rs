@@ -303,6 +303,73 @@ fn remove_named(
     (found, done.and_then(|removal| if is_told { removal.end() } else { Ok(removal.pruned) }))
 }
 
+/// Both manifests of the point of that number, emptied.
+fn spoil(directory: &Directory, number: usize) {
+    let begin = format!("one~{number:06}-");
+    for name in directory.names() {
+        if name.starts_with(&begin) && name.ends_with(".json") {
+            directory.remove(&name);
+            directory.create(&name).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_point_that_cannot_be_read_is_removed_by_its_id_through_a_cut_at_every_step_and_is_not_missed() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    let mut random = Random::new(seed);
+    let (base, model) = nearly_dead();
+    let ids: Vec<_> = crashing(&base).all_points().unwrap()[0].1.points().iter().map(|of| of.point).collect();
+    for number in [2, ids.len()] {
+        let recorded = base.at_rest();
+        spoil(&recorded, number);
+        let lost = ids[number - 1];
+        let recorded = recorded.at_rest();
+        let refused = pruned(&crashing(&recorded), "one", 9, 30).unwrap_err().to_string();
+        let way = format!("--remove {lost}");
+        assert!(refused.contains("cannot be read") && refused.contains(&way), "{refused}");
+        let recorded = recorded.at_rest();
+        let (found, removed) = remove_named(&recorded, &lost.to_string(), 31, true);
+        assert_eq!((found, removed.unwrap().removed), (Some(lost), vec![lost]));
+        // The head names the newest one.
+        let is_newest = number == ids.len();
+        for (at, steps) in cuts(&recorded, seed).enumerate().filter(|_| is_newest) {
+            let context = format!("seed {seed}, cut behind step {steps} ({})", recorded.describe(steps));
+            let directory = crashed(&recorded, steps, at as u64, &mut random);
+            remove_named(&directory, &lost.to_string(), 32, true).1.unwrap();
+            assert_eq!(check(&crashing(&directory), &model, &context).len(), ids.len() - 1, "{context}");
+            let there = crashing(&directory).all_points().unwrap().remove(0).1;
+            assert_eq!(there.warnings(), Vec::<String>::new(), "{context}");
+            let newest = ids.iter().rev().find(|point| **point != lost);
+            assert_eq!(Some(&there.find("latest").unwrap().point), newest, "{context}");
+            sound(&crashing(&directory), &context);
+        }
+        let next = compare(&crashing(&recorded), "one", &mut Source::new(SIZE), 33).point;
+        assert_eq!(next.generation, ids.len() as u64 + 1, "no number is used twice");
+        pruned(&crashing(&recorded), "one", 1, 34).unwrap();
+        sound(&crashing(&recorded), "the next run");
+    }
+}
+
+#[test]
+fn despite_damage_what_cannot_be_read_goes_and_what_is_kept_stays() {
+    let (directory, _) = nearly_dead();
+    let repository = crashing(&directory);
+    let ids: Vec<_> = repository.all_points().unwrap()[0].1.points().iter().map(|of| of.point).collect();
+    spoil(&directory, 2);
+    // What a verification has noted of it goes with it.
+    assert_eq!(verified(&repository).findings.len(), 1);
+    let series = Series::of(repository.clone(), "one", false).unwrap();
+    let lease = Lease::take(&*series.folder, holder(11), &|| false).unwrap();
+    let retention = Retention { last: 9, despite_damage: true, ..Retention::default() };
+    assert_eq!(prune(&series, &lease, &retention, &mut |_, _| true).unwrap().removed, [ids[1]]);
+    drop(lease);
+    let left: Vec<_> = repository.all_points().unwrap()[0].1.points().iter().map(|of| of.point).collect();
+    assert_eq!(left, [&ids[..1], &ids[2..]].concat());
+    pruned(&repository, "one", 9, 12).unwrap();
+    sound(&repository, "given up");
+}
+
 fn packs(directory: &Directory) -> Vec<String> {
     directory.names().into_iter().filter(|name| name.starts_with("pack-")).collect()
 }

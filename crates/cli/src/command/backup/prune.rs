@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::anyhow;
 use clap::Args;
 use lunway_backup::{
-    BackupError, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers, prune,
-    remove_leftovers,
+    BackupError, Catalogue, Folder, HostFolder, Lease, Leftover, Notes, PointId, Retention, Step, leftovers,
+    prune, remove_leftovers, remove_unreadable,
 };
 use lunway_block::size::HumanSize;
 use lunway_repository::{
@@ -63,7 +63,8 @@ pub(super) struct Prune {
     /// of them again
     #[arg(long, value_name = "N", default_value = "1")]
     merge_after: NonZeroUsize,
-    /// In a repository: remove this point, whatever else is kept: an id, latest, or a time; may be given several times
+    /// In a repository: remove this point, whatever else is kept: an id, latest, or a time; may be given several times.
+    /// In a folder: only a point that cannot be read
     #[arg(long, value_name = "POINT")]
     remove: Vec<String>,
     /// In a repository: remove the series with all of its points
@@ -158,11 +159,37 @@ impl Prune {
             Located::Repository(path) => return self.run_repository(&path, &retention),
         }
         if removes {
-            let no = "--remove and --remove-series are for a repository: in a folder of VHDX files, say what to keep";
-            return Err(Failure::Usage(no.into()));
+            return self.remove_from_folder();
         }
         let folder = self.destination.open()?;
         self.run_folder(&folder, keeps.then_some(&retention))
+    }
+
+    /// Points of a folder that cannot be read.
+    fn remove_from_folder(&self) -> Result<(), Failure> {
+        let folder = self.destination.open()?;
+        let catalogue = points(&folder)?;
+        let named = |text: &String| {
+            let mut unreadable = catalogue.unreadable().iter().map(|unreadable| unreadable.point);
+            unreadable.find(|point| point.to_string() == *text)
+        };
+        let unwanted: Option<Vec<PointId>> = self.remove.iter().map(named).collect();
+        let Some(unwanted) = unwanted.filter(|unwanted| !unwanted.is_empty()) else {
+            let no = "--remove-series is for a repository, and so is --remove, except for the id of a point that cannot be \
+                      read: in a folder of VHDX files, say what to keep";
+            return Err(Failure::Usage(no.into()));
+        };
+        let kept = catalogue.points().len();
+        if self.dry_run {
+            let steps: Vec<Step> = unwanted.into_iter().map(Step::Remove).collect();
+            return self.print(&steps, kept + steps.len(), &[]);
+        }
+        let cancel = interrupt::watch();
+        let lease =
+            Lease::take_without_room(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let steps = remove_unreadable(&*folder, &lease, &unwanted).map_err(|error| lease.explain(error));
+        let steps = steps.map_err(failed)?;
+        self.print(&steps, kept + steps.len(), &[])
     }
 
     /// A folder of VHDX files; without a retention all of its points are kept.
@@ -182,8 +209,11 @@ impl Prune {
                 let notes = Notes::load(folder).map_err(failed)?;
                 steps.extend(retention.steps(&catalogue, &notes));
                 not_merged = retention.not_merged(&catalogue, &notes);
+                tell_needed(retention, &catalogue, &notes);
             }
-            return self.print(&steps, catalogue.points().len(), &not_merged);
+            let removed = gone(&steps);
+            let left = catalogue.points().iter().filter(|point| !removed.contains(&point.manifest.point));
+            return self.print(&steps, left.count() + removed.len(), &not_merged);
         }
         let cancel = interrupt::watch();
         let shown = folder.show("");
@@ -211,7 +241,11 @@ impl Prune {
         }
         let catalogue = super::catalogue(folder)?;
         let not_merged = match retention {
-            Some(retention) => retention.not_merged(&catalogue, &Notes::load(folder).map_err(failed)?),
+            Some(retention) => {
+                let notes = Notes::load(folder).map_err(failed)?;
+                tell_needed(retention, &catalogue, &notes);
+                retention.not_merged(&catalogue, &notes)
+            }
             None => Vec::new(),
         };
         self.print(&steps, catalogue.points().len() + gone(&steps).len(), &not_merged)
@@ -234,7 +268,7 @@ impl Prune {
     fn unwanted(&self, series: &Series, retention: &Retention) -> Result<Vec<PointId>, Failure> {
         let points = series.points().map_err(failed)?;
         if self.remove_series {
-            return Ok(points.all().map(|point| point.point).collect());
+            return Ok(points.all_ids().collect());
         }
         if self.remove.is_empty() {
             let notes = Notes::load(&*series.folder).map_err(failed)?;
@@ -454,6 +488,14 @@ struct Told {
     series: String,
     gone: Vec<PointId>,
     kept: usize,
+}
+
+/// Says which points that cannot be read stay, and why.
+fn tell_needed(retention: &Retention, catalogue: &Catalogue, notes: &Notes) {
+    for (point, above) in retention.needed_unreadable(catalogue, notes) {
+        let why = format!("point {point} stays: point {above}, which is kept, may lie on its file");
+        eprintln!("{}", terminal::clean(&why));
+    }
 }
 
 fn gone(steps: &[Step]) -> Vec<PointId> {

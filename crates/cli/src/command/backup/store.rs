@@ -199,7 +199,7 @@ pub(super) fn chain_listing(folder: &HostFolder) -> Result<Listing, Failure> {
         folder: folder.show(""),
         points: listed.collect(),
         unreadable: catalogue.unreadable().to_vec(),
-        warnings: Vec::new(),
+        warnings: catalogue.misnamed().to_vec(),
         incomplete: catalogue.incomplete(),
         chain_files: Some(chain.map_or(0, |chain| chain.len())),
         damage: notes.damage.len() + catalogue.unreadable().len(),
