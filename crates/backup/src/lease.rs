@@ -48,8 +48,7 @@ pub struct Lease<'a> {
     folder: &'a dyn Folder,
     number: u64,
     holder: Holder,
-    /// `None`: it ends.
-    file: Option<Open>,
+    file: Open,
     /// The holder stands in the file. There may have been no room for it.
     written: AtomicBool,
     /// The last time when it was seen that no other writer has it.
@@ -166,7 +165,7 @@ impl<'a> Lease<'a> {
             folder,
             number,
             holder,
-            file: Some(file),
+            file,
             written,
             seen: Mutex::default(),
             _lock: lock,
@@ -204,8 +203,7 @@ impl<'a> Lease<'a> {
             if !numbers(self.folder)?.contains(&self.number) {
                 return Err(self.lost()?);
             }
-            let Some(file) = &self.file else { return Ok(()) };
-            match write(file, &self.holder) {
+            match write(&self.file, &self.holder) {
                 Ok(()) => self.written.store(true, Ordering::Relaxed),
                 Err(error) if is_no_room(&error) => return Ok(()),
                 Err(error) => {
@@ -275,10 +273,8 @@ impl Drop for Lease<'_> {
         // that its name could be this one's.
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).take();
         if seen.is_some_and(|seen| seen.elapsed() < BEAT) || self.check().is_ok() {
-            // Closed first: a client of FUSE renames a file that is removed while it is open, and removes it later. Who
-            // takes the lease over between, as that of a holder that has ended, makes a higher one and removes this
-            // one as well.
-            drop((self.file.take(), self._lock.take()));
+            // While it is open: libfuse renames it then, and removes it when it is closed. Of a file that was closed a
+            // moment before it may not have heard, and the renamed file would stay.
             let _ = self.folder.remove(&name(self.number));
         }
     }

@@ -139,7 +139,12 @@ impl<S: Storage> Storage for Measured<S> {
         }
         // First the promise, then the bytes.
         self.len.store(len, Ordering::SeqCst);
-        self.storage.set_len(len).inspect_err(|_| self.len.store(before, Ordering::SeqCst))
+        self.storage.set_len(len).inspect_err(|_| {
+            // A share may have cut it, and answer with an error.
+            if self.storage.len().is_ok_and(|now| now >= before) {
+                self.len.store(before, Ordering::SeqCst);
+            }
+        })
     }
 
     fn free(&self) -> io::Result<Option<u64>> {
@@ -217,6 +222,39 @@ mod tests {
         assert_eq!(storage.flush().expect_err("lost").kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(storage.write_at(8191, &[1]).expect_err("its end").kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(storage.set_len(16_384).expect_err("its end").kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// Cuts, and says that it could not.
+    struct CutsWithError(MemoryStorage);
+
+    impl Storage for CutsWithError {
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+            self.0.read_at(offset, buf)
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.write_at(offset, data)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.0.flush()
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.set_len(len)?;
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    #[test]
+    fn a_cut_of_its_own_whose_answer_is_an_error_is_no_other_programs() {
+        let storage = Measured::new(CutsWithError(MemoryStorage::of_bytes(&[7; 8192]))).expect("memory");
+        assert_eq!(storage.set_len(4096).expect_err("it says so").kind(), io::ErrorKind::TimedOut);
+        storage.flush().expect("nothing is missing");
     }
 
     fn lost_again(storage: &Measured<MemoryStorage>) {
