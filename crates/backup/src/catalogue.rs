@@ -104,18 +104,15 @@ impl Catalogue {
                 Err(what) => catalogue.unreadable.push(UnreadablePoint { generation, point, what }),
             }
         }
-        let by_id: HashMap<PointId, u64> =
-            catalogue.points.iter().map(|point| (point.manifest.point, point.manifest.generation)).collect();
-        let (misnamed, unreadable) = std::mem::take(&mut catalogue.unreadable)
-            .into_iter()
-            .partition::<Vec<_>, _>(|unreadable| by_id.contains_key(&unreadable.point));
-        catalogue.unreadable = unreadable;
-        catalogue.misnamed = misnamed
-            .into_iter()
-            .map(|UnreadablePoint { what, .. }| {
+        if !catalogue.unreadable.is_empty() {
+            let known: HashSet<PointId> = catalogue.points.iter().map(|point| point.manifest.point).collect();
+            let misnamed =
+                catalogue.unreadable.extract_if(.., |unreadable| known.contains(&unreadable.point));
+            let sentence = |UnreadablePoint { what, .. }| {
                 format!("{what}; its point has another number: it blocks nothing, remove it")
-            })
-            .collect();
+            };
+            catalogue.misnamed = misnamed.map(sentence).collect();
+        }
         catalogue.has_merges = names.iter().any(|name| merge_record::is_merge(name));
         catalogue.has_notes = names.iter().any(|name| name == NOTES);
         catalogue.unfinished = names.iter().filter(|name| is_ours(name)).cloned().collect();
@@ -225,8 +222,12 @@ impl Catalogue {
 
     /// Points that cannot be read and are newer than all that can.
     pub(crate) fn newer_unreadable(&self) -> impl Iterator<Item = &UnreadablePoint> {
-        let newest = self.newest().map(|newest| newest.generation);
-        self.unreadable.iter().filter(move |unreadable| Some(unreadable.generation) > newest)
+        UnreadablePoint::newer_than(&self.unreadable, self.newest().map(|newest| newest.generation))
+    }
+
+    /// The point of this id that cannot be read.
+    pub(crate) fn unreadable_point(&self, id: PointId) -> Option<&UnreadablePoint> {
+        self.unreadable.iter().find(|unreadable| unreadable.point == id)
     }
 
     /// A point.
@@ -260,7 +261,7 @@ impl Catalogue {
             at = manifest.parent.and_then(|parent| self.get(parent));
         }
         let missing = there.last().and_then(|last| self.get(*last)).and_then(|last| last.parent);
-        let missing = self.unreadable.iter().find(|unreadable| Some(unreadable.point) == missing);
+        let missing = missing.and_then(|missing| self.unreadable_point(missing));
         Some((there, missing.map_or(lowest.saturating_sub(1), |missing| missing.generation)))
     }
 

@@ -35,7 +35,7 @@ use crate::point_files::{Names, clean_up, damaged, is_ours, remove_incomplete};
 use crate::rhythm::Rhythm;
 use crate::ship::{Shared, Shipment};
 use crate::sidecar::{Segment, Sidecar, Writer};
-use crate::threads::{both, each};
+use crate::threads::{begun_on, both, each};
 use crate::written::{Noted, Written};
 
 /// Units that one window of the journal announces: 64 GiB, so that changes scattered over a terabyte cost 16
@@ -272,7 +272,7 @@ impl Draft {
         let (folder, shipment, counted) =
             (Arc::clone(&self.folder), Arc::clone(&self.shipment), self.counted);
         let (dirty, name) = (std::mem::take(&mut self.dirty), Names::of(&self.plan).leaves());
-        let job = lanes.flushes.io(move || {
+        let job = Box::pin(begun_on(&lanes.flushes, move || {
             let mut make = || {
                 if dirty || !journal.is_named() {
                     let recorded = || writer.checkpoint().map_err(BackupError::folder("writing", &name));
@@ -289,9 +289,8 @@ impl Draft {
                 }
                 Ok(())
             };
-            Ok(Box::new(make().map(|()| (writer, journal))))
-        });
-        let job = Box::pin(async move { job.await.map_or(Err(BackupError::Lost), |made| *made) });
+            make().map(|()| (writer, journal))
+        }));
         let until = until.unwrap_or(done);
         let (began, sent, taken) = (Instant::now(), self.counted.sent, Vec::new());
         self.checkpoint = Some(Checkpoint { job, began, done, until, sent, taken });
@@ -412,8 +411,7 @@ impl Begun {
         let (writer, journal) = self.recorders.unzip();
         let checkpoint = writer.is_none().then(|| {
             let (folder, plan) = (Arc::clone(folder), self.plan.clone());
-            let job = lanes.flushes.io(move || Ok(Box::new(new_recorders(&*folder, &plan, until))));
-            let job = Box::pin(async move { job.await.map_or(Err(BackupError::Lost), |made| *made) });
+            let job = Box::pin(begun_on(&lanes.flushes, move || new_recorders(&*folder, &plan, until)));
             Checkpoint { job, began: now, done, until, sent: counted.sent, taken: Vec::new() }
         });
         let shipment = Shipment {

@@ -12,7 +12,7 @@ use crate::journal::Plan;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, parse_stem, root, stem};
 use crate::notes::NOTES;
 use crate::point_id::PointId;
-use crate::sidecar::{Sidecar, SidecarError};
+use crate::sidecar::{Sidecar, SidecarError, read_pieces};
 use crate::threads::{both, each};
 
 /// Pages of metadata that are kept for each file of a chain that is read: 1 MiB, so that 64 files take 64 MiB.
@@ -156,22 +156,21 @@ const READ_FIRST: [(u64, usize); 8] = [
 /// Asks for what an open file is looked at first, all at once: what the host keeps of it then takes no round trip each.
 /// What cannot be read is said by the look.
 pub(crate) fn read_ahead(storage: &Open) {
-    each(&READ_FIRST, |(offset, len)| {
+    read_ahead_of(storage, &READ_FIRST);
+}
+
+/// The same of these places.
+pub(crate) fn read_ahead_of(storage: &Open, places: &[(u64, usize)]) {
+    each(places, |(offset, len)| {
         let _ = storage.read_at(*offset, &mut vec![0; *len]);
         Ok(())
     });
 }
 
-/// The same for a small file that is read whole: up to 2 MiB, which are the hashes of 4 GiB.
+/// The same of a small file that is read whole: up to 2 MiB, which are the hashes of 4 GiB.
 pub(crate) fn read_ahead_whole(storage: &Open, len: u64) {
-    /// What FUSE and NFS ask for at a time, bytes.
-    const PIECE: usize = 128 << 10;
     const MAX: u64 = 2 << 20;
-    let pieces: Vec<u64> = (0..len.min(MAX)).step_by(PIECE).collect();
-    each(&pieces, |at| {
-        let _ = storage.read_at(*at, &mut vec![0; PIECE.min((len - at) as usize)]);
-        Ok(())
-    });
+    let _ = read_pieces(storage, 0, len.min(MAX) as usize);
 }
 
 /// Opens the VHDX file of one point for reading.

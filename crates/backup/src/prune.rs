@@ -9,7 +9,7 @@ use crate::folder::Folder;
 use crate::guids::Guids;
 use crate::lease::Lease;
 use crate::leftover::{Leftover, remove_leftovers};
-use crate::manifest::{Manifest, stem};
+use crate::manifest::Manifest;
 use crate::merge::{self, merge, remove_point};
 use crate::mount::refuse_mounts;
 use crate::notes::Notes;
@@ -223,8 +223,8 @@ pub fn prune(
         match step {
             Step::Remove(point) => {
                 let readable = catalogue.get(*point).map(Manifest::stem);
-                let stem =
-                    readable.or_else(|| unreadable_stem(&catalogue, *point)).ok_or(BackupError::Lost)?;
+                let unreadable = || catalogue.unreadable_point(*point).map(UnreadablePoint::stem);
+                let stem = readable.or_else(unreadable).ok_or(BackupError::Lost)?;
                 remove_point(folder, &stem)?;
                 catalogue.replace(&[*point], None);
             }
@@ -269,11 +269,6 @@ pub fn prune(
     Ok(taken)
 }
 
-fn unreadable_stem(catalogue: &Catalogue, point: PointId) -> Option<String> {
-    let mut unreadable = catalogue.unreadable().iter();
-    unreadable.find(|unreadable| unreadable.point == point).map(|of| stem(of.generation, of.point))
-}
-
 /// Removes points that cannot be read, with their files, by their ids.
 ///
 /// # Errors
@@ -287,22 +282,21 @@ pub fn remove_unreadable(folder: &dyn Folder, lease: &Lease<'_>, points: &[Point
     let broken = Broken::of(&catalogue, &|_| true);
     let mut unwanted = Vec::new();
     for point in points {
-        let found = catalogue.unreadable().iter().find(|unreadable| unreadable.point == *point);
-        let Some(UnreadablePoint { generation, .. }) = found.filter(|_| catalogue.get(*point).is_none())
-        else {
+        let found = catalogue.unreadable_point(*point);
+        let Some(unreadable) = found.filter(|_| catalogue.get(*point).is_none()) else {
             return Err(BackupError::NoPoint(format!("there is no point {point} that cannot be read")));
         };
-        if let Some(above) = broken.needs(*generation) {
+        if let Some(above) = broken.needs(unreadable.generation) {
             return Err(BackupError::Refused(format!(
                 "point {above} is there and may lie on the file of point {point}, which stays for that: put its manifest back, \
                  or prune with --despite-damage, which takes both when no rule keeps {above}"
             )));
         }
-        unwanted.push((*generation, *point));
+        unwanted.push(unreadable);
     }
-    for (generation, point) in &unwanted {
+    for unreadable in &unwanted {
         lease.check()?;
-        remove_point(folder, &stem(*generation, *point))?;
+        remove_point(folder, &unreadable.stem())?;
     }
-    Ok(unwanted.into_iter().map(|(_, point)| Step::Remove(point)).collect())
+    Ok(unwanted.into_iter().map(|unreadable| Step::Remove(unreadable.point)).collect())
 }

@@ -230,8 +230,7 @@ impl Run<'_> {
             self.leftovers = Leftovers::Found;
         }
         for unreadable in catalogue.newer_unreadable() {
-            let note =
-                format!("{unreadable}; it is newer than all that can be, and the run goes on without it");
+            let note = unreadable.passed_over();
             // Said by an attempt before.
             if !self.notes.contains(&note) {
                 self.notes.push(note);

@@ -23,7 +23,9 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open, Unnamed};
 use crate::leaf::LEAF;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
-use crate::point_files::{Names, clean_up, clean_up_new, damaged, read_ahead, read_ahead_whole, release};
+use crate::point_files::{
+    Names, clean_up, clean_up_new, damaged, read_ahead, read_ahead_of, read_ahead_whole, release,
+};
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 use crate::skeleton::skeleton;
@@ -141,11 +143,8 @@ fn read_ahead_beginning(storage: &Open, written: &Written) {
     let ranges = written.ranges().into_iter().take_while(|(offset, _)| *offset < BEGINNING);
     let pieces =
         ranges.flat_map(|(offset, len)| (offset..(offset + len).min(BEGINNING)).step_by(LEAF as usize));
-    let pieces: Vec<u64> = pieces.collect();
-    each(&pieces, |offset| {
-        let _ = storage.read_at(*offset, &mut vec![0; LEAF as usize]);
-        Ok(())
-    });
+    let places: Vec<(u64, usize)> = pieces.map(|offset| (offset, LEAF as usize)).collect();
+    read_ahead_of(storage, &places);
 }
 
 /// Opens hashes that have their end: they, and their length.

@@ -369,7 +369,8 @@ impl Sidecar {
 
 /// Reads a range in pieces that a client of a share asks for at a time, all at once: the kernel reads ahead of one
 /// reader in few steps, each of which is a round trip.
-fn read_pieces(storage: &Arc<dyn Storage>, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_pieces(storage: &Arc<dyn Storage>, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    /// What FUSE and NFS ask for at a time, bytes.
     const PIECE: usize = 128 << 10;
     let pieces: Vec<usize> = (0..len).step_by(PIECE).collect();
     let read = each(&pieces, |at| {

@@ -18,10 +18,17 @@ pub async fn on<T: Send + Unpin + 'static>(
     pool: &ThreadPool,
     job: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    match pool.io(move || Ok(Box::new(job()))).await {
-        Ok(answer) => *answer,
-        Err(_) => Err(BackupError::Lost),
-    }
+    begun_on(pool, job).await
+}
+
+/// The same of a job that begins at once, before its answer is waited for.
+pub(crate) fn begun_on<T, J>(pool: &ThreadPool, job: J) -> impl Future<Output = Result<T>> + Send + use<T, J>
+where
+    T: Send + Unpin + 'static,
+    J: FnOnce() -> Result<T> + Send + 'static,
+{
+    let answer = pool.io(move || Ok(Box::new(job())));
+    async move { answer.await.map_or(Err(BackupError::Lost), |answer| *answer) }
 }
 
 /// Operations on a folder that are under way at a time: a share answers each after a round trip, and one of 150 ms is

@@ -88,6 +88,13 @@ fn spoil(directory: &Directory, generation: &str, change: impl Fn(&mut Vec<u8>))
     }
 }
 
+/// The copy of the second point's manifest.
+fn second_manifest(directory: &Directory) -> Vec<u8> {
+    let is_second = |name: &String| name.starts_with("000002") && name.ends_with(".copy.json");
+    let name = directory.names().into_iter().find(is_second);
+    name.and_then(|name| directory.bytes(&name)).unwrap()
+}
+
 /// A change of a manifest that makes it none.
 type Way<'a> = &'a dyn Fn(&mut Vec<u8>);
 
@@ -96,8 +103,7 @@ fn a_newest_point_whose_manifests_cannot_be_read_is_never_passed_over_without_a_
     let mut source = Source::new(MIB);
     let (sound, points) = chain(&mut source);
     // The manifests of another point are no manifests of this one.
-    let is_other = |name: &String| name.starts_with("000002") && name.ends_with(".copy.json");
-    let other = sound.names().into_iter().find(is_other).and_then(|name| sound.bytes(&name)).unwrap();
+    let other = second_manifest(&sound);
     let exchanged: Way<'_> = &|bytes| bytes.clone_from(&other);
     let ways: [Way<'_>; 4] =
         [&|bytes| bytes.truncate(200), &|bytes| bytes.clear(), &|bytes| bytes[150] ^= 1, exchanged];
@@ -216,8 +222,7 @@ fn a_file_that_a_kept_point_may_lie_on_stays_however_little_is_known_of_it() {
 fn a_manifest_under_another_number_blocks_nothing() {
     let mut source = Source::new(MIB);
     let (sound, points) = chain(&mut source);
-    let is_second = |name: &String| name.starts_with("000002") && name.ends_with(".copy.json");
-    let bytes = sound.names().into_iter().find(is_second).and_then(|name| sound.bytes(&name)).unwrap();
+    let bytes = second_manifest(&sound);
     sound.create(&format!("000009-{}.json", points[1])).unwrap().write(0, &bytes).unwrap();
     let report = verified(&sound);
     assert!(report.findings.is_empty() && report.remarks[0].contains("blocks nothing"), "{report:?}");

@@ -191,7 +191,7 @@ impl Ready {
             None => None,
         };
         let id = image.id().map_err(failed("asking for its id"))?;
-        let place = image.place(name).map_err(failed("asking for its id"))?;
+        let place = image.place(name, &id);
         let at = snapshot.map(|number| format!("@{number}")).unwrap_or_default();
         let identity = Identity::of_place(format!("rbd {place}{at}"));
         Ok(Self { image, shape, object_size, identity, id, snapshot, address, before })
@@ -290,7 +290,7 @@ impl Client {
         BlockError::gone("it was closed")
     }
 
-    /// Why this client is of no use any more, where it is not.
+    /// Why this client is of no use any more; `None`: it is in use.
     pub(crate) fn fenced(&self) -> Option<&String> {
         self.fenced.get()
     }

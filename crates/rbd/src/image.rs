@@ -112,11 +112,11 @@ impl Image {
         if answer < 0 { Err(answer) } else { Ok(string_of(&text)) }
     }
 
-    /// Where the image lies: cluster, pool, namespace, id.
-    pub(crate) fn place(&self, name: &RbdName) -> Result<String, i32> {
+    /// Where the image with this id lies: cluster, pool, namespace, id.
+    pub(crate) fn place(&self, name: &RbdName, id: &str) -> String {
         let namespace = name.namespace.as_deref().unwrap_or("");
         let (fsid, pool) = (self.cluster.connection.fsid(), self.cluster.pool_id());
-        Ok(format!("{fsid}/{pool}/{namespace}/{}", self.id()?))
+        format!("{fsid}/{pool}/{namespace}/{id}")
     }
 
     /// Returns `true` if the cluster has the image with this id, and the snapshot with this number in it. Asked of the

@@ -46,9 +46,9 @@ impl RbdSnapshots {
                 let library = Library::load(path.as_deref())?;
                 let cluster = Cluster::open(Connection::of(library, &there, false)?, &there)?;
                 let image = Image::open(cluster, &there, false)?;
-                let identity = image.place(&there);
-                let identity =
-                    identity.map_err(|errno| RbdOpenError::failed(errno, &there, "asking for its id"))?;
+                let id =
+                    image.id().map_err(|errno| RbdOpenError::failed(errno, &there, "asking for its id"))?;
+                let identity = image.place(&there, &id);
                 Ok((Arc::new(image), identity))
             };
             Ok(open())

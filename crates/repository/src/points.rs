@@ -506,8 +506,7 @@ impl Points {
 
     /// Points that cannot be read and are newer than all that can.
     pub(crate) fn newer_unreadable(&self) -> impl Iterator<Item = &UnreadablePoint> {
-        let newest = self.newest().map(|newest| newest.generation);
-        self.unreadable.iter().filter(move |unreadable| Some(unreadable.generation) > newest)
+        UnreadablePoint::newer_than(&self.unreadable, self.newest().map(|newest| newest.generation))
     }
 
     /// A point.

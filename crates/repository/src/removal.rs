@@ -1,8 +1,6 @@
 //! Removal of points from their series: what of them goes, in which order, and its end.
 
-use lunway_backup::{
-    BackupError, Folder, Lease, Notes, PointId, Result, UnreadablePoint, manifest_names, stem,
-};
+use lunway_backup::{BackupError, Folder, Lease, Notes, PointId, Result, UnreadablePoint, manifest_names};
 
 use crate::head::Head;
 use crate::next_head::{Change, Going};
@@ -111,10 +109,10 @@ impl Unwanted<'_> {
             gone.push(point.point);
         }
         let unreadable: Vec<_> = unreadable.into_iter().chain(&points.removed_unreadable).collect();
-        for UnreadablePoint { generation, point, .. } in &unreadable {
+        for unreadable in &unreadable {
             self.lease.check()?;
-            remove_manifests(folder, &stem(*generation, *point))?;
-            gone.push(*point);
+            remove_manifests(folder, &unreadable.stem())?;
+            gone.push(unreadable.point);
         }
         if !unreadable.is_empty() {
             forget_damage(folder, gone)?;

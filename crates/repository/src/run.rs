@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use lunway_backup::{
     BackupError, Changed, Counted, DISK_MAX, Folder, Guids, INCOMPLETE, LEAF, Lease, Masks, NOTES,
     NewestPoint, Notes, PointId, Presence, Progress, Request, Result, SkippedBytes, UNIT, Underway,
-    manifest_names, new_id, on, parse_stem, refuse, unit_range, units,
+    UnreadablePoint, manifest_names, new_id, on, parse_stem, refuse, unit_range, units,
 };
 use lunway_file::Workers;
 
@@ -114,9 +114,7 @@ pub async fn run(
     }
     heal_copies(folder, &points, &mut notes)?;
     notes.extend(points.losses.iter().map(|loss| loss.what.clone()));
-    notes.extend(points.newer_unreadable().map(|unreadable| {
-        format!("{unreadable}; it is newer than all that can be, and the run goes on without it")
-    }));
+    notes.extend(points.newer_unreadable().map(UnreadablePoint::passed_over));
     notes.extend(points.stray_sentences().iter().cloned());
     if let Some(what) = &points.head_problem {
         notes.push(format!("{what}: whether the newest points are there is not known; it is written again"));

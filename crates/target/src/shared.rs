@@ -127,7 +127,7 @@ impl Target {
 
     /// Its logical units as initiators see them.
     pub(crate) fn luns(&self) -> Vec<LunSummary> {
-        // Not one after the other for each: there may be thousands.
+        // By number: `TargetConfig::lun` looks through all of them, of which there may be thousands.
         let configs: BTreeMap<u16, &LunConfig> = self.config.luns.iter().map(|lun| (lun.id, lun)).collect();
         let luns = self.scsi.luns().into_iter();
         luns.filter_map(|(id, unit)| {

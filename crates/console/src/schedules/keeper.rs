@@ -52,7 +52,7 @@ pub(super) struct Keeper {
 }
 
 /// Both clocks.
-fn now() -> Moment {
+pub(super) fn now() -> Moment {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let wall_ms = match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(time) => millis(time),

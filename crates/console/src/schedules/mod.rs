@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use lunway_schedule::{Cause, is_overdue};
 use lunway_target::{BackupConfig, Server};
@@ -125,8 +125,7 @@ pub(crate) struct Status {
 impl Status {
     /// A point is missing now.
     pub(crate) fn is_overdue(&self, backup: &BackupConfig) -> bool {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let now = keeper::now().wall_ms / 1000;
         let interval = backup.when().longest_gap();
         self.known_since.is_some_and(|since| is_overdue(self.last_success, since, interval, now))
     }

@@ -184,15 +184,14 @@ impl Maker {
         // Not all of the target, which has thousands of logical units.
         let of = TargetConfig::new(target.name.clone());
         let (maker, config, inner) = (self.clone(), lun.clone(), Arc::clone(&device));
-        let keeps_state = maker.state.is_some();
         let make = move || {
             let unit = maker.unit(&of, &config, &inner)?;
             let kept_size = |state| KeptSize::of(state, of.name.as_str(), &config, inner.geometry().size);
             Ok::<_, StartError>((unit, maker.state.and_then(kept_size).map(Arc::new)))
         };
-        let (unit, kept_size) = match keeps_state {
-            true => self.runtime.spawn_blocking(make).await.map_err(|error| refused(error.into()))??,
-            false => make()?,
+        let (unit, kept_size) = match self.state {
+            Some(_) => self.runtime.spawn_blocking(make).await.map_err(|error| refused(error.into()))??,
+            None => make()?,
         };
         let compactions = Compactions::new(&device, &lun.compact, &self.runtime);
         let place = (target.name.as_str(), lun.id);

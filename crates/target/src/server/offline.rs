@@ -247,13 +247,13 @@ impl Offline {
                     }
                     Err(error) => {
                         opened.close().await;
-                        (error.into(), None)
+                        (Unopened::because(error), None)
                     }
                 },
                 Some(Err(unopened)) => (unopened, None),
                 None => {
                     let why = format!("{} has not been opened within {} s", lun.device, START_TIME.as_secs());
-                    (Unopened { why, may_pass: false }, Some(opening))
+                    (Unopened::because(why), Some(opening))
                 }
             };
             let (key, Unopened { why, may_pass }) = ((target.name.to_string(), lun.id), unopened);
@@ -276,9 +276,10 @@ struct Unopened {
     may_pass: bool,
 }
 
-impl From<StartError> for Unopened {
-    fn from(error: StartError) -> Self {
-        Self { why: error.to_string(), may_pass: false }
+impl Unopened {
+    /// For a reason that stays.
+    fn because(why: impl ToString) -> Self {
+        Self { why: why.to_string(), may_pass: false }
     }
 }
 
@@ -290,7 +291,7 @@ fn outcome(opened: Result<Result<Lun, StartError>, JoinError>) -> Result<Result<
             Ok(Err(Unopened { may_pass: why.is::<PassingError>(), why: named(&device, &why.to_string()) }))
         }
         Ok(Err(error)) => Err(error),
-        Err(error) => Ok(Err(Unopened { why: error.to_string(), may_pass: false })),
+        Err(error) => Ok(Err(Unopened::because(error))),
     }
 }
 
@@ -348,10 +349,10 @@ impl Later {
             let unopened = match outcome(opened.await) {
                 Ok(Ok(lun)) => match self.serve(&config, lun).await {
                     Ok(()) => return,
-                    Err(error) => error.into(),
+                    Err(error) => Unopened::because(error),
                 },
                 Ok(Err(unopened)) => unopened,
-                Err(error) => error.into(),
+                Err(error) => Unopened::because(error),
             };
             may_pass = unopened.may_pass && Instant::now() < expected_until;
             if !may_pass {
