@@ -70,6 +70,15 @@ pub enum BackupError {
         /// Description and location of the damage.
         what: String,
     },
+    /// The files of a draft are not those that were written.
+    #[error(
+        "{what}: another program has exchanged files that this run was writing, or their disk has lost writes; no point was made, \
+         keep other programs out of the destination and give it again"
+    )]
+    DraftExchanged {
+        /// Description and location of the difference.
+        what: String,
+    },
     /// A manifest that cannot be meant.
     #[error("{name} is not a manifest of this program: {what}")]
     Manifest {

@@ -108,6 +108,7 @@ pub async fn run(
         lanes: Workers::new(),
         notes: Vec::new(),
         full: None,
+        began_anew: false,
         leftovers: Leftovers::None,
         catalogue,
     };
@@ -124,6 +125,12 @@ pub async fn run(
                     notes.store(&**folder)?;
                 }
                 run.full = Some(why);
+            }
+            Err(BackupError::DraftExchanged { what }) if !run.began_anew => {
+                run.began_anew = true;
+                run.notes.push(format!(
+                    "{what}: another program has exchanged files of the incomplete point, which was removed; this run began anew"
+                ));
             }
             Err(full @ BackupError::Full { .. }) if run.leftovers == Leftovers::Found => {
                 if !run.give_up_leftovers().await? {
@@ -182,6 +189,8 @@ struct Run<'a> {
     notes: Vec<String>,
     /// Reason why it must be a full.
     full: Option<String>,
+    /// The files of its draft were exchanged once.
+    began_anew: bool,
     leftovers: Leftovers,
     /// The points, as they were read under the lease; the first attempt takes them.
     catalogue: Option<Catalogue>,

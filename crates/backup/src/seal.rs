@@ -3,7 +3,8 @@
 //! ```text
 //!   1  close      the disk's log is empty, the hashes have their end, both durable; beside that the journal has its
 //!                 last window and its name, and the copies of the manifest are made, empty and without their names
-//!   2  check      every entry of the disk's table; the hash of all that is no leaf
+//!   2  check      every entry of the disk's table; that its log is empty and that it has every leaf, as no older copy
+//!                 of the file does; the hash of all that is no leaf
 //!   3  names      STEM.vhdx, STEM.leaves; both copies of the manifest written beside that
 //!   4  manifest   STEM.copy.json; the folder durable; then STEM.json: the commit; the folder durable
 //!   5  clean up   files read-only, the journal removed
@@ -18,7 +19,7 @@ use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
 use crate::access::checked;
-use crate::draft::{Draft, Parts};
+use crate::draft::{Draft, Parts, discard};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open, Unnamed};
 use crate::leaf::LEAF;
@@ -51,7 +52,8 @@ pub(crate) struct Closed {
 }
 
 impl Sealing {
-    /// Closes and checks its files. Blocks.
+    /// Closes and checks its files. Files that are not those that were written are removed
+    /// ([`BackupError::DraftExchanged`]). Blocks.
     pub(crate) fn close(self) -> Result<Closed> {
         let Self { folder: shared, draft, mut manifest } = self;
         let folder = &*shared;
@@ -66,7 +68,14 @@ impl Sealing {
         finished?;
         recorded?;
         let copies = copies?;
-        measure(folder, &mut manifest, &disk_file, &leaves_file, written.as_deref())?;
+        match measure(folder, &mut manifest, &disk_file, &leaves_file, written.as_deref()) {
+            Err(BackupError::Damaged { what, .. }) => {
+                drop(copies);
+                discard(folder, &names)?;
+                return Err(BackupError::DraftExchanged { what });
+            }
+            measured => measured?,
+        }
         Ok(Closed { folder: shared, names, manifest, copies, is_new: written.is_some() })
     }
 }
@@ -132,6 +141,11 @@ fn measured_disk(
     manifest.file_bytes = storage.len().map_err(BackupError::folder("reading", &disk_name))?;
     let disk = Disk::open(storage, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO));
     let disk = disk.map_err(BackupError::open(&disk_name))?;
+    if disk.log_in_use() {
+        // A copy of the file that was made while it was open has the file's name.
+        let what = format!("{disk_name} has entries in its log, which was emptied when it was closed");
+        return Err(BackupError::Damaged { point: manifest.point, what });
+    }
     manifest.data_write = disk.data_write_guid().to_string();
     Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))
 }

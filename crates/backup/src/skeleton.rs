@@ -154,10 +154,10 @@ impl Places {
     }
 }
 
-/// The places of all leaves that a point holds in its file.
+/// The places of all leaves that a point holds in its file, which must hold all that are not zeroes.
 fn places(disk: &Chain<Open>, name: &str, len: u64, sidecar: &Sidecar, point: PointId) -> Result<Places> {
     let mut places = Places::of_file(len);
-    let mut fits = true;
+    let (mut fits, mut lacks) = (true, None);
     for index in 0..sidecar.segments().len() {
         let segment = sidecar.segment(index).map_err(|error| damaged(point, error))?;
         for unit in segment.iter() {
@@ -166,16 +166,19 @@ fn places(disk: &Chain<Open>, name: &str, len: u64, sidecar: &Sidecar, point: Po
                 if range.is_empty() {
                     continue;
                 }
-                let mapped = disk.map(range.start, range.end - range.start, |segment| {
-                    if let SegmentSource::File(at) = segment.source {
-                        fits &= places.add(at..at + segment.len);
-                    }
+                let is_data = unit.zero >> leaf & 1 == 0;
+                let mapped = disk.map(range.start, range.end - range.start, |segment| match segment.source {
+                    SegmentSource::File(at) => fits &= places.add(at..at + segment.len),
+                    _ if is_data => lacks = Some(range.start),
+                    _ => {}
                 });
                 mapped.map_err(BackupError::disk(name))?;
-                if !fits {
-                    let what = format!("{name}: its data do not lie where they were written");
-                    return Err(BackupError::Damaged { point, what });
-                }
+                let what = match lacks {
+                    Some(offset) => format!("{name} does not have the data of the disk at offset {offset}"),
+                    None if fits => continue,
+                    None => format!("{name}: its data do not lie where they were written"),
+                };
+                return Err(BackupError::Damaged { point, what });
             }
         }
     }

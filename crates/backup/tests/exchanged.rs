@@ -1,0 +1,190 @@
+//! A file of a draft that another program exchanges for an older copy, in mid-run or between two runs: what is sealed
+//! has every byte of the source.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lunway_backup::{BackupError, Folder, Lock, Open};
+use lunway_crash::Directory;
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Disk, Storage, VhdxOpenOptions};
+use support::crashing::Crashing;
+use support::{How, MIB, Random, Source, assert_same, back_up, back_up_telling, contents, restored};
+
+/// The incomplete file that ends so: its name, and its bytes.
+fn draft(directory: &Directory, end: &str) -> Option<(String, Vec<u8>)> {
+    let name = directory.names().into_iter().find(|name| name.ends_with(end))?;
+    let bytes = directory.bytes(&name)?;
+    Some((name, bytes))
+}
+
+/// Another file with these bytes takes the name, as a program that restores or synchronises files does it.
+fn put(folder: &Arc<dyn Folder>, name: &str, bytes: &[u8]) {
+    folder.create("copy.of.another").unwrap().write_at(0, bytes).unwrap();
+    folder.rename("copy.of.another", name).unwrap();
+}
+
+/// A disk without zeroes.
+fn source(size: u64) -> Source {
+    let mut source = Source::new(size);
+    let mut random = Random::new(7);
+    let words = std::iter::repeat_with(|| random.next().to_le_bytes());
+    let bytes: Vec<u8> = words.take((size / 8) as usize).flatten().collect();
+    source.write(0, &bytes);
+    source
+}
+
+/// A folder that says, before it happens, that a file of it is flushed.
+struct Watched {
+    inner: Arc<dyn Folder>,
+    flushing: Arc<dyn Fn() + Send + Sync>,
+}
+
+struct WatchedFile {
+    inner: Open,
+    flushing: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Storage for WatchedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        (self.flushing)();
+        self.inner.flush()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+}
+
+impl Folder for Watched {
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.inner.names()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Open> {
+        let (inner, flushing) = (self.inner.create(name)?, Arc::clone(&self.flushing));
+        Ok(Arc::new(WatchedFile { inner, flushing }))
+    }
+
+    fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
+        self.inner.open(name, writable)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+
+    fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
+        self.inner.set_read_only(name, read_only)
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
+        self.inner.lock(name)
+    }
+}
+
+#[test]
+fn a_draft_that_is_exchanged_in_mid_run_is_given_up_and_written_anew() {
+    let mut source = source(24 * MIB);
+    let mut given_up = 0;
+    for end in [".vhdx.incomplete", ".leaves.incomplete"] {
+        for moment in 1.. {
+            let directory = Directory::default();
+            let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+            let flushes = Arc::new(AtomicU64::new(0));
+            let exchange = {
+                let (inner, directory, flushes) =
+                    (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
+                move || {
+                    if flushes.fetch_add(1, Ordering::SeqCst) + 1 == moment
+                        && let Some((name, bytes)) = draft(&directory, end)
+                    {
+                        put(&inner, &name, &bytes);
+                    }
+                }
+            };
+            let folder: Arc<dyn Folder> = Arc::new(Watched { inner, flushing: Arc::new(exchange) });
+            let how = How::new(source.unknown(), moment);
+            let made = back_up(&folder, &source.disk, source.epoch, how).unwrap();
+            if flushes.load(Ordering::SeqCst) < moment {
+                break;
+            }
+            given_up += u32::from(made.notes.iter().any(|note| note.contains("this run began anew")));
+            let context = format!("{end} {moment}: {:?}", made.notes);
+            assert_same(&restored(&folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
+            let name = directory.names().into_iter().find(|name| name.ends_with(".vhdx")).unwrap();
+            let file = folder.open(&name, false).unwrap();
+            let disk = Disk::open(file, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO)).unwrap();
+            assert!(!disk.log_in_use(), "the file was closed: {context}");
+        }
+    }
+    assert!(given_up > 3, "{given_up}");
+}
+
+#[test]
+fn a_draft_that_is_set_back_between_two_runs_is_given_up() {
+    // The first checkpoint comes after 16 MiB: what is before it is not read again.
+    let mut source = source(40 * MIB);
+    let mut given_up = 0;
+    for end in [".vhdx.incomplete", ".leaves.incomplete"] {
+        for state in [None, Some("the same")] {
+            for moment in (24..).step_by(2) {
+                let directory = Directory::default();
+                let folder: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+                let (mut older, mut calls) = (None, 0);
+                let is_cancelled = AtomicBool::new(false);
+                let mut watch = |_| {
+                    calls += 1;
+                    older = older.take().or_else(|| draft(&directory, end));
+                    is_cancelled.store(calls == moment, Ordering::Relaxed);
+                };
+                let cancelled = || is_cancelled.load(Ordering::Relaxed);
+                let mut how = How::new(source.unknown(), 1);
+                (how.state, how.is_cancelled) = (state.map(str::to_owned), &cancelled);
+                let stopped = back_up_telling(&folder, &source.disk, source.epoch, how, &mut watch);
+                if stopped.is_ok() {
+                    break;
+                }
+                assert!(matches!(stopped, Err(BackupError::Cancelled)), "{stopped:?}");
+                let Some((name, bytes)) = older else { continue };
+                put(&folder, &name, &bytes);
+                let mut how = How::new(source.unknown(), 2);
+                how.state = state.map(str::to_owned);
+                let made = back_up(&folder, &source.disk, source.epoch, how).unwrap();
+                given_up += u32::from(made.notes.iter().any(|note| note.contains("began anew")));
+                let context = format!("{end}, stopped at {moment}: {:?}", made.notes);
+                assert_same(
+                    &restored(&folder, made.manifest.point).unwrap(),
+                    &contents(&source.disk),
+                    &context,
+                );
+            }
+        }
+    }
+    assert!(given_up > 0, "{given_up}");
+}
