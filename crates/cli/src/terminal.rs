@@ -4,7 +4,8 @@ use std::env;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 
-use serde_json::Value;
+use anyhow::Context;
+use serde::Serialize;
 
 use crate::failure::Failure;
 
@@ -43,8 +44,9 @@ pub(crate) fn tell(text: fmt::Arguments<'_>, end: &str) {
 }
 
 /// Prints a document on one line, which may end up on a terminal.
-pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
-    print(&escaped(&value.to_string(), |_| false))
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).context("writing JSON")?;
+    print(&escaped(&text, |_| false))
 }
 
 /// Text with [unprintable characters](is_unprintable) as the escapes of JSON, apart from those to keep: JSON itself
@@ -145,6 +147,8 @@ pub(crate) fn plain_table<const N: usize>(headings: [&str; N], rows: &[[String; 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

@@ -33,29 +33,36 @@ pub struct ConfigSource {
     overrides: Overrides,
     /// The target that the overrides describe.
     added_target: Option<IscsiName>,
-    /// The content of `file` as it was last read or written; `None`: it was not there.
-    known: Mutex<Option<String>>,
+    /// `file` as it was last read or written.
+    known: Mutex<Known>,
+}
+
+/// Content of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// `None`: it was not there.
+    text: Option<String>,
+    /// It names a device without its format.
+    lacks_formats: bool,
 }
 
 /// Configuration that was read but is not served yet.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    text: Option<String>,
+    known: Known,
+    /// Targets that the file describes: those of the overrides follow.
+    from_file: usize,
 }
 
 impl ConfigSource {
     /// Reads `file` and lays `overrides` over it.
     pub fn read(file: Option<&Path>, overrides: Overrides) -> Result<(Self, Config), ConfigError> {
         let mut source =
-            Self { file: file.map(Path::to_owned), overrides, added_target: None, known: Mutex::new(None) };
-        let Loaded { config, text } = source.load()?;
-        let from_file = match &text {
-            Some(text) => source.parse(text, &config.origin)?.targets.len(),
-            None => 0,
-        };
+            Self { file: file.map(Path::to_owned), overrides, added_target: None, known: Mutex::default() };
+        let Loaded { config, known, from_file } = source.load()?;
         source.added_target = config.targets.get(from_file).map(|target| target.name.clone());
-        *source.known() = text;
+        source.took(known);
         Ok((source, config))
     }
 
@@ -87,7 +94,7 @@ impl ConfigSource {
         replace::check(file).map_err(|error| refused(&error.to_string()))?;
         // From now on the overrides' part is like any other.
         let (file, overrides) = (Some(file.to_owned()), Overrides::default());
-        Ok((Self { file, overrides, added_target: None, known: Mutex::new(None) }, config))
+        Ok((Self { file, overrides, added_target: None, known: Mutex::default() }, config))
     }
 
     /// Writes the file of [`saving_to`](Self::saving_to): all of `config`, as it is served.
@@ -98,7 +105,7 @@ impl ConfigSource {
             file: path.display().to_string(),
             why: error.to_string(),
         })?;
-        *self.known() = Some(text);
+        self.took(Known::of(text, config));
         Ok(())
     }
 
@@ -111,15 +118,16 @@ impl ConfigSource {
     pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
         let Some(path) = &self.file else {
             let config = Config::default().overridden(&self.overrides);
-            return Ok(Loaded { config, text: None });
+            return Ok(Loaded { config, known: Known::default(), from_file: 0 });
         };
         let file = path.display().to_string();
         let text = read(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
-        let config = self.parse(&text, &file)?.overridden(&self.overrides);
+        let said = self.parse(&text, &file)?;
         for sentence in Config::outdated_keys(&text, &file) {
             tracing::warn!("{sentence}");
         }
-        Ok(Loaded { config, text: Some(text) })
+        let (known, from_file) = (Known::of(text, &said), said.targets.len());
+        Ok(Loaded { config: said.overridden(&self.overrides), known, from_file })
     }
 
     /// Reads a text of the file; relative paths in it are found from the file's folder.
@@ -141,7 +149,7 @@ impl ConfigSource {
     }
 
     /// Records that the loaded configuration is served now.
-    pub(crate) fn took(&self, loaded: Option<String>) {
+    pub(crate) fn took(&self, loaded: Known) {
         *self.known() = loaded;
     }
 
@@ -180,12 +188,12 @@ impl ConfigSource {
         let begun = || permit.begin().map_err(|_| given_up());
         let Some(path) = &self.file else { return begun() };
         let mut known = self.known();
-        let present = unedited(path, known.as_deref())?;
+        let present = unedited(path, known.text.as_deref())?;
         let text = self.text(present.as_deref().unwrap_or(""), config).map_err(io::Error::other)?;
         let new = Replacement::prepare(path, &text)?;
         prepared();
         // That took as long as a disk takes: an edit made meanwhile would be lost without a word.
-        unedited(path, known.as_deref())?;
+        unedited(path, known.text.as_deref())?;
         // From here on it can only be put back.
         if permit.is_withdrawn() {
             return Err(given_up());
@@ -198,19 +206,15 @@ impl ConfigSource {
             })?;
             return Err(error);
         }
-        *known = Some(text);
+        *known = Known::of(text, config);
         Ok(())
     }
 
     /// Writes into the file which format its devices were opened as, where it does not say so and `config` is what it
     /// says.
     pub(crate) fn keep_formats(&self, config: &Config) -> io::Result<()> {
-        let known = self.known().clone();
-        let said = known.and_then(|text| self.parse(&text, &config.origin).ok());
-        match said {
-            Some(said) if said != said.with_formats() => self.persist(config, &Permit::default()),
-            _ => Ok(()),
-        }
+        let lacks_formats = self.known().lacks_formats;
+        if lacks_formats { self.persist(config, &Permit::default()) } else { Ok(()) }
     }
 
     /// Returns the text that the file must hold instead of `present`.
@@ -237,15 +241,22 @@ impl ConfigSource {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<String>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Known {
+    /// A text that says this.
+    fn of(text: String, said: &Config) -> Self {
+        Self { text: Some(text), lacks_formats: said.lacks_formats() }
+    }
+}
+
 impl Loaded {
-    /// The configuration, and the text that it came from.
-    pub(crate) fn into_parts(self) -> (Config, Option<String>) {
-        (self.config, self.text)
+    /// The configuration, and the content of the file that it came from.
+    pub(crate) fn into_parts(self) -> (Config, Known) {
+        (self.config, self.known)
     }
 }
 

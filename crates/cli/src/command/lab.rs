@@ -109,7 +109,7 @@ impl List {
                 let seconds = experiment.cost().as_secs();
                 json!({ "name": experiment.name, "title": experiment.title, "about_s": seconds })
             });
-            return terminal::print_json(&list.collect());
+            return terminal::print_json(&list.collect::<Vec<_>>());
         }
         let rows = experiments.iter().map(|experiment| {
             let time = format!("about {}", progress::rough(experiment.cost()));

@@ -19,7 +19,7 @@ use crate::error::{ApiError, refused};
 use crate::export::Exports;
 use crate::extract::Ask;
 use crate::schedules::Schedules;
-use crate::source::ConfigSource;
+use crate::source::{ConfigSource, Known};
 
 mod lun;
 
@@ -228,14 +228,14 @@ impl Manager {
     pub(crate) async fn reload(&self, ask: Ask) -> Result<Applied, ApiError> {
         let this = self.clone();
         self.carried(move |caller| async move {
-            let text = Arc::new(Mutex::new(None));
+            let known = Arc::new(Mutex::new(Known::default()));
             // When it is this change's turn, so that no other writes to the file between. Without a file there is
             // nothing to read but secrets: what was changed since the start stays.
             let load = this.source.file().is_some().then(|| {
-                let (source, text) = (Arc::clone(&this.source), Arc::clone(&text));
+                let (source, known) = (Arc::clone(&this.source), Arc::clone(&known));
                 let load: Load = Arc::new(move || {
                     let (config, read) = source.load()?.into_parts();
-                    *locked(&text) = read;
+                    *locked(&known) = read;
                     Ok(source.located(config))
                 });
                 load
@@ -243,7 +243,7 @@ impl Manager {
             let source = Arc::clone(&this.source);
             let took: Served = Arc::new(move |_| {
                 if source.file().is_some() {
-                    source.took(locked(&text).take());
+                    source.took(std::mem::take(&mut *locked(&known)));
                 }
             });
             let source = Arc::clone(&this.source);
@@ -335,7 +335,7 @@ fn keep_formats(source: &ConfigSource, served: &Config) {
     }
 }
 
-/// Locks the text that was read; nothing can panic while it is locked.
-fn locked(text: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
-    text.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks what was read; nothing can panic while it is locked.
+fn locked(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -477,6 +477,11 @@ impl Config {
         Self { targets, ..self.clone() }
     }
 
+    /// Returns `true` if [`with_formats`](Self::with_formats) says more.
+    pub fn lacks_formats(&self) -> bool {
+        self.targets.iter().flat_map(|target| &target.luns).any(|lun| lun.device.with_format() != lun.device)
+    }
+
     /// Takes over the formats that `served` says of the same devices: those are not opened for the first time.
     pub(crate) fn keep_formats(&mut self, served: &Self) {
         for target in &mut self.targets {

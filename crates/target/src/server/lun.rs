@@ -155,7 +155,8 @@ impl Maker {
                 track => track.transpose().map_err(|why| refused(why.into()))?,
             };
         if let Some(track) = &mut track {
-            track.look().await;
+            // In a box: most logical units have none, and carry its size through their start all the same.
+            Box::pin(track.look()).await;
         }
         // On the server's own runtime, from whichever one it is asked: the device must live as long as that.
         let opening = (self.open)(lun.device.clone(), options);
@@ -174,7 +175,7 @@ impl Maker {
         let mut tracking = None;
         let mut track_looks = JoinSet::new();
         if let Some(track) = track {
-            let around = track.around(opened, fallback).await.map_err(|why| refused(why.into()))?;
+            let around = Box::pin(track.around(opened, fallback)).await.map_err(|why| refused(why.into()))?;
             track_looks.spawn_on(look_after(around.1.clone()), &self.runtime);
             (opened, tracking, track_file) = (around.0, Some(around.1), around.2);
         }

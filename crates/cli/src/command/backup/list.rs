@@ -141,7 +141,7 @@ impl List {
         let listing = Listing::of(&self.destination)?;
         let points = listing.points.iter();
         if self.json {
-            return terminal::print_json(&points.map(point_json).collect());
+            return terminal::print_json(&points.map(point_json).collect::<Vec<_>>());
         }
         let rows: Vec<_> = points
             .map(|point| {
@@ -183,7 +183,7 @@ impl List {
                     "warnings": points.warnings(),
                 })
             });
-            return terminal::print_json(&series.collect());
+            return terminal::print_json(&series.collect::<Vec<_>>());
         }
         let rows: Vec<_> = all
             .iter()

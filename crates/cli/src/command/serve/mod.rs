@@ -16,9 +16,10 @@ use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_console::{ConfigSource, Console, Endpoint, ListenError, RunningDaemon, Sockets};
 use lunway_target::{
-    ApiConfig, BackEndError, Config, ConfigError, DeviceName, OpenDevice, OpenedDevice, OpeningDevice,
-    PassingError, Server, StartError, TargetSummary, Warning,
+    ApiConfig, BackEndError, Config, ConfigError, DeviceName, LunSummary, OpenDevice, OpenedDevice,
+    OpeningDevice, PassingError, Server, StartError, TargetSummary, Warning,
 };
+use serde::Serialize;
 use serde_json::json;
 
 use self::flags::Flags;
@@ -324,10 +325,10 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
     let Announcement { managed, ref unmanaged, json } = *told;
     if json {
         let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
-        let targets: Vec<_> = targets.iter().map(target_json).collect();
+        let targets: Vec<_> = targets.iter().map(AnnouncedTarget::of).collect();
         let listen = console.tcp_address().map(|address| address.to_string());
         let api = json!({ "socket": managed, "not_managed": unmanaged, "listen": listen });
-        return terminal::print_json(&json!({ "listening": listening, "targets": targets, "api": api }));
+        return terminal::print_json(&Announced { api, listening, targets });
     }
     let mut lines: Vec<_> =
         server.addresses().iter().map(|address| format!("listening on {address}")).collect();
@@ -359,18 +360,49 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
     terminal::print(&lines.join("\n"))
 }
 
-fn target_json(target: &TargetSummary) -> serde_json::Value {
-    let luns: Vec<_> = target
-        .luns
-        .iter()
-        .map(|lun| {
-            json!({
-                "id": lun.id, "device": lun.device, "size": lun.size, "sector": lun.sector, "read_only": lun.read_only,
-                "offline": lun.offline,
-            })
-        })
-        .collect();
-    json!({
-        "name": target.name, "alias": target.alias, "authenticated": target.authenticated, "open": target.open, "luns": luns,
-    })
+/// What is announced as JSON: written as it is, without a tree of values for each of thousands of logical units.
+#[derive(Serialize)]
+struct Announced<'a> {
+    api: serde_json::Value,
+    listening: Vec<String>,
+    targets: Vec<AnnouncedTarget<'a>>,
+}
+
+#[derive(Serialize)]
+struct AnnouncedTarget<'a> {
+    alias: Option<&'a str>,
+    authenticated: bool,
+    luns: Vec<AnnouncedLun<'a>>,
+    name: &'a str,
+    open: bool,
+}
+
+#[derive(Serialize)]
+struct AnnouncedLun<'a> {
+    device: &'a str,
+    id: u16,
+    offline: Option<&'a str>,
+    read_only: bool,
+    sector: u32,
+    size: u64,
+}
+
+impl<'a> AnnouncedTarget<'a> {
+    fn of(target: &'a TargetSummary) -> Self {
+        let announced = |lun: &'a LunSummary| AnnouncedLun {
+            device: &lun.device,
+            id: lun.id,
+            offline: lun.offline.as_deref(),
+            read_only: lun.read_only,
+            sector: lun.sector,
+            size: lun.size,
+        };
+        Self {
+            alias: target.alias.as_deref(),
+            authenticated: target.authenticated,
+            luns: target.luns.iter().map(announced).collect(),
+            name: &target.name,
+            open: target.open,
+        }
+    }
 }
