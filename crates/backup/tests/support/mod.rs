@@ -255,8 +255,11 @@ pub(crate) fn contents(disk: &dyn BlockDevice) -> Vec<u8> {
 /// Fails where two disks differ, and says where.
 pub(crate) fn assert_same(found: &[u8], expected: &[u8], context: &str) {
     assert_eq!(found.len(), expected.len(), "{context}: sizes");
-    if let Some(at) = found.iter().zip(expected).position(|(one, other)| one != other) {
-        panic!("{context}: differs first at {at}");
+    // Of slices first, which is a comparison of memory: byte by byte takes a third of a run's processor time without
+    // optimisation.
+    if found != expected {
+        let at = found.iter().zip(expected).position(|(one, other)| one != other);
+        panic!("{context}: differs first at {at:?}");
     }
 }
 
