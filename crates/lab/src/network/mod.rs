@@ -22,6 +22,8 @@ pub use host::LiveHost;
 
 use plan::{NamespaceId, Step};
 
+/// Sizes of TCP's buffers, bytes: the smallest, the first, the largest (tcp(7)).
+const BUFFERS: [&str; 2] = ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"];
 /// TCP congestion control algorithms, best first. The first is what most systems use; inside a namespace the kernel
 /// grants it only if it is the system's own. The second it grants to all. Never BBR, which paces itself and would be
 /// measured instead of the network.
@@ -71,6 +73,7 @@ impl Network {
         let steps = plan::steps(topology);
         let mut namespaces = LiveNamespaces::build(topology, &steps)?;
         let congestion_control = namespaces.congestion_control()?;
+        namespaces.buffers(topology)?;
         let addresses = topology.addresses();
         let hosts = topology.hosts.iter().zip(&namespaces.hosts);
         let hosts = hosts.map(|(host, namespace)| LiveHost::new(&host.name, namespace, &addresses)).collect();
@@ -234,6 +237,31 @@ impl LiveNamespaces {
         }
         Err(last.unwrap_or(LabError::Outside))
     }
+
+    /// Lets one connection fill the longest cable: the kernel counts a frame in a buffer as up to twice what it
+    /// carries, and a path may have two cables. Buffers that are enough stay.
+    fn buffers(&self, topology: &Topology) -> Result<(), LabError> {
+        let under_way = |cable: &Cable| {
+            let (rate, delay) = (cable.rate?.bytes_per_second(), cable.delay?.as_secs_f64());
+            Some((4.0 * rate * 2.0 * delay) as u64)
+        };
+        let most = topology.cables.iter().filter_map(under_way).max().unwrap_or(0).next_power_of_two();
+        let each = |host| BUFFERS.iter().try_for_each(|name| raise(host, name, most));
+        self.hosts.iter().try_for_each(each)
+    }
+}
+
+/// Raises the last number of a setting of a namespace, which is its largest.
+fn raise(namespace: &Namespace, name: &str, most: u64) -> Result<(), LabError> {
+    let path = format!("/proc/sys/{name}");
+    let Ok(Ok(present)) = namespace.run(|| fs::read_to_string(&path)) else { return Ok(()) };
+    let mut numbers: Vec<&str> = present.split_whitespace().collect();
+    let text = most.to_string();
+    match numbers.last_mut() {
+        Some(last) if last.parse().is_ok_and(|last: u64| last < most) => *last = &text,
+        _ => return Ok(()),
+    }
+    set(namespace, name, &numbers.join(" "))
 }
 
 /// A setting of a namespace.

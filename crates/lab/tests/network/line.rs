@@ -211,3 +211,19 @@ fn a_line_is_a_cable_to_a_switch_too() {
     assert_eq!(network.cable("lane1").unwrap().delay(), Duration::from_millis(3));
     assert!(round_trips(&network, 5)[0] >= Duration::from_millis(6), "calibration gives the delay back");
 }
+
+#[test]
+fn one_connection_can_fill_a_long_line() {
+    if !inside("line::one_connection_can_fill_a_long_line") {
+        return;
+    }
+    let line = LINE.replace("delay = '0s'", "delay = '75ms'");
+    let network = two_hosts(&line);
+    for name in ["tcp_rmem", "tcp_wmem"] {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        let text = network.host("server").unwrap().run(|| std::fs::read_to_string(path)).unwrap().unwrap();
+        let most: u64 = text.split_whitespace().last().unwrap().parse().unwrap();
+        // 1 Gbit/s for 150 ms.
+        assert!(most >= 4 * 18_750_000, "{name}: {text}");
+    }
+}
