@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use daemon::{Daemon, command};
 use initiator::Initiator;
+use lunway_backup::{Epochs, Manifest};
 use lunway_foreign::ceph::{Ceph, Store};
 use serde_json::Value;
 use support::{IQN, PATIENCE, assert_same_bytes, image, lunway, succeed};
@@ -197,6 +198,36 @@ impl Fixture {
         names.filter(|name| name.starts_with("lunway-")).collect()
     }
 
+    /// The newest point, and the list of snapshots, as they were written before they had a snapshot's number.
+    fn forget_the_number(&self) {
+        let epoch = self.newest()["epoch"].as_str().unwrap().to_owned();
+        let (plain, _) = epoch.rsplit_once('#').unwrap();
+        for file in fs::read_dir(self.path("points")).unwrap() {
+            let path = file.unwrap().path();
+            let bytes = fs::read(&path).unwrap();
+            if let Ok(mut manifest) = lunway_backup::unseal::<Manifest>(&bytes)
+                && manifest.epoch.as_ref() == Some(&epoch)
+            {
+                manifest.epoch = Some(plain.to_owned());
+                fs::write(path, lunway_backup::seal(&manifest)).unwrap();
+            } else if let Ok(mut list) = lunway_backup::unseal::<Epochs>(&bytes) {
+                list.closed
+                    .iter_mut()
+                    .filter(|closed| **closed == epoch)
+                    .for_each(|it| *it = plain.to_owned());
+                fs::write(path, lunway_backup::seal(&list)).unwrap();
+            }
+        }
+        assert_eq!(self.newest()["epoch"], plain);
+    }
+
+    /// The newest point, as it is listed.
+    fn newest(&self) -> Value {
+        let list = succeed(self.lunway(&["backup", "list", &self.path("points"), "--json"]));
+        let list: Value = serde_json::from_str(&list).unwrap();
+        list.as_array().unwrap().last().unwrap().clone()
+    }
+
     /// The newest point is what the image holds now.
     fn proves(&self) {
         let (there, point) = (self.path("there.img"), self.path("point.img"));
@@ -248,6 +279,30 @@ fn a_backup_reads_what_the_cluster_says_was_written_and_says_so_when_it_does_not
     let why = fourth["why"].as_str().unwrap();
     assert!(why.contains("compared by hash") && why.contains(&lost[0]), "{why}");
     assert!(fourth["read_bytes"].as_u64().unwrap() > 8 << 20, "{fourth}");
+    fixture.proves();
+
+    // Another snapshot has its name, of a later moment: it would hide what was written in between.
+    let named = format!("disk@{}", fixture.snapshots()[0]);
+    fixture.scribble();
+    fixture.rbd(&["snap", "rm", "--no-progress", &named]);
+    fixture.rbd(&["snap", "create", "--no-progress", &named]);
+    let replaced = fixture.run();
+    let why = replaced["why"].as_str().unwrap();
+    assert!(why.contains("compared by hash") && why.contains("is not the one that had this name"), "{why}");
+    assert_eq!(fixture.snapshots().len(), 2, "that one is not ours to remove");
+    fixture.rbd(&["snap", "rm", "--no-progress", &named]);
+    fixture.proves();
+
+    // A point of a version that noted the name alone: no more is known of its snapshot.
+    fixture.forget_the_number();
+    fixture.scribble();
+    let older = fixture.run();
+    let why = older["why"].as_str().unwrap();
+    assert!(why.contains("compared by hash") && why.contains("noted its snapshot's name alone"), "{why}");
+    assert_eq!(fixture.snapshots().len(), 1, "it was removed by its name");
+    fixture.proves();
+    fixture.scribble();
+    assert!(fixture.run()["why"].as_str().unwrap().contains("changes since"));
     fixture.proves();
 
     // A copy of the image under its name is another image.

@@ -64,7 +64,7 @@ pub(crate) struct Client {
     /// The image's id.
     id: String,
     /// The snapshot's number, of a snapshot.
-    snapshot: Option<u64>,
+    pub(crate) snapshot: Option<u64>,
     /// This client's address, by the lock that it has; `None`: it has none.
     pub(crate) address: Option<String>,
     /// Holder of the lock before this client.
@@ -527,8 +527,15 @@ impl Client {
 
     /// What differs from an older snapshot, from `offset` on, of some thousand objects. On the lane.
     ///
-    /// The object map says which objects were written; of those the OSDs say which bytes.
-    pub(crate) fn changed_since(&self, snapshot: &str, offset: u64) -> Result<RbdChanges, BlockError> {
+    /// The object map says which objects were written; of those the OSDs say which bytes. librbd is asked by the
+    /// snapshot's name, and the number is looked at behind its answers: it is never used again, so that a name which
+    /// has it then had it all the time. Behind the last part the cluster is asked, whatever this handle knows.
+    pub(crate) fn changed_since(
+        &self,
+        snapshot: &str,
+        number: u64,
+        offset: u64,
+    ) -> Result<RbdChanges, BlockError> {
         let size = self.size.load(Ordering::Acquire);
         let step = self.object_size.max(1).saturating_mul(MAP_OBJECTS);
         let end = size.min((offset / step + 1).saturating_mul(step));
@@ -540,21 +547,31 @@ impl Client {
             return Err(self.closed());
         }
         self.usable()?;
-        let differences = |range: Range<u64>, whole| {
-            self.image.differences(Some(snapshot), range, whole).map_err(|errno| {
-                self.failed(errno);
-                match -errno {
-                    libc::ENOENT => BlockError::Io {
-                        kind: std::io::ErrorKind::NotFound,
-                        message: format!("the image has no snapshot {snapshot}, or none before this one"),
-                    },
-                    _ => self.meaning(errno, 0, 0),
+        let not_found = |message: String| BlockError::Io { kind: std::io::ErrorKind::NotFound, message };
+        let meaning = |errno: i32| {
+            self.failed(errno);
+            match -errno {
+                libc::ENOENT => {
+                    not_found(format!("the image has no snapshot {snapshot}, or none before this one"))
                 }
-            })
+                _ => self.meaning(errno, 0, 0),
+            }
         };
+        let differences =
+            |range: Range<u64>, whole| self.image.differences(Some(snapshot), range, whole).map_err(meaning);
         let objects = differences(offset..end, true)?.into_iter().map(|object| object.range);
         for run in joined(objects) {
             changes.ranges.extend(joined(differences(run, false)?.into_iter().map(|piece| piece.range)));
+        }
+        let has_it = match self.image.snapshot_id(snapshot).map_err(meaning)? {
+            now if now == number && end == size => {
+                self.image.is_there(&self.id, Some(number)).map_err(meaning)?
+            }
+            now => now == number,
+        };
+        if !has_it {
+            let why = format!("the image's snapshot {snapshot} is not the one that had this name before");
+            return Err(not_found(why));
         }
         Ok(changes)
     }

@@ -44,23 +44,33 @@ impl RbdDevice {
         opening.await.map_err(shape)?
     }
 
-    /// What was written to the image between an older snapshot and this one, from `offset` on, for some gigabytes: the
-    /// device is one of a snapshot.
+    /// Number of the snapshot that the device is, which the image never uses again; `None`: it is no snapshot.
+    pub fn snapshot(&self) -> Option<u64> {
+        self.slot.now().snapshot
+    }
+
+    /// What was written to the image between an older snapshot, by its name and [number](Self::snapshot), and this one,
+    /// from `offset` on, for some gigabytes: the device is one of a snapshot. It counts once the last part is there.
     ///
     /// # Errors
     ///
-    /// [`BlockError::Unsupported`] for an image that may change; that there is no such snapshot, or that it is not an
-    /// older one; what the cluster said.
-    pub fn changed_since(&self, snapshot: &str, offset: u64) -> Io<Result<RbdChanges, BlockError>> {
+    /// [`BlockError::Unsupported`] for an image that may change; that there is no such snapshot, that it has another
+    /// number or is not an older one; what the cluster said.
+    pub fn changed_since(
+        &self,
+        snapshot: &str,
+        number: u64,
+        offset: u64,
+    ) -> Io<Result<RbdChanges, BlockError>> {
         let client = match self.slot.client() {
             Ok(client) => client,
             Err(error) => return Io::err(error),
         };
-        if !self.slot.is_snapshot() {
+        if client.snapshot.is_none() {
             return Io::err(BlockError::Unsupported);
         }
         let (there, snapshot) = (Arc::clone(&client), snapshot.to_owned());
-        client.lane.io(move || there.changed_since(&snapshot, offset))
+        client.lane.io(move || there.changed_since(&snapshot, number, offset))
     }
 
     /// Ends the client there is, and waits for one that is being made. On its lane.

@@ -102,11 +102,6 @@ impl Slot {
         }
     }
 
-    /// The device is a snapshot of an image.
-    pub(crate) fn is_snapshot(&self) -> bool {
-        self.name.snapshot.is_some()
-    }
-
     /// What is wrong, for people.
     pub(crate) fn fault(&self) -> Option<String> {
         let fenced = self.now().fenced()?.clone();

@@ -73,17 +73,20 @@ impl RbdSnapshots {
         self.carry_out("making a snapshot", move |image| image.create_snapshot(&wanted)).await
     }
 
-    /// Removes a snapshot. `false`: there is none of that name.
+    /// Removes a snapshot. `false`: there is none of that name, or it has another number than the one that is given.
     ///
     /// # Errors
     ///
     /// What the cluster said, or the client that has the lock.
-    pub async fn remove(&self, snapshot: &str) -> Result<bool, RbdOpenError> {
+    pub async fn remove(&self, snapshot: &str, number: Option<u64>) -> Result<bool, RbdOpenError> {
         let unwanted = snapshot.to_owned();
-        self.carry_out("removing a snapshot", move |image| match image.remove_snapshot(&unwanted) {
-            Ok(()) => Ok(true),
-            Err(errno) if errno == -libc::ENOENT => Ok(false),
-            Err(errno) => Err(errno),
+        self.carry_out("removing a snapshot", move |image| {
+            let is_it = number.map_or(Ok(true), |number| Ok(image.snapshot_id(&unwanted)? == number));
+            let removed = match is_it {
+                Ok(true) => image.remove_snapshot(&unwanted).map(|()| true),
+                other => other,
+            };
+            if removed == Err(-libc::ENOENT) { Ok(false) } else { removed }
         })
         .await
     }

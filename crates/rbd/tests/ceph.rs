@@ -371,7 +371,7 @@ async fn what_was_written_between_two_snapshots_is_what_the_cluster_tells() {
     let image = name(&ceph.device("disk"));
     let snapshots = RbdSnapshots::open(&image, &RbdOptions::default()).await.unwrap();
     let mut dice = Dice(4);
-    let mut last: Option<(String, Buf)> = None;
+    let mut last: Option<(String, u64, Buf)> = None;
     for round in 0..6u64 {
         for _ in 0..dice.below(12) {
             let block = dice.below(SIZE / 4096 - 2048);
@@ -388,10 +388,14 @@ async fn what_was_written_between_two_snapshots_is_what_the_cluster_tells() {
         let at = RbdName { snapshot: Some(snapshot.clone()), ..image.clone() };
         let frozen = RbdDevice::open(&at, &RbdOptions::default()).await.unwrap();
         let now = frozen.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
-        if let Some((since, before)) = last {
+        let number = frozen.snapshot().unwrap();
+        if let Some((since, before_number, before)) = last {
             let mut told = vec![false; (SIZE / 512) as usize];
-            let changes = frozen.changed_since(&since, 0).await.unwrap();
+            let changes = frozen.changed_since(&since, before_number, 0).await.unwrap();
             assert_eq!(changes.end, SIZE);
+            // Another one of that name, with nothing in between, would be told of as if nothing was written.
+            let error = frozen.changed_since(&since, number, 0).await.unwrap_err();
+            assert!(error.to_string().contains("is not the one"), "{error}");
             for range in &changes.ranges {
                 let sectors = (range.start / 512) as usize..range.end.div_ceil(512) as usize;
                 told[sectors].fill(true);
@@ -402,12 +406,12 @@ async fn what_was_written_between_two_snapshots_is_what_the_cluster_tells() {
             }
         }
         frozen.close().await.unwrap();
-        last = Some((snapshot, now));
+        last = Some((snapshot, number, now));
     }
     for round in 0..6 {
-        assert!(snapshots.remove(&format!("s{round}")).await.unwrap());
+        assert!(snapshots.remove(&format!("s{round}"), None).await.unwrap());
     }
-    assert!(!snapshots.remove("s0").await.unwrap());
+    assert!(!snapshots.remove("s0", None).await.unwrap());
     drop(snapshots);
     put(&disk, 0, 77).await.unwrap();
     disk.close().await.unwrap();

@@ -2,7 +2,8 @@
 //!
 //! 1. The snapshot that is to be made gets its name, which the destination notes: a run that is killed leaves none
 //!    behind for good.
-//! 2. It is made, by the client that writes to the image if there is one.
+//! 2. It is made, by the client that writes to the image if there is one. Its number is noted too: another one may get
+//!    its name, but never its number.
 //! 3. The cluster is asked what was written between the newest point's snapshot and this one (`rbd diff`).
 //! 4. It is read.
 //! 5. When the point is sealed, the older snapshots are removed.
@@ -45,11 +46,23 @@ pub(super) struct Frozen {
     pub(super) moment: Moment,
 }
 
-/// The image and the snapshot that an epoch names.
-fn parts(epoch: &str) -> Option<(&str, &str)> {
-    let (image, snapshot) = epoch.strip_prefix(PREFIX)?.rsplit_once('@')?;
+/// What an epoch names: `rbd-snapshot:IMAGE@SNAPSHOT#NUMBER`.
+#[derive(Debug, PartialEq, Eq)]
+struct Parts<'a> {
+    image: &'a str,
+    snapshot: &'a str,
+    /// `None`: it was not made yet when this was noted, or by a version that did not note it.
+    number: Option<u64>,
+}
+
+fn parts(epoch: &str) -> Option<Parts<'_>> {
+    let (image, rest) = epoch.strip_prefix(PREFIX)?.rsplit_once('@')?;
+    let (snapshot, number) = match rest.split_once('#') {
+        Some((snapshot, number)) => (snapshot, Some(number.parse().ok()?)),
+        None => (rest, None),
+    };
     // Nothing but a snapshot of ours is ever removed, whatever the list says.
-    snapshot.starts_with(SNAPSHOT).then_some((image, snapshot))
+    snapshot.starts_with(SNAPSHOT).then_some(Parts { image, snapshot, number })
 }
 
 impl Moment {
@@ -76,12 +89,15 @@ impl Moment {
         if let Err(error) = made {
             return Ok(Err(none(&error)));
         }
-        let moment = Self { name: name.clone(), image, epoch };
+        let mut moment = Self { name: name.clone(), image, epoch };
         let at = RbdName { snapshot: Some(snapshot), ..name.clone() };
         let options = RbdOptions { read_only: true, ..RbdOptions::default() };
         let opened = runtime.wait(RbdDevice::open(&at, &options));
         let changed = match opened {
-            Ok(device) => moment.changed(&device, past, runtime).map(|changed| (device, changed)),
+            Ok(device) => moment
+                .has_number(device.snapshot(), store)
+                .and_then(|()| moment.changed(&device, past, runtime))
+                .map(|changed| (device, changed)),
             Err(error) => Err(Failure::failed(error)),
         };
         match changed {
@@ -95,7 +111,15 @@ impl Moment {
 
     /// Name of the snapshot.
     pub(super) fn snapshot(&self) -> &str {
-        parts(&self.epoch).map_or("", |(_, snapshot)| snapshot)
+        parts(&self.epoch).map_or("", |parts| parts.snapshot)
+    }
+
+    /// Notes which snapshot it is that has the name, and is read.
+    fn has_number(&mut self, number: Option<u64>, store: &Store) -> Result<(), Failure> {
+        let number = number.context("librbd opens the image in place of its snapshot")?;
+        let noted = std::mem::take(&mut self.epoch);
+        self.epoch = format!("{noted}#{number}");
+        closed_epochs::rename(store, &noted, &self.epoch)
     }
 
     /// What the manifest has in place of an epoch.
@@ -112,17 +136,21 @@ impl Moment {
     ) -> Result<Changed, Failure> {
         let unknown = |why: String| Ok(Changed::Unknown { why: terminal::clean(&why) });
         let Some(newest) = past.last() else { return unknown("there is no point yet".to_owned()) };
-        let Some((epoch, (image, since))) =
-            newest.epoch.as_ref().and_then(|epoch| Some((epoch, parts(epoch)?)))
+        let Some((epoch, since)) = newest.epoch.as_ref().and_then(|epoch| Some((epoch, parts(epoch)?)))
         else {
             return unknown(format!("point {} was not made of a snapshot of the image", newest.point));
         };
-        if image != self.image {
+        if since.image != self.image {
             return unknown(format!("point {} was made of another image", newest.point));
         }
+        let Some(number) = since.number else {
+            let why =
+                "was made by a version that noted its snapshot's name alone, which another may have by now";
+            return unknown(format!("point {} {why}", newest.point));
+        };
         let (mut map, mut at, size) = (CoarseMap::default(), 0, device.geometry().size);
         while at < size {
-            match runtime.wait(device.changed_since(since, at)) {
+            match runtime.wait(device.changed_since(since.snapshot, number, at)) {
                 Ok(part) if part.end > at => {
                     part.ranges.into_iter().for_each(|range| map.add(range));
                     at = part.end;
@@ -179,8 +207,8 @@ fn remove_old(
     missing: Missing,
 ) -> Result<(), Failure> {
     closed_epochs::release_old(store, missing, |epoch| match parts(epoch) {
-        Some((image, snapshot)) if image == snapshots.identity() => {
-            runtime.wait(snapshots.remove(snapshot)).map(Some).map_err(Failure::failed)
+        Some(Parts { image, snapshot, number }) if image == snapshots.identity() => {
+            runtime.wait(snapshots.remove(snapshot, number)).map(Some).map_err(Failure::failed)
         }
         _ => Ok(None),
     })
@@ -194,10 +222,16 @@ mod tests {
     fn an_epoch_names_an_image_and_a_snapshot_of_ours() {
         let image = "8d6e/3//10ab";
         let epoch = format!("{PREFIX}{image}@{SNAPSHOT}0f");
-        assert_eq!(parts(&epoch), Some((image, "lunway-0f")));
-        for wrong in
-            ["rbd-snapshot:8d6e/3//10ab@nightly", "rbd-snapshot:lunway-0f", "qemu:dirty-bitmap:b@lunway-0f"]
-        {
+        let named = |number| Some(Parts { image, snapshot: "lunway-0f", number });
+        assert_eq!(parts(&epoch), named(None));
+        assert_eq!(parts(&format!("{epoch}#17")), named(Some(17)));
+        for wrong in [
+            "rbd-snapshot:8d6e/3//10ab@nightly",
+            "rbd-snapshot:8d6e/3//10ab@lunway-0f#",
+            "rbd-snapshot:8d6e/3//10ab@lunway-0f#x",
+            "rbd-snapshot:lunway-0f",
+            "qemu:dirty-bitmap:b@lunway-0f",
+        ] {
             assert_eq!(parts(wrong), None, "{wrong}");
         }
     }

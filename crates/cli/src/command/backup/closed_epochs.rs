@@ -22,6 +22,15 @@ pub(super) fn note(store: &Store, epoch: &str) -> Result<(), Failure> {
     epochs.store(folder).map_err(|error| failed_in(folder, error))
 }
 
+/// Gives what was noted the name that it has once it is made.
+pub(super) fn rename(store: &Store, epoch: &str, made: &str) -> Result<(), Failure> {
+    let folder = &**store.folder();
+    let mut epochs = Epochs::load(folder).map_err(failed)?;
+    epochs.closed.retain(|closed| closed != epoch);
+    epochs.closed.push(made.to_owned());
+    epochs.store(folder).map_err(|error| failed_in(folder, error))
+}
+
 /// Releases what was closed for the destination, but for the newest point's. `release` says whether it was there;
 /// `None`: it is not of this source.
 pub(super) fn release_old(
