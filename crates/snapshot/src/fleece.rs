@@ -522,6 +522,13 @@ impl Fleece {
         Ok(list)
     }
 
+    /// Says whether what was read is what the device held then, as [`BlockDevice::confirm`].
+    pub(crate) async fn confirm(&self) -> Result<(), BlockError> {
+        let Disks { origin, area } = self.disks()?;
+        self.answered(origin.confirm().into_future()).await?;
+        self.answered(area.confirm().into_future()).await
+    }
+
     /// Adds a piece of the device as it is now to `list` as it was: kept grains are data.
     fn lay_kept_over(&self, extent: Extent, state: &State, list: &mut Vec<Extent>) {
         let mut at = extent.offset;

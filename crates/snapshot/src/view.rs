@@ -61,6 +61,11 @@ impl BlockDevice for SnapshotDevice {
         Io::pending(async move { fleece.extents(offset, len, count).await })
     }
 
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        let fleece = Arc::clone(&self.fleece);
+        Io::pending(async move { fleece.confirm().await })
+    }
+
     fn caching(&self) -> Caching {
         Caching::Unknown
     }

@@ -290,6 +290,34 @@ async fn a_disk_that_has_a_snapshot_is_not_made_smaller() {
     assert_eq!(layer.geometry().size, GRAIN);
 }
 
+/// A disk that others have taken away while it was read.
+struct Lost(Arc<RamDisk>);
+
+impl lunway_block::Layer for Lost {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::Medium { offset: 0 })
+    }
+}
+
+#[tokio::test]
+async fn what_was_read_of_a_snapshot_is_confirmed_by_the_disk_and_by_the_area() {
+    let lost = Err(BlockError::Medium { offset: 0 });
+    let disk =
+        |is_lost| -> Arc<dyn BlockDevice> { if is_lost { Arc::new(Lost(ram(SIZE))) } else { ram(SIZE) } };
+    for (is_lost, is_area_lost) in [(false, false), (true, false), (false, true)] {
+        let expected = if is_lost || is_area_lost { lost.clone() } else { Ok(()) };
+        let (fleece, _) = snapshot(&SnapshotLayer::new(disk(is_lost)), disk(is_area_lost)).await;
+        let view = SnapshotDevice::new(Arc::clone(&fleece));
+        assert_eq!(view.confirm().await, expected);
+        fleece.end("it was deleted");
+        assert!(matches!(view.confirm().await, Err(BlockError::Gone { .. })));
+    }
+}
+
 /// A disk of which every other grain is a hole, and the pieces that it has told.
 struct Fragmented(Arc<RamDisk>, AtomicUsize);
 

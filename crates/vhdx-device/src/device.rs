@@ -683,6 +683,10 @@ impl BlockDevice for VhdxDevice {
         }
     }
 
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        self.inner.device.as_ref().map_or_else(|| Io::ok(()), |device| device.confirm())
+    }
+
     fn resize(&self, size: u64, permit: Permit) -> Io<Result<(), BlockError>> {
         if self.inner.geometry.read_only {
             return Io::err(BlockError::ReadOnly);

@@ -196,6 +196,7 @@ impl Subject {
                 Check::Cancellation => at_once::cancellation(&self.fresh().await).await,
                 Check::Random => random::random(self).await,
                 Check::Close => errors::close(self.fresh().await).await,
+                Check::Confirm => passes_on::confirm(self).await,
                 Check::Crash => crash::crash(self).await,
                 Check::PassesOn => passes_on::passes_on(self).await,
             }
@@ -261,6 +262,8 @@ pub enum Check {
     Random,
     /// The end of the device, and that it is opened again with what it held.
     Close,
+    /// What was read is confirmed, and not where a device below says that it was taken away meanwhile.
+    Confirm,
     /// A power cut after each operation: what was durable is there, and of the rest the old or the new.
     Crash,
     /// Every method of the waist reaches what is inside.
@@ -269,7 +272,7 @@ pub enum Check {
 
 impl Check {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Shape,
         Self::Reads,
         Self::Writes,
@@ -285,6 +288,7 @@ impl Check {
         Self::Cancellation,
         Self::Random,
         Self::Close,
+        Self::Confirm,
         Self::Crash,
         Self::PassesOn,
     ];
@@ -307,6 +311,7 @@ impl Check {
             Self::Cancellation => "cancellation",
             Self::Random => "random, against a model",
             Self::Close => "close",
+            Self::Confirm => "confirm",
             Self::Crash => "power cuts",
             Self::PassesOn => "passes on",
         }

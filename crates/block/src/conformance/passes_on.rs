@@ -1,11 +1,11 @@
-//! Every method of the waist reaches what is inside a layer.
+//! Every method of the waist reaches what is inside a layer; `confirm` reaches what is below any device.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Below, Outcome, Probe, Subject, Verdict, ensure};
-use crate::{BlockDevice, BlockError, Buf, Compaction, Durability, Io, Permit, SharedBuf, Zeroing};
+use super::{Below, Disk, Outcome, Probe, SIZE_MIN, Subject, Verdict, ensure};
+use crate::{BlockDevice, BlockError, Buf, Compaction, Durability, Io, Layer, Permit, SharedBuf, Zeroing};
 
 /// Operations with what they are called, as [`Probe`] calls them.
 const OPERATIONS: [&str; 14] = [
@@ -81,6 +81,37 @@ pub(super) async fn passes_on(subject: &Subject) -> Verdict {
     let wrong: Vec<&str> = names.into_iter().filter(|method| !missing.contains(method)).collect();
     ensure!(wrong.is_empty(), "passes on what it is said to keep: {}", wrong.join(", "));
     Ok(Outcome::Holds)
+}
+
+/// A disk that others have taken away.
+struct Lost(Disk);
+
+impl Layer for Lost {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+
+    fn confirm(&self) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::Medium { offset: 0 })
+    }
+}
+
+/// A protocol between two devices may have no such question: that is said, and no error.
+pub(super) async fn confirm(subject: &Subject) -> Verdict {
+    let fresh = subject.fresh().await;
+    let confirmed = fresh.device.confirm().await;
+    ensure!(confirmed == Ok(()), "of a fresh device: {confirmed:?}");
+    let (size, over) = match &subject.below {
+        Below::Nothing => return Ok(Outcome::Holds),
+        Below::Device(over) => (SIZE_MIN, over),
+        Below::Format(size, over) => (*size, over),
+    };
+    let instance = over(Arc::new(Lost(Disk::new(size)))).await;
+    match instance.device.confirm().await {
+        Err(BlockError::Medium { offset: 0 }) => Ok(Outcome::Holds),
+        Ok(()) if subject.layer.is_none() => Ok(Outcome::Lacks("not asked below")),
+        answer => Err(format!("of a device that was taken away: {answer:?}")),
+    }
 }
 
 async fn carry_out(device: &dyn BlockDevice, operation: &str) -> Result<(), BlockError> {

@@ -32,6 +32,7 @@ enum Wrong {
     DurabilityIsNotPassedOn,
     SpaceIsNotPassedOn,
     ResizeIsNotPassedOn,
+    ConfirmIsNotPassedOn,
 }
 
 /// A layer that is not one.
@@ -187,7 +188,7 @@ impl BlockDevice for Broken {
     }
 
     fn confirm(&self) -> Io<Result<(), BlockError>> {
-        self.inner.confirm()
+        if self.is(Wrong::ConfirmIsNotPassedOn) { Io::ok(()) } else { self.inner.confirm() }
     }
 
     fn identity(&self) -> crate::Identity {
@@ -280,6 +281,7 @@ async fn each_mistake_is_found_by_the_check_that_is_there_for_it() {
         (SpaceIsNotPassedOn, Check::PassesOn),
         (FlushIsNotPassedOn, Check::PassesOn),
         (ResizeIsNotPassedOn, Check::PassesOn),
+        (ConfirmIsNotPassedOn, Check::Confirm),
     ] {
         let found = broken(wrong).check(check).await;
         assert!(found.is_err(), "{wrong:?} passes {check}: {found:?}");
