@@ -1,5 +1,6 @@
 //! Ctrl-C, and the other signals that ask for something.
 
+use std::fmt::Display;
 use std::io;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,9 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use lunway_bench::Cancel;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::failure::Failure;
 use crate::{freezing, screen, terminal};
 
 /// Exit code of the process after a second Ctrl-C: the one that shells use for SIGINT.
@@ -18,6 +21,9 @@ const KILLED_BY_INTERRUPT: i32 = 130;
 /// Time within which a further request counts as the same one. A sender that signals a process and its group, as
 /// timeout(1) does, asks once; the two signals arrive as far apart as a busy machine delays the sender.
 const ECHO: Duration = Duration::from_millis(500);
+
+/// Interval of looking for a request while something is waited for: as that of a benchmark's end.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Messages of a command that was asked to end: a process has one, whichever part of it waits for signals.
 static WORDS: Mutex<Words> = Mutex::new(Words { waits_for: None, leaves: String::new(), patience: None });
@@ -191,6 +197,24 @@ pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
     });
     // From here on no request ends the process: what the caller begins now is ended in order.
     let _ = begun.recv();
+}
+
+/// Waits for a device that is being opened, unless the process is asked to end before: then that is the error.
+pub(crate) async fn unless_asked<T>(
+    cancel: &Cancel,
+    device: &impl Display,
+    opening: impl Future<Output = T>,
+) -> Result<T, Failure> {
+    tokio::pin!(opening);
+    let mut looks = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            opened = &mut opening => return Ok(opened),
+            _ = looks.tick() => if cancel.is_cancelled() {
+                return Err(Failure::failed(anyhow!("interrupted before {device} was open")));
+            },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use initiator::Initiator;
 use lunway_backup::{Epochs, Manifest};
 use lunway_foreign::ceph::{Ceph, Store};
 use serde_json::Value;
-use support::{IQN, PATIENCE, assert_same_bytes, image, lunway, succeed};
+use support::{IQN, PATIENCE, assert_same_bytes, image, interrupted, lunway, succeed};
 
 const BLOCK: usize = 512;
 
@@ -69,29 +69,81 @@ fn write_again(daemon: &Daemon, byte: u8) -> Initiator {
     }
 }
 
+/// A cluster in the memory of each program that loads it.
+struct Fake(tempfile::TempDir);
+
+impl Fake {
+    fn new(lines: &str) -> Self {
+        let fake = Self(tempfile::tempdir().unwrap());
+        let library = std::env::current_exe().unwrap().with_file_name("liblunway_fake_rbd.so");
+        for name in ["librados.so.2", "librbd.so.1"] {
+            symlink(&library, fake.0.path().join(name)).unwrap();
+        }
+        fs::write(fake.0.path().join("ceph.conf.log"), "").unwrap();
+        fake.says(lines);
+        fake
+    }
+
+    fn says(&self, lines: &str) {
+        let next = self.0.path().join("next");
+        fs::write(&next, format!("image rbd/disk 4194304\n{lines}\n")).unwrap();
+        fs::rename(next, self.0.path().join("ceph.conf")).unwrap();
+    }
+
+    fn device(&self) -> String {
+        format!("rbd:rbd/disk?conf={}", self.0.path().join("ceph.conf").display())
+    }
+
+    /// The variable by which a program finds it.
+    fn variable(&self) -> (&str, &str) {
+        ("LD_LIBRARY_PATH", self.0.path().to_str().unwrap())
+    }
+
+    /// How often this was called.
+    fn calls(&self, call: &str) -> usize {
+        let log = fs::read_to_string(self.0.path().join("ceph.conf.log")).unwrap();
+        log.lines().filter(|line| *line == call).count()
+    }
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_keeps_no_run_and_no_daemon_from_ending() {
+    let fake = Fake::new("hold connect");
+    let device = format!("{}&timeout=600s", fake.device());
+    let points = tempfile::tempdir().unwrap();
+    let run = || {
+        let mut run = lunway(&["backup", "run", &device, points.path().to_str().unwrap()]);
+        run.envs([fake.variable()]);
+        run
+    };
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let ended = interrupted(run(), || fake.calls("connect") == 1);
+    assert!(!ended.status.success());
+    assert!(said(&ended).contains("interrupted before rbd:rbd/disk"), "{}", said(&ended));
+    let lun = format!("0={device}");
+    let words =
+        ["serve", "--no-api", "--iqn", IQN, "--open", "--listen", "127.0.0.1:0", "--lun", lun.as_str()];
+    let mut serve = lunway(&words);
+    serve.envs([fake.variable()]);
+    let ended = interrupted(serve, || fake.calls("connect") == 2);
+    assert!(ended.status.success(), "{}", said(&ended));
+    assert!(said(&ended).contains("nothing was served"), "{}", said(&ended));
+    // No other run is kept out by the one that has ended.
+    fake.says("");
+    assert!(succeed(run()).contains("full"));
+}
+
 #[test]
 fn a_fenced_lun_ends_its_session_unanswered_says_why_and_is_served_again() {
-    let libraries = tempfile::tempdir().unwrap();
-    let fake = std::env::current_exe().unwrap().with_file_name("liblunway_fake_rbd.so");
-    for name in ["librados.so.2", "librbd.so.1"] {
-        symlink(&fake, libraries.path().join(name)).unwrap();
-    }
-    let conf = libraries.path().join("ceph.conf");
-    let says = |lines: &str| {
-        let next = libraries.path().join("next");
-        fs::write(&next, format!("image rbd/disk 4194304\n{lines}\n")).unwrap();
-        fs::rename(next, &conf).unwrap();
-    };
-    says("");
-    let folder = folder(&format!("rbd:rbd/disk?conf={}", conf.display()));
-    let daemon =
-        Daemon::start_with(folder.path(), &[("LD_LIBRARY_PATH", libraries.path().to_str().unwrap())]);
+    let fake = Fake::new("");
+    let folder = folder(&fake.device());
+    let daemon = Daemon::start_with(folder.path(), &[fake.variable()]);
     let mut session = Initiator::ready(&daemon.address, IQN);
     assert_eq!(write_10(&mut session, 1).unwrap(), 0);
     assert_eq!(fault(folder.path()), None);
     // The cluster does not answer anybody else yet.
     let refused = format!("fail open {}", rustix::io::Errno::TIMEDOUT.raw_os_error());
-    says(&format!("blocklist 127.0.0.1:0/1\n{refused}"));
+    fake.says(&format!("blocklist 127.0.0.1:0/1\n{refused}"));
     let unanswered = write_10(&mut session, 2);
     assert!(unanswered.is_err(), "{unanswered:?}");
     let begun = Instant::now();
@@ -99,7 +151,7 @@ fn a_fenced_lun_ends_its_session_unanswered_says_why_and_is_served_again() {
         assert!(begun.elapsed() < PATIENCE, "{:?}", fault(folder.path()));
         thread::sleep(Duration::from_millis(20));
     }
-    says("blocklist 127.0.0.1:0/1");
+    fake.says("blocklist 127.0.0.1:0/1");
     let mut session = write_again(&daemon, 3);
     assert_eq!(read_10(&mut session), 3);
     assert_eq!(fault(folder.path()), None);

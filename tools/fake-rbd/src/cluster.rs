@@ -97,6 +97,13 @@ impl Cluster {
         self.says(&format!("fail {operation} ")).and_then(|errno| errno.parse().ok())
     }
 
+    /// Waits for as long as operations of this kind are held.
+    pub(crate) fn wait_while_held(&self, operation: &str) {
+        while self.says(&format!("hold {operation}")).is_some() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(crate) fn log(&self, line: &str) {
         let file = OpenOptions::new().append(true).open(format!("{}.log", self.conf));
         if let Ok(mut file) = file {

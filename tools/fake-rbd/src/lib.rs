@@ -70,6 +70,7 @@ pub extern "C" fn rados_connect(client: *mut c_void) -> c_int {
     let client: &Client = lent(client);
     client.cluster().log("connect");
     client.cluster().fails("connect").map_or(0, |errno| -errno)
+    client.cluster().wait_while_held("connect");
 }
 
 #[unsafe(no_mangle)]

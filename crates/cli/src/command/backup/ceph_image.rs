@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use lunway_backup::{Changed, CoarseMap, Since};
+use lunway_bench::Cancel;
 use lunway_block::spec::RbdName;
 use lunway_block::{BlockDevice, BlockError};
 use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions, RbdSnapshots};
@@ -24,7 +25,7 @@ use super::closed_epochs::{self, Missing};
 use super::store::{Past, Store};
 use crate::device::BlockingRuntime;
 use crate::failure::Failure;
-use crate::terminal;
+use crate::{interrupt, terminal};
 
 /// What stands before the image and the snapshot, where manifests have an epoch.
 const PREFIX: &str = "rbd-snapshot:";
@@ -71,9 +72,12 @@ impl Moment {
     pub(super) fn make(
         name: &RbdName,
         (store, past): (&Store, &[Past]),
-        runtime: &BlockingRuntime,
+        (runtime, cancel): (&BlockingRuntime, &Cancel),
     ) -> Result<Result<Frozen, String>, Failure> {
-        let snapshots = match runtime.wait(RbdSnapshots::open(name, &RbdOptions::default())) {
+        // A cluster that does not answer is met here.
+        let options = RbdOptions::default();
+        let opening = RbdSnapshots::open(name, &options);
+        let snapshots = match runtime.wait(interrupt::unless_asked(cancel, name, opening))? {
             Ok(snapshots) => snapshots,
             Err(error) if may_only_read(&error) => return Ok(Err(none(&error))),
             Err(error) => return Err(Failure::failed(error)),

@@ -166,6 +166,7 @@ impl Run {
         let cancel = interrupt::watch();
         let destination = folder.show("");
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
+        interrupt::waits_at_most(ORDERLY_END);
         // Under the lease the points stay so until this run seals its own.
         let (lease, (past, catalogue)) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
         let runtime = BlockingRuntime::new()?;
@@ -182,7 +183,7 @@ impl Run {
                 let mut why = "nothing keeps track of changes of this source".to_owned();
                 let frozen = match &spec {
                     DeviceSpec::Rbd { name } if name.snapshot.is_none() => {
-                        let made = Moment::make(name, (&store, &past), &runtime)?;
+                        let made = Moment::make(name, (&store, &past), (&runtime, &cancel))?;
                         made.map_err(|reason| {
                             mixed = Some(format!(
                                 "{reason}: if the image was written during this run, the point mixes what it held at different times"
@@ -199,7 +200,11 @@ impl Run {
                         moment = Some(made);
                         (Opened::plain(device), changed, epoch)
                     }
-                    None => (runtime.wait(device::open(&spec, &options))?, Changed::Unknown { why }, None),
+                    None => {
+                        let opening = device::open(&spec, &options);
+                        let opened = runtime.wait(interrupt::unless_asked(&cancel, &spec, opening))??;
+                        (opened, Changed::Unknown { why }, None)
+                    }
                 }
             }
         };

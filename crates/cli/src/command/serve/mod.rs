@@ -32,6 +32,9 @@ use crate::{device, supervisor, terminal};
 
 /// Time in which initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
+/// Time in which devices that are being opened when it is asked to end have to answer, so that they are closed in
+/// order: as long as initiators have.
+const OPENING: Duration = Duration::from_secs(5);
 
 /// Serve devices over iSCSI until Ctrl-C or SIGTERM.
 ///
@@ -145,11 +148,23 @@ impl Serve {
                 false => sockets(self.socket.as_deref(), config.api.as_ref())?,
             };
             let open: OpenDevice = Arc::new(open);
-            let started = match may_lack_devices {
-                true => Server::start_what_can_be_opened(config, open).await,
-                false => Server::start(config, open).await,
+            let starting = async move {
+                match may_lack_devices {
+                    true => Server::start_what_can_be_opened(config, open).await,
+                    false => Server::start(config, open).await,
+                }
             };
-            let server = Arc::new(started.map_err(start_failure)?);
+            let server = match start_or_end(starting, &mut requests).await {
+                Begun::Started(started) => Arc::new(started.map_err(start_failure)?),
+                Begun::AskedToEnd(Some(started)) => {
+                    let server = started.map_err(start_failure)?;
+                    return server.shutdown(GRACE).await.map_err(Failure::failed);
+                }
+                Begun::AskedToEnd(None) => {
+                    tracing::warn!("ended before all devices were open; nothing was served");
+                    return Ok(());
+                }
+            };
             if let Some(file) = &self.save {
                 source.save(&server.config()).map_err(config_failure)?;
                 server.saved_to(file);
@@ -206,6 +221,30 @@ impl Serve {
             }
         })
     }
+}
+
+/// End of a start.
+enum Begun<T> {
+    Started(T),
+    /// It was asked to end. What has started has to be ended; `None`: a device did not answer for [`OPENING`], or until
+    /// it was asked again.
+    AskedToEnd(Option<T>),
+}
+
+async fn start_or_end<T>(starting: impl Future<Output = T>, requests: &mut Requests) -> Begun<T> {
+    tokio::pin!(starting);
+    tokio::select! {
+        started = &mut starting => return Begun::Started(started),
+        () = requests.next() => {}
+    }
+    const WAITING: &str = "waiting for the devices that are being opened";
+    tracing::info!("asked to stop: {WAITING}");
+    supervisor::stopping(WAITING);
+    Begun::AskedToEnd(tokio::select! {
+        started = &mut starting => Some(started),
+        () = requests.next() => None,
+        () = tokio::time::sleep(OPENING) => None,
+    })
 }
 
 /// The sockets of the API. Where none was named, the usual one is taken if it can be had: a second daemon on the
