@@ -134,6 +134,21 @@ fn a_cluster_that_does_not_answer_keeps_no_run_and_no_daemon_from_ending() {
 }
 
 #[test]
+fn an_image_is_thin_whatever_may_be_done_with_it() {
+    let fake = Fake::new("");
+    let inspect = |more: &[&str]| {
+        let mut inspect = lunway(&[&["inspect", &fake.device()], more].concat());
+        inspect.envs([fake.variable()]);
+        succeed(inspect)
+    };
+    let seen: Value = serde_json::from_str(&inspect(&["--json"])).unwrap();
+    assert_eq!((&seen["thin"], &seen["unmap_granularity"]), (&true.into(), &Value::Null), "{seen}");
+    let text = inspect(&[]);
+    let row = |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
+    assert_eq!((row("thin"), row("unmap ")), (Some("yes"), Some("not seen: opened for reading")), "{text}");
+}
+
+#[test]
 fn a_fenced_lun_ends_its_session_unanswered_says_why_and_is_served_again() {
     let fake = Fake::new("");
     let folder = folder(&fake.device());

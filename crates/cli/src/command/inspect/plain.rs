@@ -3,7 +3,7 @@
 use anyhow::Context;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, ExtentKind, Geometry};
+use lunway_block::{BlockDevice, ExtentKind, Geometry, Unmap};
 use serde_json::{Value, json};
 
 use super::{Section, yes};
@@ -48,6 +48,12 @@ pub(super) async fn look(device: &dyn BlockDevice) -> Result<Plain, Failure> {
 }
 
 impl Plain {
+    /// Space is allocated when written. A device that is only read frees nothing, but what it has holes of is thin.
+    fn is_thin(&self) -> bool {
+        let unmap = self.geometry.unmap;
+        unmap.is_thin() || unmap == Unmap::Holes
+    }
+
     pub(super) fn sections(&self, spec: &DeviceSpec) -> Vec<Section> {
         let geometry = &self.geometry;
         let size = |bytes: u64| format!("{} ({bytes} bytes)", HumanSize(bytes));
@@ -55,6 +61,7 @@ impl Plain {
             0 => otherwise.to_owned(),
             bytes => HumanSize(bytes.into()).to_string(),
         };
+        let unmap = if geometry.read_only { "not seen: opened for reading" } else { "does nothing" };
         let shape = vec![
             ("size", size(geometry.size)),
             (
@@ -66,8 +73,8 @@ impl Plain {
             ),
             ("optimal transfer", or(geometry.optimal_transfer, "no preference")),
             ("maximum transfer", or(geometry.max_transfer, "no limit")),
-            ("thin", yes(geometry.unmap.is_thin())),
-            ("unmap", or(geometry.unmap.granularity(), "does nothing")),
+            ("thin", yes(self.is_thin())),
+            ("unmap", or(geometry.unmap.granularity(), unmap)),
             ("unmapped reads as zeroes", yes(geometry.unmap.zeroes())),
             ("volatile cache", yes(geometry.volatile_cache)),
             ("rotational", yes(geometry.rotational)),
@@ -90,8 +97,8 @@ impl Plain {
             "physical_sector": geometry.physical_sector,
             "optimal_transfer": geometry.optimal_transfer,
             "max_transfer": geometry.max_transfer,
-            "thin": geometry.unmap.is_thin(),
-            "unmap_granularity": geometry.unmap.granularity(),
+            "thin": self.is_thin(),
+            "unmap_granularity": (!geometry.read_only).then(|| geometry.unmap.granularity()),
             "unmap_zeroes": geometry.unmap.zeroes(),
             "volatile_cache": geometry.volatile_cache,
             "rotational": geometry.rotational,
