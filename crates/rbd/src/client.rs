@@ -160,7 +160,7 @@ impl Ready {
         let image = Image::open(Cluster::open(connection, name)?, name, read_only)?;
         let (mut before, mut address) = (None, None);
         if !read_only {
-            before = lock::take(&image, name, old)?;
+            before = lock::take(&image, name, old).map_err(|refused| image.reason(refused, name))?;
             address = image.lock_owner().map_err(failed("asking who holds its lock"))?;
             if let Some(address) = &address {
                 image.cluster.connection.has_address(address);

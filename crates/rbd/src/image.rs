@@ -12,12 +12,14 @@ use lunway_block::spec::RbdName;
 use crate::RbdOpenError;
 use crate::cluster::Cluster;
 use crate::connection::{c_string, string_of};
-use crate::library::{ConfigOption, ImageHandle, ImageInfo, Pool, Updated, Watcher};
+use crate::library::{ConfigOption, ImageHandle, ImageInfo, MirrorInfo, Pool, Updated, Watcher};
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK` of `rbd/features.h`.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// `RBD_LOCK_MODE_EXCLUSIVE`: the lock is not handed over to another client that asks for it.
 const EXCLUSIVE: c_int = 0;
+/// `RBD_MIRROR_IMAGE_DISABLED`: the image is not mirrored.
+const NOT_MIRRORED: c_int = 2;
 /// Room for names of lock owners: an exclusive lock has one.
 const OWNERS: usize = 4;
 /// Room for watchers at first; librbd says how many there are.
@@ -101,6 +103,36 @@ impl Image {
         // SAFETY: the image is open, and the number is filled.
         let answer = unsafe { (self.cluster.library.rbd_get_features)(self.handle(), &mut features) };
         if answer < 0 { Err(answer) } else { Ok(features & EXCLUSIVE_LOCK != 0) }
+    }
+
+    /// The reason why the image was not locked or changed, behind what the library has answered: of one that is not
+    /// primary that is `EINVAL` where snapshots are mirrored, `EPERM` where a journal is, `EROFS` to a client without
+    /// the lock (Ceph 16). Blocks.
+    pub(crate) fn reason(&self, refused: RbdOpenError, name: &RbdName) -> RbdOpenError {
+        let may_be = [-libc::EINVAL, -libc::EPERM, -libc::EROFS];
+        match refused.errno().is_some_and(|errno| may_be.contains(&errno)) && self.is_not_primary() {
+            true => RbdOpenError::NotPrimary { name: name.to_string(), image: name.image_path() },
+            false => refused,
+        }
+    }
+
+    /// Returns `true` if the image is mirrored (`rbd mirror`) and another cluster's is the primary one, so that no
+    /// client may write here; `false` also where the library does not say. Blocks.
+    fn is_not_primary(&self) -> bool {
+        let library = self.cluster.library;
+        let (Some(get), Some(free)) =
+            (library.rbd_mirror_image_get_info, library.rbd_mirror_image_get_info_cleanup)
+        else {
+            return false;
+        };
+        let mut info = MirrorInfo { global_id: ptr::null_mut(), state: NOT_MIRRORED, primary: false };
+        // SAFETY: the image is open; the library fills the size that it is told, or nothing.
+        if unsafe { get(self.handle(), &mut info, mem::size_of::<MirrorInfo>()) } < 0 {
+            return false;
+        }
+        // SAFETY: the library has filled it, and its text is not used.
+        unsafe { free(&mut info) };
+        info.state != NOT_MIRRORED && !info.primary
     }
 
     /// The image's id, which a clone, a copy and a later image of the same name do not have.

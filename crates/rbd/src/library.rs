@@ -66,6 +66,14 @@ pub(crate) struct ConfigOption {
     pub(crate) source: c_int,
 }
 
+/// `rbd_mirror_image_info_t`.
+#[repr(C)]
+pub(crate) struct MirrorInfo {
+    pub(crate) global_id: *mut c_char,
+    pub(crate) state: c_int,
+    pub(crate) primary: bool,
+}
+
 /// A function by its name; `None`: the library has none.
 ///
 /// # Safety
@@ -159,6 +167,9 @@ functions! {
         // Ceph 14.
         rbd: rbd_config_image_list(ImageHandle, *mut ConfigOption, *mut c_int) -> c_int;
         rbd: rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
+        // Ceph 15, the second one.
+        rbd: rbd_mirror_image_get_info(ImageHandle, *mut MirrorInfo, usize) -> c_int;
+        rbd: rbd_mirror_image_get_info_cleanup(*mut MirrorInfo);
     }
 }
 

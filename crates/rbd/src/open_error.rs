@@ -96,6 +96,16 @@ pub enum RbdOpenError {
         /// Address of the client.
         holder: String,
     },
+    /// The image is primary elsewhere.
+    #[error(
+        "cannot change {name}: the image is mirrored, and not primary in this cluster. readonly: opens it for reading; `rbd mirror image promote {image}` makes it primary, once the one in the other cluster is demoted"
+    )]
+    NotPrimary {
+        /// The device.
+        name: String,
+        /// The image, as `rbd` names it.
+        image: String,
+    },
     /// A size or sector that a device cannot have.
     #[error("cannot open {name}: {why}")]
     Shape {

@@ -203,7 +203,10 @@ impl Slot {
             // Another one has the disk, or any may, or it is gone: hosts shall not wait for this way to it.
             let is_refused = matches!(
                 error,
-                RbdOpenError::Held { .. } | RbdOpenError::NoLock { .. } | RbdOpenError::NoImage { .. }
+                RbdOpenError::Held { .. }
+                    | RbdOpenError::NoLock { .. }
+                    | RbdOpenError::NotPrimary { .. }
+                    | RbdOpenError::NoImage { .. }
             );
             renewal.refused = is_refused.then(|| format!("{lost}; not opened again yet: {error}"));
             renewal.met = Some(format!("attempt {attempt} of {ATTEMPTS}: {error}"));

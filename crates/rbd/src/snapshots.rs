@@ -113,11 +113,15 @@ impl RbdSnapshots {
         doing: &'static str,
         job: impl FnOnce(&Image) -> Result<T, i32> + Send + 'static,
     ) -> Result<T, RbdOpenError> {
-        let image = self.image.clone();
-        let done = self.lane.io(move || Ok(image.as_deref().map_or(Err(-libc::EBADF), job))).await;
-        let done = done
-            .map_err(|error| RbdOpenError::Shape { name: self.name.to_string(), why: error.to_string() })?;
-        done.map_err(|errno| RbdOpenError::failed(errno, &self.name, doing))
+        let (image, name) = (self.image.clone(), self.name.clone());
+        let carry_out = move || {
+            let failed = |errno| RbdOpenError::failed(errno, &name, doing);
+            let Some(image) = image.as_deref() else { return Ok(Err(failed(-libc::EBADF))) };
+            Ok(job(image).map_err(|errno| image.reason(failed(errno), &name)))
+        };
+        let lost =
+            |error: BlockError| RbdOpenError::Shape { name: self.name.to_string(), why: error.to_string() };
+        self.lane.io(carry_out).await.map_err(lost)?
     }
 }
 

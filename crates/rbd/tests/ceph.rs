@@ -126,6 +126,22 @@ async fn images_snapshots_clones_sizes_and_locks_are_those_of_ceph() {
     let read = snapshot.read(0, Buf::zeroed(4096)).await;
     assert!(matches!(read, Err(BlockError::Gone { .. })), "{read:?}");
     image.close().await.unwrap();
+
+    // Mirrored, and not primary here: read, and not changed.
+    ceph.run("rbd", &["mirror", "pool", "enable", "rbd", "image"]);
+    for (mode, features) in [("snapshot", "exclusive-lock"), ("journal", "exclusive-lock,journaling")] {
+        ceph.run("rbd", &["create", "--size", "4M", "--image-feature", features, mode]);
+        ceph.run("rbd", &["mirror", "image", "enable", &format!("rbd/{mode}"), mode]);
+        open(&at(mode)).await.unwrap().close().await.unwrap();
+        ceph.run("rbd", &["mirror", "image", "demote", &format!("rbd/{mode}")]);
+        let refused = open(&at(mode)).await.err().unwrap();
+        assert!(matches!(refused, RbdOpenError::NotPrimary { .. }), "{mode}: {refused}");
+        let snapshots = RbdSnapshots::open(&name(&at(mode)), &only_read).await.unwrap();
+        let refused = snapshots.create("one").await.unwrap_err();
+        assert!(matches!(refused, RbdOpenError::NotPrimary { .. }), "{mode}: {refused}");
+        snapshots.close().await.unwrap();
+        RbdDevice::open(&name(&at(mode)), &only_read).await.unwrap().close().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -364,6 +364,22 @@ async fn what_cannot_be_opened_says_what_would_help() {
     script.says("no-lock");
     let message = says(script.name("rbd/disk", ""), ours()).await;
     assert!(message.contains("rbd feature enable rbd/disk exclusive-lock"), "{message}");
+    // Mirrored snapshots, and a mirrored journal.
+    for refusal in [format!("fail owners {}", libc::EINVAL), format!("fail lock {}", libc::EPERM)] {
+        script.says(&refusal);
+        let message = says(script.name("rbd/disk", ""), ours()).await;
+        assert!(message.contains("its lock failed"), "{message}");
+        script.says(&format!("{refusal}\nnot-primary"));
+        let message = says(script.name("rbd/disk", ""), ours()).await;
+        assert!(message.contains("not primary in this cluster"), "{message}");
+        assert!(message.contains("rbd mirror image promote rbd/disk"), "{message}");
+        let reader = script.open_as("", true).await.unwrap();
+        reader.close().await.unwrap();
+        script.says(&format!("fail snapshot {}\nnot-primary", libc::EROFS));
+        let snapshots = RbdSnapshots::open(&script.name("rbd/disk", ""), &ours()).await.unwrap();
+        let error = snapshots.create("one").await.unwrap_err();
+        assert!(matches!(error, RbdOpenError::NotPrimary { .. }), "{error}");
+    }
     script.says(&format!("fail open {}", libc::EPERM));
     let message = says(script.name("rbd/disk", ""), ours()).await;
     assert!(message.contains("opening the image failed"), "{message}");

@@ -366,6 +366,10 @@ impl Open {
         self.cluster().says(start)
     }
 
+    pub(crate) fn fails(&self, operation: &str) -> Option<i32> {
+        self.cluster().fails(operation)
+    }
+
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -512,6 +516,9 @@ impl Open {
     /// Takes the lock if it is free, or if its owner is not heard of: that one is put on the blocklist.
     pub(crate) fn lock(&self) -> i32 {
         self.cluster().log("lock");
+        if let Some(errno) = self.fails("lock") {
+            return -errno;
+        }
         let (owner, me) = (self.owner(), &self.client.address);
         if let Some(owner) = owner.filter(|owner| owner != me) {
             if self.watchers().contains(&owner) {

@@ -10,8 +10,10 @@
 //! cache                   librbd's cache is on, whatever the client says
 //! reorder                 operations are carried out in another order than they were begun in
 //! delay MILLISECONDS      each operation takes that long
-//! fail OPERATION ERRNO    connect, read, write, zeroes, flush, open, unlock, resize, snapshot or diff fails
-//! hold OPERATION          operations of that kind wait until the line is gone
+//! fail OPERATION ERRNO    connect, open, owners, lock, unlock, read, write, zeroes, flush, resize, snapshot or diff
+//!                         fails
+//! hold OPERATION          connect, read, write, zeroes or flush wait until the line is gone
+//! not-primary             images are mirrored, and those of another cluster are primary
 //! dead ADDRESS            this client is not heard of any more
 //! blocklist ADDRESS       operations of this client are refused; the first client of a process is 127.0.0.1:0/1
 //! ```
@@ -69,8 +71,8 @@ pub extern "C" fn rados_conf_set(client: *mut c_void, key: *const c_char, value:
 pub extern "C" fn rados_connect(client: *mut c_void) -> c_int {
     let client: &Client = lent(client);
     client.cluster().log("connect");
-    client.cluster().fails("connect").map_or(0, |errno| -errno)
     client.cluster().wait_while_held("connect");
+    client.cluster().fails("connect").map_or(0, |errno| -errno)
 }
 
 #[unsafe(no_mangle)]
@@ -225,6 +227,24 @@ pub extern "C" fn rbd_get_features(image: *mut c_void, to: *mut u64) -> c_int {
     put(to, if image.says("no-lock").is_some() { 1 } else { 61 });
     0
 }
+
+#[repr(C)]
+pub struct MirrorInfo {
+    global_id: *const c_char,
+    state: c_int,
+    primary: bool,
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rbd_mirror_image_get_info(image: *mut c_void, to: *mut MirrorInfo, _: usize) -> c_int {
+    let image: &Open = lent(image);
+    let state = if image.says("not-primary").is_some() { 1 } else { 2 };
+    put(to, MirrorInfo { global_id: c"".as_ptr(), state, primary: false });
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rbd_mirror_image_get_info_cleanup(_: *mut MirrorInfo) {}
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rbd_get_id(image: *mut c_void, to: *mut c_char, room: usize) -> c_int {
@@ -463,6 +483,9 @@ pub extern "C" fn rbd_lock_get_owners(
     count: *mut usize,
 ) -> c_int {
     let image: &Open = lent(image);
+    if let Some(errno) = image.fails("owners") {
+        return -errno;
+    }
     let Some(owner) = image.owner() else { return -libc::ENOENT };
     put(to, memory::leak(&owner));
     put(count, 1);

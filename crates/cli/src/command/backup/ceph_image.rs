@@ -212,7 +212,11 @@ fn remove_old(
 ) -> Result<(), Failure> {
     closed_epochs::release_old(store, missing, |epoch| match parts(epoch) {
         Some(Parts { image, snapshot, number }) if image == snapshots.identity() => {
-            runtime.wait(snapshots.remove(snapshot, number)).map(Some).map_err(Failure::failed)
+            match runtime.wait(snapshots.remove(snapshot, number)) {
+                // It stays noted until the image is primary here again.
+                Err(RbdOpenError::NotPrimary { .. }) => Ok(None),
+                removed => removed.map(Some).map_err(Failure::failed),
+            }
         }
         _ => Ok(None),
     })
