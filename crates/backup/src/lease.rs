@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn a_start_of_the_same_machine_goes_on_with_the_files_of_its_last_one_and_no_other_machine_does() {
         let journal =
-            crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
+            crate::point_files::journal_name(&crate::point_id::stem(1, crate::point_id::PointId(7)));
         let other_name = Holder { host: "clone".into(), ..started("a", 2, 2) };
         let unknown = Holder { lasting: String::new(), ..started("a", 2, 2) };
         let takers =
@@ -548,7 +548,7 @@ mod tests {
         let killed = Holder { process: child.id(), ..ours(0xa11e_0012) };
         child.wait().unwrap();
         let journal =
-            crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
+            crate::point_files::journal_name(&crate::point_id::stem(1, crate::point_id::PointId(7)));
         // No other test's nonces. A process that is gone, and a run of this one that could not remove its lease.
         for ended in [killed.clone(), ours(0xa11e_0013)] {
             write(&folder.create(&name(1)).unwrap(), &ended).unwrap();
@@ -587,7 +587,7 @@ mod tests {
     fn of_a_draft_that_is_taken_over_nothing_is_left_that_no_run_knows() {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
-        let stem = crate::manifest::stem(2, crate::point_id::PointId(7));
+        let stem = crate::point_id::stem(2, crate::point_id::PointId(7));
         let [copy, first] = manifest_names(&stem);
         let journal = crate::point_files::journal_name(&stem);
         let files = [disk_name(&stem), leaves_name(&stem)];
@@ -667,7 +667,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = HostFolder::open(place.path()).unwrap();
         let journal =
-            crate::point_files::journal_name(&crate::manifest::stem(1, crate::point_id::PointId(7)));
+            crate::point_files::journal_name(&crate::point_id::stem(1, crate::point_id::PointId(7)));
         let mut suspended = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
         folder.create(&journal).unwrap();
         drop(suspended.end.take());

@@ -8,9 +8,9 @@ use crate::folder::Folder;
 use crate::journal;
 use crate::leaf::UNIT;
 use crate::lease::Lease;
-use crate::manifest::{PointKind, stem};
+use crate::manifest::PointKind;
 use crate::point_files::Names;
-use crate::point_id::PointId;
+use crate::point_id::{PointId, stem};
 
 /// An incomplete point.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -106,14 +106,12 @@ pub use leaf::{
 };
 pub use lease::{LEASE, Lease};
 pub use leftover::{Leftover, leftovers, remove_leftovers};
-pub use manifest::{
-    FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, parse_stem, seal, stem, unseal,
-};
+pub use manifest::{FORMAT, Level, Manifest, PointKind, SkippedBytes, manifest_names, seal, unseal};
 pub use mount::{MountedPoint, PointMount, refuse_mounts};
 pub use notes::{Damage, NOTES, Notes};
 pub use pace::Pace;
 pub use point_facts::PointFacts;
-pub use point_id::PointId;
+pub use point_id::{PointId, parse_stem, stem};
 pub use point_name::{NameablePoint, find_point};
 pub use point_reader::PointReader;
 pub use presence::{Presence, refuse};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
 use crate::leaf::DISK_MAX;
-use crate::point_id::PointId;
+use crate::point_id::{PointId, stem};
 use crate::point_name::NameablePoint;
 
 /// Version of the folder's format.
@@ -206,19 +206,6 @@ pub fn unseal<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> std::result::Result
     Ok(envelope.manifest)
 }
 
-/// `000012-0123456789abcdef`.
-pub fn stem(generation: u64, point: PointId) -> String {
-    format!("{generation:06}-{point}")
-}
-
-/// Generation and id out of a stem.
-pub fn parse_stem(stem: &str) -> Option<(u64, PointId)> {
-    let (generation, id) = stem.split_once('-')?;
-    let digits = generation.len() >= 6 && generation.bytes().all(|byte| byte.is_ascii_digit());
-    let parsed = (digits.then(|| generation.parse().ok())??, id.parse().ok()?);
-    (self::stem(parsed.0, parsed.1) == stem).then_some(parsed)
-}
-
 pub(crate) fn disk_name(stem: &str) -> String {
     format!("{stem}.vhdx")
 }
@@ -286,15 +273,5 @@ pub(crate) mod tests {
             assert!(Manifest::parse("m", &flipped).is_err(), "byte {at}");
             assert!(Manifest::parse("m", &bytes[..at]).is_err(), "{at} bytes");
         }
-    }
-
-    #[test]
-    fn a_stem_is_generation_and_id_and_nothing_else() {
-        assert_eq!(parse_stem(&stem(12, PointId(0xab))), Some((12, PointId(0xab))));
-        assert_eq!(parse_stem(&stem(12_345_678, PointId(1))), Some((12_345_678, PointId(1))));
-        for wrong in ["", "000012", "12-00000000000000ab", "000012-ab", "+00012-00000000000000ab"] {
-            assert_eq!(parse_stem(wrong), None, "{wrong}");
-        }
-        assert_eq!(parse_stem("0000012-00000000000000ab"), None, "one way of writing a number");
     }
 }

@@ -21,10 +21,10 @@ use crate::guids::Guids;
 use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
-use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, parse_stem, seal};
+use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, seal};
 use crate::merge_record::{MERGE, Merge, is_merge, read};
 use crate::point_files::{child_of, damaged, merged_names, open_disk, protect, release};
-use crate::point_id::PointId;
+use crate::point_id::{PointId, parse_stem};
 use crate::seal::{measure, write_manifest};
 use crate::sidecar::{Sidecar, Writer};
 

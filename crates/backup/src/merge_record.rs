@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, read_small};
-use crate::manifest::{MANIFEST_MAX, Manifest, parse_stem, stem, unseal};
-use crate::point_id::PointId;
+use crate::manifest::{MANIFEST_MAX, Manifest, unseal};
+use crate::point_id::{PointId, parse_stem, stem};
 
 /// End of the name of such a file.
 pub(crate) const MERGE: &str = ".merge.json";

@@ -9,9 +9,9 @@ use crate::access::failed_access;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE, Open};
 use crate::journal::Plan;
-use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, parse_stem, root, stem};
+use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
 use crate::notes::NOTES;
-use crate::point_id::PointId;
+use crate::point_id::{PointId, parse_stem, stem};
 use crate::sidecar::{Sidecar, SidecarError, read_pieces};
 use crate::threads::{both, each};
 

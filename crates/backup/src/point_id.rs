@@ -1,4 +1,4 @@
-//! Names of points.
+//! Names of points, and of their files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,5 +40,33 @@ impl Serialize for PointId {
 impl<'de> Deserialize<'de> for PointId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What the names of a point's files have in common: `000012-0123456789abcdef`.
+pub fn stem(generation: u64, point: PointId) -> String {
+    format!("{generation:06}-{point}")
+}
+
+/// Generation and id out of a stem.
+pub fn parse_stem(stem: &str) -> Option<(u64, PointId)> {
+    let (generation, id) = stem.split_once('-')?;
+    let digits = generation.len() >= 6 && generation.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = (digits.then(|| generation.parse().ok())??, id.parse().ok()?);
+    (self::stem(parsed.0, parsed.1) == stem).then_some(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stem_is_generation_and_id_and_nothing_else() {
+        assert_eq!(parse_stem(&stem(12, PointId(0xab))), Some((12, PointId(0xab))));
+        assert_eq!(parse_stem(&stem(12_345_678, PointId(1))), Some((12_345_678, PointId(1))));
+        for wrong in ["", "000012", "12-00000000000000ab", "000012-ab", "+00012-00000000000000ab"] {
+            assert_eq!(parse_stem(wrong), None, "{wrong}");
+        }
+        assert_eq!(parse_stem("0000012-00000000000000ab"), None, "one way of writing a number");
     }
 }

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use crate::manifest::stem;
-use crate::point_id::PointId;
+use crate::point_id::{PointId, stem};
 
 /// A point whose manifest cannot be read in either copy: what its files are called is all that is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
