@@ -170,10 +170,11 @@ fn make(
     let new = Some((&disk, &mut writer));
     fill(manifest, &history, &whole, new, &folder.show(&disk_file), progress)?;
     disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
+    let data_write = disk.disks()[0].data_write_guid_now();
     disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
     writer.finish().map_err(making())?;
     let before = manifest.data_write.clone();
-    measure(folder, manifest, &disk_file, &leaves_file, None)?;
+    measure(folder, manifest, (&disk_file, data_write), &leaves_file, None)?;
     if manifest.data_write != before {
         return Err(BackupError::Lost);
     }

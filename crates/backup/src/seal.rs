@@ -59,6 +59,7 @@ impl Sealing {
         let folder = &*shared;
         let Parts { disk, written, writer, recording, names } = draft.into_parts()?;
         let (disk_file, leaves_file) = (names.disk(), names.leaves());
+        let data_write = disk.disks()[0].data_write_guid_now();
         let finish = || writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file)));
         let close = || disk.close().map_err(BackupError::disk(&folder.show(&disk_file)));
         let record = || Ok(both(|| begin_manifests(folder, &manifest), || recording.record(folder)));
@@ -68,7 +69,7 @@ impl Sealing {
         finished?;
         recorded?;
         let copies = copies?;
-        match measure(folder, &mut manifest, &disk_file, &leaves_file, written.as_deref()) {
+        match measure(folder, &mut manifest, (&disk_file, data_write), &leaves_file, written.as_deref()) {
             Err(BackupError::Damaged { what, .. }) => {
                 drop(copies);
                 discard(folder, &names)?;
@@ -97,19 +98,19 @@ impl Closed {
     }
 }
 
-/// Checks a disk and its hashes that are closed, and enters into the manifest what they are. `written`: what was ever
-/// written to the disk's file, where that is known.
+/// Checks a disk and its hashes that are closed, and enters into the manifest what they are. The disk's file must have
+/// the GUID that it was given when it was written. `written`: what was ever written to it, where that is known.
 pub(crate) fn measure(
     folder: &dyn Folder,
     manifest: &mut Manifest,
-    disk_file: &str,
+    (disk_file, data_write): (&str, Guid),
     leaves_file: &str,
     written: Option<&Written>,
 ) -> Result<()> {
     let point = manifest.point;
     let (opened, looked_at) = both(
         || open_leaves(folder, leaves_file, point),
-        || measured_disk(folder, disk_file, manifest, written),
+        || measured_disk(folder, (disk_file, data_write), manifest, written),
     );
     let disk = looked_at?;
     let (sidecar, leaves_bytes) = opened?;
@@ -123,7 +124,7 @@ pub(crate) fn measure(
 /// Checks a disk that is closed, and enters into the manifest what it is.
 fn measured_disk(
     folder: &dyn Folder,
-    disk_file: &str,
+    (disk_file, data_write): (&str, Guid),
     manifest: &mut Manifest,
     written: Option<&Written>,
 ) -> Result<Chain<Open>> {
@@ -141,6 +142,10 @@ fn measured_disk(
     manifest.file_bytes = storage.len().map_err(BackupError::folder("reading", &disk_name))?;
     let disk = Disk::open(storage, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO));
     let disk = disk.map_err(BackupError::open(&disk_name))?;
+    if disk.data_write_guid() != data_write {
+        let what = format!("{disk_name} is another file than the one that was written");
+        return Err(BackupError::Damaged { point: manifest.point, what });
+    }
     if disk.log_in_use() {
         // A copy of the file that was made while it was open has the file's name.
         let what = format!("{disk_name} has entries in its log, which was emptied when it was closed");

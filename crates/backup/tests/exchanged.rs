@@ -147,6 +147,41 @@ fn a_draft_that_is_exchanged_in_mid_run_is_given_up_and_written_anew() {
 }
 
 #[test]
+fn a_draft_that_is_exchanged_for_an_older_point_is_given_up() {
+    let mut source = source(8 * MIB);
+    let mut given_up = 0;
+    for moment in 1.. {
+        let directory = Directory::default();
+        let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+        let how = How::new(source.unknown(), 1);
+        let older = back_up(&inner, &source.disk, source.epoch, how).unwrap().manifest;
+        let older = directory.bytes(&format!("{}.vhdx", older.stem())).unwrap();
+        source.change(&mut Random::new(moment), 64);
+        let flushes = Arc::new(AtomicU64::new(0));
+        let exchange = {
+            let (inner, directory, flushes) = (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
+            move || {
+                if flushes.fetch_add(1, Ordering::SeqCst) + 1 == moment
+                    && let Some((name, _)) = draft(&directory, ".vhdx.incomplete")
+                {
+                    put(&inner, &name, &older);
+                }
+            }
+        };
+        let folder: Arc<dyn Folder> = Arc::new(Watched { inner, flushing: Arc::new(exchange) });
+        let how = How { full: true, ..How::new(source.unknown(), 2) };
+        let made = back_up(&folder, &source.disk, source.epoch, how).unwrap();
+        if flushes.load(Ordering::SeqCst) < moment {
+            break;
+        }
+        given_up += u32::from(made.notes.iter().any(|note| note.contains("another file than the one")));
+        let context = format!("{moment}: {:?}", made.notes);
+        assert_same(&restored(&folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
+    }
+    assert!(given_up > 3, "{given_up}");
+}
+
+#[test]
 fn a_draft_that_is_set_back_between_two_runs_is_given_up() {
     // The first checkpoint comes after 16 MiB: what is before it is not read again.
     let mut source = source(40 * MIB);

@@ -264,6 +264,11 @@ impl<S: Storage> Disk<S> {
         self.data_write_at_open
     }
 
+    /// The DataWriteGuid that the file has now: a new one since it was first written after it was opened.
+    pub fn data_write_guid_now(&self) -> Guid {
+        self.committer().headers.current.data_write
+    }
+
     /// Storage that the file lies on.
     pub fn storage(&self) -> &S {
         self.storage.storage()
