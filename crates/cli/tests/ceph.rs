@@ -372,6 +372,30 @@ fn a_backup_reads_what_the_cluster_says_was_written_and_says_so_when_it_does_not
     assert!(fixture.run()["why"].as_str().unwrap().contains("changes since"));
     fixture.proves();
 
+    // A snapshot that is protected stays, and is named; where none can be made there is no point of mixed times.
+    let protected = format!("disk@{}", fixture.snapshots()[0]);
+    fixture.rbd(&["snap", "protect", &protected]);
+    let (device, points) = (fixture.ceph.device("disk"), fixture.path("points"));
+    let run = || {
+        let output = fixture.lunway(&["backup", "run", &device, &points]).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (made, said) = run();
+    assert!(made && said.contains("is protected or has clones"), "{said}");
+    assert_eq!(fixture.snapshots().len(), 2);
+    fixture.rbd(&["snap", "unprotect", &protected]);
+    fixture.run();
+    assert_eq!(fixture.snapshots().len(), 1);
+    fixture.rbd(&["snap", "limit", "set", "disk", "--limit", "1"]);
+    let newest = fixture.newest();
+    let (made, said) = run();
+    assert!(!made && said.contains("no snapshot") && said.contains("no point was made"), "{said}");
+    assert_eq!((fixture.newest(), fixture.snapshots().len()), (newest, 1));
+    fixture.rbd(&["snap", "limit", "clear", "disk"]);
+    fixture.scribble();
+    assert!(fixture.run()["why"].as_str().unwrap().contains("changes since"));
+    fixture.proves();
+
     // A copy of the image under its name is another image.
     fixture.rbd(&["cp", "--no-progress", "disk", "copy"]);
     fixture.rbd(&["rename", "disk", "old"]);

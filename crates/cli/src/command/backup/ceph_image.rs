@@ -13,7 +13,7 @@
 use std::io;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use lunway_backup::{Changed, CoarseMap, Since};
 use lunway_bench::Cancel;
 use lunway_block::spec::RbdName;
@@ -83,16 +83,29 @@ impl Moment {
             Err(error) => return Err(Failure::failed(error)),
         };
         let image = snapshots.identity().to_owned();
-        remove_old(&snapshots, store, runtime, Missing::Kept)?;
-        let random = random_guids().context("asking for random numbers")?.next().to_digits();
-        let snapshot = format!("{SNAPSHOT}{random:032x}");
-        let epoch = format!("{PREFIX}{image}@{snapshot}");
-        closed_epochs::note(store, &epoch)?;
-        let made = runtime.wait(snapshots.create(&snapshot));
+        let make = || {
+            remove_old(&snapshots, store, runtime, Missing::Kept)?;
+            let random = random_guids().context("asking for random numbers")?.next().to_digits();
+            let snapshot = format!("{SNAPSHOT}{random:032x}");
+            let epoch = format!("{PREFIX}{image}@{snapshot}");
+            closed_epochs::note(store, &epoch)?;
+            Ok((epoch, runtime.wait(snapshots.create(&snapshot)).map(|()| snapshot)))
+        };
+        let made: Result<_, Failure> = make();
         close(snapshots, runtime);
-        if let Err(error) = made {
-            return Ok(Err(none(&error)));
-        }
+        let (epoch, made) = made?;
+        let snapshot = match made {
+            Ok(snapshot) => snapshot,
+            Err(error) if may_only_read(&error) => return Ok(Err(none(&error))),
+            // It may pass, and a point of an image that is written meanwhile was not asked for.
+            Err(error) => {
+                let none = none(&error);
+                return Err(Failure::failed(anyhow!(
+                    "{none}; no point was made, as it would mix what the image held at different times: remove what is in \
+                     the way, and give it again"
+                )));
+            }
+        };
         let mut moment = Self { name: name.clone(), image, epoch };
         let at = RbdName { snapshot: Some(snapshot), ..name.clone() };
         let options = RbdOptions { read_only: true, ..RbdOptions::default() };
@@ -184,12 +197,16 @@ impl Moment {
     }
 }
 
-/// The user has the right to read the image alone.
+/// The image may only be read: the user has no other right, or another cluster has the image that is written.
 fn may_only_read(error: &RbdOpenError) -> bool {
     let refused = |source: &io::Error| {
         matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
     };
-    matches!(error, RbdOpenError::Failed { source, .. } if refused(source))
+    match error {
+        RbdOpenError::Failed { source, .. } => refused(source),
+        RbdOpenError::NotPrimary { .. } => true,
+        _ => false,
+    }
 }
 
 /// The lock goes back, so that a daemon that starts now finds it free.
@@ -215,6 +232,16 @@ fn remove_old(
             match runtime.wait(snapshots.remove(snapshot, number)) {
                 // It stays noted until the image is primary here again.
                 Err(RbdOpenError::NotPrimary { .. }) => Ok(None),
+                Err(RbdOpenError::Failed { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
+                    // Asked twice by a run, and said once.
+                    if missing == Missing::Forgotten {
+                        terminal::say(&format!(
+                            "the snapshot {snapshot} of the image stays, as it is protected or has clones; a run after `rbd snap unprotect` \
+                             removes it"
+                        ));
+                    }
+                    Ok(None)
+                }
                 removed => removed.map(Some).map_err(Failure::failed),
             }
         }
