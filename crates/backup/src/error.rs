@@ -72,8 +72,8 @@ pub enum BackupError {
     },
     /// The files of a draft are not those that were written.
     #[error(
-        "{what}: another program has exchanged files that this run was writing, or their disk has lost writes; no point was made, \
-         keep other programs out of the destination and give it again"
+        "{what}: another program has exchanged a file that was being written, or its disk has lost writes; nothing was made of it: \
+         keep other programs out of the destination, and give the command again"
     )]
     DraftExchanged {
         /// Description and location of the difference.
@@ -226,6 +226,14 @@ fn removed(gone: &[PointId], packs: usize) -> String {
 pub type Result<T> = std::result::Result<T, BackupError>;
 
 impl BackupError {
+    /// Damage of a file that has just been written: that is no damage of a point.
+    pub(crate) fn exchanged(self) -> Self {
+        match self {
+            Self::Damaged { what, .. } => Self::DraftExchanged { what },
+            other => other,
+        }
+    }
+
     /// For an operation on a file of the destination.
     pub fn folder(what: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self + use<> {
         let name = name.to_owned();

@@ -174,11 +174,12 @@ fn make(
     disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
     writer.finish().map_err(making())?;
     let before = manifest.data_write.clone();
-    measure(folder, manifest, (&disk_file, data_write), &leaves_file, None)?;
+    measure(folder, manifest, (&disk_file, data_write), &leaves_file, None)
+        .map_err(BackupError::exchanged)?;
     if manifest.data_write != before {
         return Err(BackupError::Lost);
     }
-    read_back(folder, manifest, &disk_file, &leaves_file)?;
+    read_back(folder, manifest, &disk_file, &leaves_file).map_err(BackupError::exchanged)?;
     folder.sync().map_err(making())?;
     lease.check()
 }

@@ -69,13 +69,14 @@ impl Sealing {
         finished?;
         recorded?;
         let copies = copies?;
-        match measure(folder, &mut manifest, (&disk_file, data_write), &leaves_file, written.as_deref()) {
-            Err(BackupError::Damaged { what, .. }) => {
-                drop(copies);
+        let measured =
+            measure(folder, &mut manifest, (&disk_file, data_write), &leaves_file, written.as_deref());
+        if let Err(error) = measured.map_err(BackupError::exchanged) {
+            drop(copies);
+            if matches!(error, BackupError::DraftExchanged { .. }) {
                 discard(folder, &names)?;
-                return Err(BackupError::DraftExchanged { what });
             }
-            measured => measured?,
+            return Err(error);
         }
         Ok(Closed { folder: shared, names, manifest, copies, is_new: written.is_some() })
     }

@@ -9,12 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lunway_backup::{BackupError, Folder, Lock, Open};
+use lunway_backup::{BackupError, Folder, Lease, Lock, Open, Retention, prune};
 use lunway_crash::Directory;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Disk, Storage, VhdxOpenOptions};
 use support::crashing::Crashing;
-use support::{How, MIB, Random, Source, assert_same, back_up, back_up_telling, contents, restored};
+use support::{
+    How, MIB, Random, Source, assert_same, back_up, back_up_telling, contents, guids, holder, restored,
+};
 
 /// The incomplete file that ends so: its name, and its bytes.
 fn draft(directory: &Directory, end: &str) -> Option<(String, Vec<u8>)> {
@@ -220,6 +222,56 @@ fn a_draft_that_is_set_back_between_two_runs_is_given_up() {
                 );
             }
         }
+    }
+    assert!(given_up > 0, "{given_up}");
+}
+
+#[test]
+fn a_merge_whose_draft_is_exchanged_is_given_up_and_names_no_point_as_damaged() {
+    let mut source = source(4 * MIB);
+    let sound = Directory::default();
+    let there: Arc<dyn Folder> = Arc::new(Crashing(sound.clone()));
+    let mut newest = None;
+    for seed in 1..4 {
+        let how = How::new(source.unknown(), seed);
+        newest = Some(back_up(&there, &source.disk, source.epoch, how).unwrap().manifest.point);
+        if seed < 3 {
+            source.change(&mut Random::new(seed), 32);
+        }
+    }
+    let retention = Retention { last: 1, ..Retention::default() };
+    let pruned = |folder: &Arc<dyn Folder>| {
+        let lease = Lease::take(&**folder, holder(9), &|| false).unwrap();
+        prune(&**folder, &lease, &guids(9), &retention, &mut |_, _, _| true)
+    };
+    let mut given_up = 0;
+    for moment in 1.. {
+        let directory = sound.at_rest();
+        let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+        let flushes = Arc::new(AtomicU64::new(0));
+        let exchange = {
+            let (inner, directory, flushes) = (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
+            move || {
+                if flushes.fetch_add(1, Ordering::SeqCst) + 1 == moment
+                    && let Some((name, bytes)) = draft(&directory, ".merged.vhdx.incomplete")
+                {
+                    put(&inner, &name, &bytes);
+                }
+            }
+        };
+        let folder: Arc<dyn Folder> = Arc::new(Watched { inner, flushing: Arc::new(exchange) });
+        let done = pruned(&folder);
+        match &done {
+            Ok(_) => {}
+            Err(BackupError::DraftExchanged { .. }) => given_up += 1,
+            Err(error) => panic!("{moment}: {error}"),
+        }
+        if flushes.load(Ordering::SeqCst) < moment {
+            break;
+        }
+        pruned(&folder).unwrap();
+        let context = format!("{moment}: {done:?}");
+        assert_same(&restored(&folder, newest.unwrap()).unwrap(), &contents(&source.disk), &context);
     }
     assert!(given_up > 0, "{given_up}");
 }
