@@ -5,15 +5,15 @@
 
 mod support;
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lunway_backup::{BackupError, Folder, Lease, Lock, Open, Retention, prune};
+use lunway_backup::{BackupError, Folder, Lease, Retention, prune};
 use lunway_crash::Directory;
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{Disk, Storage, VhdxOpenOptions};
+use lunway_vhdx::{Disk, VhdxOpenOptions};
 use support::crashing::Crashing;
+use support::failing::{Failing, Failures};
 use support::{
     How, MIB, Random, Source, assert_same, back_up, back_up_telling, contents, guids, holder, restored,
 };
@@ -41,72 +41,38 @@ fn source(size: u64) -> Source {
     source
 }
 
-/// A folder that says, before it happens, that a file of it is flushed.
-struct Watched {
-    inner: Arc<dyn Folder>,
-    flushing: Arc<dyn Fn() + Send + Sync>,
+/// A folder in which another program acts at one flush of a file.
+struct Moment {
+    folder: Arc<dyn Folder>,
+    flushes: Arc<AtomicU64>,
+    number: u64,
 }
 
-struct WatchedFile {
-    inner: Open,
-    flushing: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Storage for WatchedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
+impl Moment {
+    /// At the flush of that number, counted from 1, the incomplete file that ends so is exchanged: `other` makes the
+    /// bytes of the new one from those that it has.
+    fn new(
+        directory: &Directory,
+        number: u64,
+        end: &'static str,
+        other: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+        let (failures, flushes) = (Failures::none(), Arc::new(AtomicU64::new(0)));
+        let (there, directory, count) = (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
+        failures.before_each_flush(move || {
+            if count.fetch_add(1, Ordering::SeqCst) + 1 == number
+                && let Some((name, bytes)) = draft(&directory, end)
+            {
+                put(&there, &name, &other(bytes));
+            }
+        });
+        Self { folder: Arc::new(Failing { inner, failures }), flushes, number }
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        (self.flushing)();
-        self.inner.flush()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-}
-
-impl Folder for Watched {
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.inner.names()
-    }
-
-    fn create(&self, name: &str) -> io::Result<Open> {
-        let (inner, flushing) = (self.inner.create(name)?, Arc::clone(&self.flushing));
-        Ok(Arc::new(WatchedFile { inner, flushing }))
-    }
-
-    fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
-        self.inner.open(name, writable)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-
-    fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
-        self.inner.set_read_only(name, read_only)
-    }
-
-    fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
-        self.inner.lock(name)
+    /// There were fewer flushes.
+    fn is_behind_the_end(&self) -> bool {
+        self.flushes.load(Ordering::SeqCst) < self.number
     }
 }
 
@@ -117,30 +83,21 @@ fn a_draft_that_is_exchanged_in_mid_run_is_given_up_and_written_anew() {
     for end in [".vhdx.incomplete", ".leaves.incomplete"] {
         for moment in 1.. {
             let directory = Directory::default();
-            let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
-            let flushes = Arc::new(AtomicU64::new(0));
-            let exchange = {
-                let (inner, directory, flushes) =
-                    (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
-                move || {
-                    if flushes.fetch_add(1, Ordering::SeqCst) + 1 == moment
-                        && let Some((name, bytes)) = draft(&directory, end)
-                    {
-                        put(&inner, &name, &bytes);
-                    }
-                }
-            };
-            let folder: Arc<dyn Folder> = Arc::new(Watched { inner, flushing: Arc::new(exchange) });
+            let at = Moment::new(&directory, moment, end, |bytes| bytes);
             let how = How::new(source.unknown(), moment);
-            let made = back_up(&folder, &source.disk, source.epoch, how).unwrap();
-            if flushes.load(Ordering::SeqCst) < moment {
+            let made = back_up(&at.folder, &source.disk, source.epoch, how).unwrap();
+            if at.is_behind_the_end() {
                 break;
             }
             given_up += u32::from(made.notes.iter().any(|note| note.contains("this run began anew")));
             let context = format!("{end} {moment}: {:?}", made.notes);
-            assert_same(&restored(&folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
+            assert_same(
+                &restored(&at.folder, made.manifest.point).unwrap(),
+                &contents(&source.disk),
+                &context,
+            );
             let name = directory.names().into_iter().find(|name| name.ends_with(".vhdx")).unwrap();
-            let file = folder.open(&name, false).unwrap();
+            let file = at.folder.open(&name, false).unwrap();
             let disk = Disk::open(file, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO)).unwrap();
             assert!(!disk.log_in_use(), "the file was closed: {context}");
         }
@@ -154,31 +111,20 @@ fn a_draft_that_is_exchanged_for_an_older_point_is_given_up() {
     let mut given_up = 0;
     for moment in 1.. {
         let directory = Directory::default();
-        let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+        let there: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
         let how = How::new(source.unknown(), 1);
-        let older = back_up(&inner, &source.disk, source.epoch, how).unwrap().manifest;
+        let older = back_up(&there, &source.disk, source.epoch, how).unwrap().manifest;
         let older = directory.bytes(&format!("{}.vhdx", older.stem())).unwrap();
         source.change(&mut Random::new(moment), 64);
-        let flushes = Arc::new(AtomicU64::new(0));
-        let exchange = {
-            let (inner, directory, flushes) = (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
-            move || {
-                if flushes.fetch_add(1, Ordering::SeqCst) + 1 == moment
-                    && let Some((name, _)) = draft(&directory, ".vhdx.incomplete")
-                {
-                    put(&inner, &name, &older);
-                }
-            }
-        };
-        let folder: Arc<dyn Folder> = Arc::new(Watched { inner, flushing: Arc::new(exchange) });
+        let at = Moment::new(&directory, moment, ".vhdx.incomplete", move |_| older.clone());
         let how = How { full: true, ..How::new(source.unknown(), 2) };
-        let made = back_up(&folder, &source.disk, source.epoch, how).unwrap();
-        if flushes.load(Ordering::SeqCst) < moment {
+        let made = back_up(&at.folder, &source.disk, source.epoch, how).unwrap();
+        if at.is_behind_the_end() {
             break;
         }
         given_up += u32::from(made.notes.iter().any(|note| note.contains("another file than the one")));
         let context = format!("{moment}: {:?}", made.notes);
-        assert_same(&restored(&folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
+        assert_same(&restored(&at.folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
     }
     assert!(given_up > 3, "{given_up}");
 }
@@ -247,31 +193,19 @@ fn a_merge_whose_draft_is_exchanged_is_given_up_and_names_no_point_as_damaged() 
     let mut given_up = 0;
     for moment in 1.. {
         let directory = sound.at_rest();
-        let inner: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
-        let flushes = Arc::new(AtomicU64::new(0));
-        let exchange = {
-            let (inner, directory, flushes) = (Arc::clone(&inner), directory.clone(), Arc::clone(&flushes));
-            move || {
-                if flushes.fetch_add(1, Ordering::SeqCst) + 1 == moment
-                    && let Some((name, bytes)) = draft(&directory, ".merged.vhdx.incomplete")
-                {
-                    put(&inner, &name, &bytes);
-                }
-            }
-        };
-        let folder: Arc<dyn Folder> = Arc::new(Watched { inner, flushing: Arc::new(exchange) });
-        let done = pruned(&folder);
+        let at = Moment::new(&directory, moment, ".merged.vhdx.incomplete", |bytes| bytes);
+        let done = pruned(&at.folder);
         match &done {
             Ok(_) => {}
             Err(BackupError::DraftExchanged { .. }) => given_up += 1,
             Err(error) => panic!("{moment}: {error}"),
         }
-        if flushes.load(Ordering::SeqCst) < moment {
+        if at.is_behind_the_end() {
             break;
         }
-        pruned(&folder).unwrap();
+        pruned(&at.folder).unwrap();
         let context = format!("{moment}: {done:?}");
-        assert_same(&restored(&folder, newest.unwrap()).unwrap(), &contents(&source.disk), &context);
+        assert_same(&restored(&at.folder, newest.unwrap()).unwrap(), &contents(&source.disk), &context);
     }
     assert!(given_up > 0, "{given_up}");
 }

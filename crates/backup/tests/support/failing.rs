@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use lunway_backup::{Folder, Lock, Open};
 use lunway_vhdx::Storage;
@@ -15,6 +15,8 @@ pub(crate) struct Failures {
     first: AtomicU64,
     last: AtomicU64,
     busy: Mutex<Vec<String>>,
+    /// Called before a file of the folder is flushed.
+    flushing: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Failures {
@@ -33,6 +35,11 @@ impl Failures {
     /// Files that the server has open for a client that is gone: they can neither be removed nor renamed.
     pub(crate) fn set_busy(&self, names: Vec<String>) {
         *self.busy.lock().unwrap() = names;
+    }
+
+    /// Has this called before each flush of a file.
+    pub(crate) fn before_each_flush(&self, call: impl Fn() + Send + Sync + 'static) {
+        assert!(self.flushing.set(Box::new(call)).is_ok(), "said once");
     }
 
     /// Reads since then.
@@ -81,6 +88,9 @@ impl Storage for FailingFile {
     }
 
     fn flush(&self) -> io::Result<()> {
+        if let Some(call) = self.failures.flushing.get() {
+            call();
+        }
         self.inner.flush()
     }
 
