@@ -186,13 +186,16 @@ impl Serve {
                     "commands will not name this daemon where several run: it cannot be recorded: {error}"
                 );
             }
-            let told = Announcement { managed: managed.as_deref(), unmanaged, json };
+            let targets = server.targets();
+            let told = Announcement { targets: &targets, managed: managed.as_deref(), unmanaged, json };
             match announce(&server, &console, &told) {
                 // The reader is gone: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 announced => announced?,
             }
-            supervisor::ready(&status(&server));
+            supervisor::ready(&status(&server, &targets));
+            // Of thousands of logical units, megabytes.
+            drop(targets);
             loop {
                 tokio::select! {
                     () = requests.next() => break,
@@ -287,7 +290,7 @@ async fn reload(console: &Console, server: &Server) {
             tracing::error!("not reloaded, everything is as it was: {}{remedy}", refusal.error);
         }
     }
-    supervisor::ready(&status(server));
+    supervisor::ready(&status(server, &server.targets()));
 }
 
 /// Starts a server on the devices that the configuration names.
@@ -341,8 +344,7 @@ fn open(name: DeviceName, options: lunway_target::LunOpenOptions) -> OpeningDevi
 }
 
 /// One line, for `systemctl status`.
-fn status(server: &Server) -> String {
-    let targets = server.targets();
+fn status(server: &Server, targets: &[TargetSummary]) -> String {
     let luns = targets.iter().flat_map(|target| &target.luns).filter(|lun| lun.offline.is_none()).count();
     let [luns, targets, portals] =
         [(luns, "LUN"), (targets.len(), "target"), (server.addresses().len(), "portal")]
@@ -350,8 +352,9 @@ fn status(server: &Server) -> String {
     format!("serving {luns} of {targets} on {portals}")
 }
 
-/// Announcement of a server that has begun, besides what it serves.
+/// Announcement of a server that has begun.
 struct Announcement<'a> {
+    targets: &'a [TargetSummary],
     /// The Unix socket that it is managed on.
     managed: Option<&'a Path>,
     /// Reason why it is managed on none.
@@ -360,8 +363,7 @@ struct Announcement<'a> {
 }
 
 fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Result<(), Failure> {
-    let targets = server.targets();
-    let Announcement { managed, ref unmanaged, json } = *told;
+    let Announcement { targets, managed, ref unmanaged, json } = *told;
     if json {
         let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
         let targets: Vec<_> = targets.iter().map(AnnouncedTarget::of).collect();
@@ -371,7 +373,7 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
     }
     let mut lines: Vec<_> =
         server.addresses().iter().map(|address| format!("listening on {address}")).collect();
-    for target in &targets {
+    for target in targets {
         let chap = if target.authenticated { ", CHAP required" } else { "" };
         lines.push(format!("target {}{chap}", target.name));
         for lun in &target.luns {
