@@ -3,8 +3,8 @@
 //! ```text
 //!   1  close      the disk's log is empty, the hashes have their end, both durable; beside that the journal has its
 //!                 last window and its name, and the copies of the manifest are made, empty and without their names
-//!   2  check      every entry of the disk's table; that its log is empty and that it has every leaf, as no older copy
-//!                 of the file does; the hash of all that is no leaf
+//!   2  check      every entry of the disk's table; that the file is the one that was written, and no older copy of it:
+//!                 its GUID, its log, which is empty, and that it has every leaf; the hash of all that is no leaf
 //!   3  names      STEM.vhdx, STEM.leaves; both copies of the manifest written beside that
 //!   4  manifest   STEM.copy.json; the folder durable; then STEM.json: the commit; the folder durable
 //!   5  clean up   files read-only, the journal removed

@@ -24,6 +24,9 @@ use plan::{NamespaceId, Step};
 
 /// Sizes of TCP's buffers, bytes: the smallest, the first, the largest (tcp(7)).
 const BUFFERS: [&str; 2] = ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"];
+/// Bytes of a buffer for each that is under way on a cable: the kernel counts a frame as up to twice what it carries
+/// (`tcp_adv_win_scale`, tcp(7)), and a path may have two cables.
+const BUFFERED: f64 = 4.0;
 /// TCP congestion control algorithms, best first. The first is what most systems use; inside a namespace the kernel
 /// grants it only if it is the system's own. The second it grants to all. Never BBR, which paces itself and would be
 /// measured instead of the network.
@@ -238,14 +241,14 @@ impl LiveNamespaces {
         Err(last.unwrap_or(LabError::Outside))
     }
 
-    /// Lets one connection fill the longest cable: the kernel counts a frame in a buffer as up to twice what it
-    /// carries, and a path may have two cables. Buffers that are enough stay.
+    /// Lets one connection fill the longest cable. Buffers that are enough stay.
     fn buffers(&self, topology: &Topology) -> Result<(), LabError> {
-        let under_way = |cable: &Cable| {
-            let (rate, delay) = (cable.rate?.bytes_per_second(), cable.delay?.as_secs_f64());
-            Some((4.0 * rate * 2.0 * delay) as u64)
+        let needed = |cable: &Cable| {
+            let round_trip = 2 * cable.delay?;
+            let under_way = cable.rate?.bytes_per_second() * round_trip.as_secs_f64();
+            Some((BUFFERED * under_way) as u64)
         };
-        let most = topology.cables.iter().filter_map(under_way).max().unwrap_or(0).next_power_of_two();
+        let most = topology.cables.iter().filter_map(needed).max().unwrap_or(0).next_power_of_two();
         let each = |host| BUFFERS.iter().try_for_each(|name| raise(host, name, most));
         self.hosts.iter().try_for_each(each)
     }

@@ -16,18 +16,21 @@ pub(super) enum Missing {
 
 /// Notes one before it is made, so that a run that is killed leaves none behind for good.
 pub(super) fn note(store: &Store, epoch: &str) -> Result<(), Failure> {
-    let folder = &**store.folder();
-    let mut epochs = Epochs::load(folder).map_err(failed)?;
-    epochs.closed.push(epoch.to_owned());
-    epochs.store(folder).map_err(|error| failed_in(folder, error))
+    change(store, |closed| closed.push(epoch.to_owned()))
 }
 
 /// Gives what was noted the name that it has once it is made.
 pub(super) fn rename(store: &Store, epoch: &str, made: &str) -> Result<(), Failure> {
+    change(store, |closed| {
+        closed.retain(|closed| closed != epoch);
+        closed.push(made.to_owned());
+    })
+}
+
+fn change(store: &Store, change: impl FnOnce(&mut Vec<String>)) -> Result<(), Failure> {
     let folder = &**store.folder();
     let mut epochs = Epochs::load(folder).map_err(failed)?;
-    epochs.closed.retain(|closed| closed != epoch);
-    epochs.closed.push(made.to_owned());
+    change(&mut epochs.closed);
     epochs.store(folder).map_err(|error| failed_in(folder, error))
 }
 
