@@ -23,6 +23,7 @@ use lunway_file::Workers;
 use lunway_vhdx::{Chain, CreateOptions, Disk, DiskKind, VhdxOpenError, VhdxOpenOptions, create_unflushed};
 
 use crate::catalogue::Catalogue;
+use crate::draft_sample::check_sample;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE, Open, create_anew};
 use crate::guids::{Guids, new_id};
@@ -175,8 +176,12 @@ impl Draft {
                 }
                 Err(error) if !is_of_the_files(&error) => return Err(error),
                 Err(error) => {
+                    let what = match error {
+                        BackupError::Damaged { what, .. } => what,
+                        error => error.to_string(),
+                    };
                     notes.push(format!(
-                        "the incomplete point could not be continued ({error}) and was removed: this run began anew"
+                        "the incomplete point could not be continued ({what}) and was removed: this run began anew"
                     ));
                     discard(folder, &names)?;
                 }
@@ -555,6 +560,8 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     let have = open_have(folder, &read.plan)?;
     if state.is_some() && state == read.plan.state.as_deref() {
         let storage = folder.open(&leaves, true).map_err(opening())?;
+        let known = Sidecar::of_segments(storage.clone(), read.segments.clone());
+        check_sample(&disk, &disk_name, &known.map_err(|error| damaged(point, error))?, point)?;
         let writer = Writer::resume(storage, point, read.segments.clone()).map_err(opening())?;
         let journal = Journal::resume(folder, &names.journal(), &read)?;
         let unknown = [read.plan.unknown.as_slice(), &[(read.window.done, read.window.until)]].concat();
@@ -575,6 +582,9 @@ fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option
     journal.give_name(folder)?;
     sweep(folder, Some(&Names::of(&plan)))?;
     let have = open_have(folder, &plan)?;
+    if let Some(known) = &have {
+        check_sample(&disk, &disk_name, known, point)?;
+    }
     let unknown = plan.unknown.clone();
     let window = Window::default();
     let recorders = Some((writer, journal));

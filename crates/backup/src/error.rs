@@ -226,10 +226,13 @@ fn removed(gone: &[PointId], packs: usize) -> String {
 pub type Result<T> = std::result::Result<T, BackupError>;
 
 impl BackupError {
-    /// Damage of a file that has just been written: that is no damage of a point.
+    /// Damage of a file that has just been written, or its absence: that is no damage of a point.
     pub(crate) fn exchanged(self) -> Self {
         match self {
             Self::Damaged { what, .. } => Self::DraftExchanged { what },
+            Self::Folder { name, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Self::DraftExchanged { what: format!("{name} is not there any more") }
+            }
             other => other,
         }
     }

@@ -44,6 +44,7 @@ mod changed;
 mod coarse_map;
 mod content;
 mod draft;
+mod draft_sample;
 mod epochs;
 mod error;
 mod folder;

@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lunway_backup::{BackupError, Folder, Lease, Retention, prune};
+use lunway_backup::{BackupError, Folder, Lease, Progress, Retention, prune};
 use lunway_crash::Directory;
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Disk, VhdxOpenOptions};
@@ -170,6 +170,43 @@ fn a_draft_that_is_set_back_between_two_runs_is_given_up() {
         }
     }
     assert!(given_up > 0, "{given_up}");
+}
+
+/// Stops a run of `source`, of 96 MiB, when at most 32 MiB of the first 80 are under way: the rest is recorded.
+fn stop_a_run(folder: &Arc<dyn Folder>, source: &mut Source, state: Option<&str>, seed: u64) {
+    let is_cancelled = AtomicBool::new(false);
+    let mut watch = |at: Progress| is_cancelled.store(at.done >= 80 * MIB, Ordering::Relaxed);
+    let cancelled = || is_cancelled.load(Ordering::Relaxed);
+    let mut how = How::new(source.unknown(), seed);
+    (how.state, how.is_cancelled) = (state.map(str::to_owned), &cancelled);
+    let stopped = back_up_telling(folder, &source.disk, source.epoch, how, &mut watch);
+    assert!(matches!(stopped, Err(BackupError::Cancelled)), "{stopped:?}");
+}
+
+#[test]
+fn a_stopped_draft_that_has_lost_its_bytes_is_given_up() {
+    let mut source = source(96 * MIB);
+    for state in [None, Some("the same")] {
+        for passes in 1..3 {
+            let directory = Directory::default();
+            let folder: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+            (0..passes).for_each(|pass| stop_a_run(&folder, &mut source, state, pass));
+            let (name, mut bytes) = draft(&directory, ".vhdx.incomplete").unwrap();
+            // In the middle of what is recorded, and more than lies between two pieces of the sample.
+            let hole = 16 * MIB as usize;
+            bytes[hole..hole + 16 * MIB as usize].fill(0);
+            put(&folder, &name, &bytes);
+            let mut how = How::new(source.unknown(), 9);
+            how.state = state.map(str::to_owned);
+            let made = back_up(&folder, &source.disk, source.epoch, how).unwrap();
+            let context = format!("{state:?}, {passes} passes: {:?}", made.notes);
+            assert!(
+                made.notes.iter().any(|note| note.contains("does not have what was written")),
+                "{context}"
+            );
+            assert_same(&restored(&folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
+        }
+    }
 }
 
 #[test]
