@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::Id;
 use crate::pack::Location;
+use crate::segment::segment_name;
 use crate::small::{Small, in_place_of_list, problem_of_list, small};
 
 const DAMAGE: &str = "damage.json";
@@ -70,6 +71,11 @@ impl KnownDamage {
                     known.entries.extend(number(&pack).zip(id.map(|id| *id.as_bytes())));
                 }
             }
+        }
+        if !known.segments.is_empty() {
+            // One that is gone was made again from the packs, or with others into one.
+            let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+            known.segments.retain(|segment| names.contains(&segment_name(*segment)));
         }
         Ok((known, problem))
     }

@@ -107,11 +107,14 @@ impl Index {
                 continue;
             }
             match open_segment(&*index.folder, cache, number)? {
-                Ok(segment) => {
+                Some(Ok(segment)) => {
                     index.segments.push(segment);
                     index.stored.push(number);
                 }
-                Err(what) => index.unusable.push((number, what)),
+                Some(Err(what)) => index.unusable.push((number, what)),
+                // A run or a prune has just made one of several: of packs that none of these knows the own directories
+                // are read.
+                None => {}
             }
         }
         let known: HashSet<u64> = index.segments.iter().flat_map(Segment::packs).copied().collect();
@@ -294,23 +297,24 @@ impl Index {
     }
 }
 
-/// Opens a stored segment: the copy in the cache, which is made if it is not there, or not whole.
+/// Opens a stored segment: the copy in the cache, which is made if it is not there, or not whole. `None`: it is gone.
 fn open_segment(
     folder: &dyn Folder,
     cache: Option<&dyn Folder>,
     number: u64,
-) -> Result<std::result::Result<Segment, String>> {
+) -> Result<Option<std::result::Result<Segment, String>>> {
     let name = segment_name(number);
     if let Some(cache) = cache
         && let Ok(copy) = cache.open(&name, false)
         && Segment::check(&*copy, &mut |_, _| Ok(())).unwrap_or(false)
         && let Ok(segment) = Segment::open(copy, number)
     {
-        return Ok(Ok(segment));
+        return Ok(Some(Ok(segment)));
     }
     let file = match folder.open(&name, false) {
         Ok(file) => file,
-        Err(error) if is_of_the_file(error.kind()) => return Ok(Err(error.to_string())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_of_the_file(error.kind()) => return Ok(Some(Err(error.to_string()))),
         Err(error) => return Err(BackupError::folder("opening", &folder.show(&name))(error)),
     };
     let copied = cache.map(|cache| copy_of(cache, &name, &file));
@@ -319,11 +323,12 @@ fn open_segment(
         // A cache that is full or cannot be written is done without.
         Some(Err(_)) | None => (Segment::check(&*file, &mut |_, _| Ok(())), file),
     };
-    match of_file(folder, &name, is_right.map_err(FormatError::from))? {
-        Ok(true) => of_file(folder, &name, Segment::open(used, number)),
-        Ok(false) => Ok(Err("its bytes are not what was written".into())),
-        Err(what) => Ok(Err(what)),
-    }
+    let opened = match of_file(folder, &name, is_right.map_err(FormatError::from))? {
+        Ok(true) => of_file(folder, &name, Segment::open(used, number))?,
+        Ok(false) => Err("its bytes are not what was written".into()),
+        Err(what) => Err(what),
+    };
+    Ok(Some(opened))
 }
 
 /// Copies a segment into the cache, under its name if it is whole.

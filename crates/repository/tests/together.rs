@@ -4,13 +4,13 @@
 
 mod kit;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
 use kit::support::{How, holder};
 use kit::{MIB, Model, Random, Source, back_up, check, make, open, pruned, sound};
-use lunway_backup::BackupError;
-use lunway_repository::{HostPlaces, Identity, Kept, Places, Repository};
+use lunway_backup::{BackupError, Verification};
+use lunway_repository::{HostPlaces, Identity, Kept, Places, Repository, verify};
 
 #[test]
 fn two_disks_are_backed_up_at_once_while_a_prune_waits_for_its_turn() {
@@ -62,6 +62,66 @@ fn two_disks_are_backed_up_at_once_while_a_prune_waits_for_its_turn() {
     assert_eq!((done.deferred, done.packs > 0), (None, true));
     check(&repository, model, "after the next prune");
     sound(&repository, "the end");
+}
+
+#[test]
+fn a_verification_of_one_disk_beside_runs_of_another_notes_no_damage() {
+    let place = tempfile::tempdir().unwrap();
+    let places = || Arc::new(HostPlaces::open(place.path(), 0o600).unwrap()) as Arc<dyn Places>;
+    make(&*places(), false);
+    let mut source = Source::new(2 * MIB);
+    source.change(&mut Random::new(1), 20);
+    let how = How::new(source.unknown(), 1);
+    back_up(&open(places()), "one", &source, how).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each makes an index of its own, and small ones are made one from time to time.
+            for round in 0..60 {
+                source.change(&mut Random::new(10 + round), 3);
+                let how = How::new(source.unknown(), 10 + round);
+                back_up(&open(places()), "other", &source, how).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while !is_over.load(Ordering::Relaxed) {
+            let repository = open(places());
+            let one: Vec<_> = repository.all_points().unwrap();
+            let one: Vec<_> = one.into_iter().filter(|(name, _)| name == "one").collect();
+            let nothing = Verification::default();
+            let report = verify(&repository, &one, nothing, &|| false, &mut |_, _| ()).unwrap();
+            report.note_packs(&repository).unwrap();
+            let report = report.report;
+            assert!(report.findings.is_empty() && report.remarks.is_empty(), "{report:?}");
+        }
+    });
+    pruned(&open(places()), "other", 1, 900).unwrap();
+    sound(&open(places()), "after all");
+}
+
+#[test]
+fn a_damaged_index_that_is_gone_stops_no_prune() {
+    let place = tempfile::tempdir().unwrap();
+    let places = || Arc::new(HostPlaces::open(place.path(), 0o600).unwrap()) as Arc<dyn Places>;
+    make(&*places(), false);
+    let mut source = Source::new(2 * MIB);
+    for round in 0..3 {
+        source.change(&mut Random::new(round), 20);
+        let how = How::new(source.unknown(), round);
+        back_up(&open(places()), "one", &source, how).unwrap();
+    }
+    let files = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path());
+    let index = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("index-"));
+    let index = index.last().unwrap();
+    let mut bytes = std::fs::read(&index).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::remove_file(&index).unwrap();
+    std::fs::write(&index, bytes).unwrap();
+    assert!(!kit::verified(&open(places())).remarks.is_empty());
+    assert!(pruned(&open(places()), "one", 1, 900).is_err(), "damage is known");
+    std::fs::remove_file(&index).unwrap();
+    pruned(&open(places()), "one", 1, 901).unwrap();
 }
 
 #[test]
