@@ -527,9 +527,11 @@ impl Client {
 
     /// What differs from an older snapshot, from `offset` on, of some thousand objects. On the lane.
     ///
-    /// The object map says which objects were written; of those the OSDs say which bytes. librbd is asked by the
-    /// snapshot's name, and the number is looked at behind its answers: it is never used again, so that a name which
-    /// has it then had it all the time. Behind the last part the cluster is asked, whatever this handle knows.
+    /// The object maps say which objects there are, or were; of those the OSDs say which bytes were written. The maps
+    /// alone do not: `rbd snap rollback` puts the older snapshot's map in place of the image's, and with it what that
+    /// calls unchanged. librbd is asked by the snapshot's name, and the number is looked at behind its answers: it is
+    /// never used again, so that a name which has it then had it all the time. Behind the last part the cluster is
+    /// asked, whatever this handle knows.
     pub(crate) fn changed_since(
         &self,
         snapshot: &str,
@@ -557,11 +559,15 @@ impl Client {
                 _ => self.meaning(errno, 0, 0),
             }
         };
-        let differences =
-            |range: Range<u64>, whole| self.image.differences(Some(snapshot), range, whole).map_err(meaning);
-        let objects = differences(offset..end, true)?.into_iter().map(|object| object.range);
-        for run in joined(objects) {
-            changes.ranges.extend(joined(differences(run, false)?.into_iter().map(|piece| piece.range)));
+        let differences = |since: Option<&str>, range: Range<u64>, whole| {
+            let pieces = self.image.differences(since, range, whole).map_err(meaning)?;
+            Ok::<_, BlockError>(pieces.into_iter().map(|piece| piece.range))
+        };
+        let gone = differences(Some(snapshot), offset..end, true)?;
+        let mut objects: Vec<Range<u64>> = differences(None, offset..end, true)?.chain(gone).collect();
+        objects.sort_unstable_by_key(|object| object.start);
+        for run in joined(objects.into_iter()) {
+            changes.ranges.extend(joined(differences(Some(snapshot), run, false)?));
         }
         let has_it = match self.image.snapshot_id(snapshot).map_err(meaning)? {
             now if now == number && end == size => {

@@ -432,3 +432,47 @@ async fn what_was_written_between_two_snapshots_is_what_the_cluster_tells() {
     put(&disk, 0, 77).await.unwrap();
     disk.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_rollback_has_brought_back_is_told_as_changed() {
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    const SIZE: u64 = 8 << 20;
+    ceph.run("rbd", &["create", "--size", "8M", "--object-size", "64K", "disk"]);
+    let image = name(&ceph.device("disk"));
+    let snapshot = async |snapshot: &str| {
+        let snapshots = RbdSnapshots::open(&image, &RbdOptions::default()).await.unwrap();
+        snapshots.create(snapshot).await.unwrap();
+        snapshots.close().await.unwrap();
+        let at = RbdName { snapshot: Some(snapshot.to_owned()), ..image.clone() };
+        RbdDevice::open(&at, &RbdOptions::default()).await.unwrap()
+    };
+    let write = async |first: u64, blocks: u64, value: u64| {
+        let disk = open(&ceph.device("disk")).await.unwrap();
+        for block in first..first + blocks {
+            put(&disk, block * 4, value).await.unwrap();
+        }
+        disk.close().await.unwrap();
+    };
+    write(0, 64, 1).await;
+    // Of the second one the object map says that nothing was written since the first.
+    for daily in ["monday", "tuesday"] {
+        snapshot(daily).await.close().await.unwrap();
+    }
+    write(0, 16, 2).await;
+    let before = snapshot("before").await;
+    let number = before.snapshot().unwrap();
+    let old = before.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
+    before.close().await.unwrap();
+    ceph.run("rbd", &["snap", "rollback", "--no-progress", "disk@tuesday"]);
+    let after = snapshot("after").await;
+    let new = after.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
+    assert!(old[..] != new[..], "it was rolled back");
+    let changes = after.changed_since("before", number, 0).await.unwrap();
+    assert_eq!(changes.end, SIZE);
+    for at in (0..SIZE).step_by(4096) {
+        let range = at as usize..at as usize + 4096;
+        let is_told = changes.ranges.iter().any(|told| told.contains(&at));
+        assert!(is_told || old[range.clone()] == new[range], "offset {at}: {:?}", changes.ranges);
+    }
+    after.close().await.unwrap();
+}
