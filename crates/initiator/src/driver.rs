@@ -22,6 +22,9 @@ use crate::fresh_session::log_tolerated;
 use crate::recovery::Recovery;
 use crate::session::{End, LiveConnection, Session, SessionState, Stale};
 
+/// Answers that one turn hands out at least, where there are more: fewer cost more calls than they save waiting.
+const ANSWERS_MIN: usize = 8;
+
 /// Turns in vain between two times that the other tasks of the runtime run, and the kernel is asked about all sockets:
 /// a read in vain takes a third of that.
 const LOOKS: u32 = 4;
@@ -32,6 +35,10 @@ const LOOKS: u32 = 4;
 /// room for; each direction with few vectored calls. Then the task sleeps until the socket, a caller or the clock has
 /// something. While answers are due and the last activity is only microseconds ago it does not sleep but lets the
 /// other tasks of the runtime run and looks again: what they submit meanwhile goes out with one call.
+///
+/// Of the answers that have come, a turn hands out as many as half of all commands under way: what their callers submit
+/// is sent before the other half is. Handed out all at once, 32 answers to 32 commands would have both ends work in
+/// turn, each asleep while the other one works, and a core takes longer to wake than they do to work.
 ///
 /// When the connection ends, [`Recovery`] brings the next one.
 pub(crate) struct Driver {
@@ -50,6 +57,8 @@ struct Turn {
     moved: bool,
     /// Bytes came.
     received: bool,
+    /// Of what came, there is more to hand out.
+    more: bool,
     /// A caller waits for an answer.
     awaited: bool,
     unsent: bool,
@@ -183,10 +192,10 @@ impl Driver {
             }
             watching = turn.awaited && self.spin.is_worth(now - active);
             looks = if turn.moved { 0 } else { looks + 1 };
-            if !watching {
-                self.sleep(stream, &turn).await;
-            } else if looks % LOOKS == 0 {
+            if turn.more || watching && looks % LOOKS == 0 {
                 tokio::task::yield_now().await;
+            } else if !watching {
+                self.sleep(stream, &turn).await;
             }
         }
     }
@@ -251,12 +260,21 @@ impl SessionState {
             return Err(End::Lost(why));
         }
         let mut moved = wire::send(stream, core).map_err(ended)?;
-        let received = wire::receive(stream, core, watching);
+        let received = match core.has_event() {
+            true => Ok(true),
+            false => wire::receive(stream, core, watching),
+        };
         if core.next_timeout().is_some_and(|at| at <= now) {
             core.handle_timeout(now);
         }
         // What came before an error counts.
-        while let Some(event) = self.connection.as_mut().and_then(|connection| connection.core.poll_event()) {
+        let most = match received.is_ok() {
+            true => (self.slots.unanswered() / 2).max(ANSWERS_MIN),
+            false => usize::MAX,
+        };
+        for _ in 0..most {
+            let event = self.connection.as_mut().and_then(|connection| connection.core.poll_event());
+            let Some(event) = event else { break };
             self.happened(event, now)?;
         }
         let received = received.map_err(ended)?;
@@ -278,6 +296,7 @@ impl SessionState {
         let connection = self.connection.as_mut().ok_or_else(gone)?;
         moved |= wire::send(stream, &mut connection.core).map_err(ended)?;
         let (unsent, core_deadline) = (connection.core.unsent() > 0, connection.core.next_timeout());
+        let more = connection.core.has_event();
         if asks {
             let kernel = connection.ask_kernel();
             if let Some(watch) = &mut connection.watch {
@@ -290,6 +309,7 @@ impl SessionState {
         Ok(Turn {
             moved,
             received,
+            more,
             awaited: self.slots.unanswered() > 0,
             unsent,
             deadline: deadlines.into_iter().flatten().min(),

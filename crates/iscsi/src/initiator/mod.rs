@@ -228,6 +228,11 @@ impl InitiatorConnection {
         self.events.pop_front()
     }
 
+    /// Returns `true` if [`poll_event`](Self::poll_event) has one.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Appends slices of what must be sent next, as long as there are less than `max` in all.
     pub fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize) {
         self.transmitter.gather(slices, max, usize::MAX);
