@@ -129,6 +129,7 @@ impl<'a> Lease<'a> {
         }
         let name = name(number);
         let writing = || BackupError::folder("writing", &folder.show(&name));
+        let began = Instant::now();
         let file = match folder.create(&name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(BackupError::InUse { holder: "another process, which came first".into() });
@@ -173,7 +174,16 @@ impl<'a> Lease<'a> {
             end: Some(end),
             beats: beats.ok(),
         };
+        let is_late = began.elapsed() >= PATIENCE_UNWRITTEN;
         let (found, checked) = both(|| Ok(look()), || lease.check_taken());
+        // One that has watched the file without a holder for so long is about to take over.
+        let checked = match is_late {
+            true => checked.and_then(|()| {
+                thread::sleep(PATIENCE_UNWRITTEN);
+                lease.check_taken()
+            }),
+            false => checked,
+        };
         checked?;
         Ok((lease, found?))
     }
