@@ -640,7 +640,7 @@ fn open_have(folder: &dyn Folder, plan: &Plan) -> Result<Option<Sidecar>> {
 }
 
 /// A run that was stopped while it sealed has given files their names, and not made a point of them.
-fn undo_names(folder: &dyn Folder, names: &Names) -> Result<()> {
+pub(crate) fn undo_names(folder: &dyn Folder, names: &Names) -> Result<()> {
     let there = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
     for (whole, incomplete) in
         [(disk_name(&names.stem), names.disk()), (leaves_name(&names.stem), names.leaves())]

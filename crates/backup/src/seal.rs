@@ -5,7 +5,8 @@
 //!                 last window and its name, and the copies of the manifest are made, empty and without their names
 //!   2  check      every entry of the disk's table; that the file is the one that was written, and no older copy of it:
 //!                 its GUID, its log, which is empty, and that it has every leaf; the hash of all that is no leaf
-//!   3  names      STEM.vhdx, STEM.leaves; both copies of the manifest written beside that
+//!   3  names      STEM.vhdx, STEM.leaves, and that they are still those files; both copies of the manifest written
+//!                 beside that
 //!   4  manifest   STEM.copy.json; the folder durable; then STEM.json: the commit; the folder durable
 //!   5  clean up   files read-only, the journal removed
 //! ```
@@ -19,13 +20,14 @@ use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 
 use crate::access::checked;
-use crate::draft::{Draft, Parts, discard};
+use crate::draft::{Draft, Parts, discard, undo_names};
 use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open, Unnamed};
 use crate::leaf::LEAF;
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
 use crate::point_files::{
-    Names, clean_up, clean_up_new, damaged, read_ahead, read_ahead_of, read_ahead_whole, release,
+    Names, clean_up, clean_up_new, damaged, open_disk, open_sidecar, read_ahead, read_ahead_of,
+    read_ahead_whole, release,
 };
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
@@ -90,7 +92,13 @@ impl Closed {
             // A run that was stopped may have given them.
             release_manifests(&*folder, &manifest.stem());
         }
-        give_names(&*folder, &manifest, (&names.disk(), &names.leaves()), copies)?;
+        let named = give_names(&*folder, &manifest, (&names.disk(), &names.leaves()), copies);
+        if let Err(error @ BackupError::DraftExchanged { .. }) = named {
+            undo_names(&*folder, &names)?;
+            discard(&*folder, &names)?;
+            return Err(error);
+        }
+        named?;
         match is_new {
             true => clean_up_new(&*folder, &names)?,
             false => clean_up(&*folder, &names)?,
@@ -143,15 +151,7 @@ fn measured_disk(
     manifest.file_bytes = storage.len().map_err(BackupError::folder("reading", &disk_name))?;
     let disk = Disk::open(storage, &VhdxOpenOptions::read_only(), Box::new(|| Guid::ZERO));
     let disk = disk.map_err(BackupError::open(&disk_name))?;
-    if disk.data_write_guid() != data_write {
-        let what = format!("{disk_name} is another file than the one that was written");
-        return Err(BackupError::Damaged { point: manifest.point, what });
-    }
-    if disk.log_in_use() {
-        // A copy of the file that was made while it was open has the file's name.
-        let what = format!("{disk_name} has entries in its log, which was emptied when it was closed");
-        return Err(BackupError::Damaged { point: manifest.point, what });
-    }
+    check_closed(&disk, &disk_name, &data_write.to_string(), manifest.point)?;
     manifest.data_write = disk.data_write_guid().to_string();
     Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))
 }
@@ -189,7 +189,10 @@ fn give_names(
         folder.rename(from, to).map_err(BackupError::folder("renaming", &folder.show(disk_file)))
     };
     let (renamed, written) = both(
-        || each(&files, rename).into_iter().collect::<Result<()>>(),
+        || {
+            each(&files, rename).into_iter().collect::<Result<()>>()?;
+            check_named(folder, manifest).map_err(BackupError::exchanged)
+        },
         || {
             fill_manifests(folder, manifest, &copies)?;
             copies.iter().take(1).for_each(|copy| copy.look_up(folder));
@@ -199,6 +202,27 @@ fn give_names(
     renamed?;
     written?;
     commit(folder, manifest, copies)
+}
+
+/// Sees that the files which have got their names are those that were measured: a name may have been given to another
+/// file before. From then on they are protected, as all that points consist of.
+fn check_named(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
+    let (disk, leaves) = both(|| open_disk(folder, manifest), || open_sidecar(folder, manifest));
+    leaves?;
+    check_closed(&disk?, &folder.show(&manifest.disk_name()), &manifest.data_write, manifest.point)
+}
+
+/// Sees that a disk is the one that was written, and was closed.
+fn check_closed(disk: &Disk<Open>, name: &str, data_write: &str, point: PointId) -> Result<()> {
+    let damaged = |what: String| Err(BackupError::Damaged { point, what });
+    if disk.data_write_guid().to_string() != data_write {
+        return damaged(format!("{name} is another file than the one that was written"));
+    }
+    if disk.log_in_use() {
+        // A copy of the file that was made while it was open has the file's name.
+        return damaged(format!("{name} has entries in its log, which was emptied when it was closed"));
+    }
+    Ok(())
 }
 
 /// Writes both copies of a manifest in place of those that there are, durably.
