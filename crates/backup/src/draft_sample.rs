@@ -4,12 +4,12 @@
 //! have every block and not the bytes. All of it cannot be read where the share takes hours for that; what the sample
 //! does not hit is found by `verify`, as any damage of a point is.
 
-use lunway_vhdx::{Chain, DiskError};
+use lunway_vhdx::Chain;
 
-use crate::error::{BackupError, Result, is_of_the_file};
+use crate::error::{BackupError, Result};
 use crate::folder::Open;
-use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
-use crate::point_files::damaged;
+use crate::leaf::{LEAVES, Leaf, UnitLeaves, leaf_range};
+use crate::point_files::{damaged, is_as_written};
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
 use crate::threads::each;
@@ -34,13 +34,8 @@ pub(crate) fn check_sample(disk: &Chain<Open>, name: &str, known: &Sidecar, poin
     }
     let read = each(&places, |(unit, leaf, written)| {
         let range = leaf_range(*unit, *leaf, disk.size());
-        let mut bytes = vec![0; (range.end - range.start).min(LEAF) as usize];
-        match disk.read_at(range.start, &mut bytes) {
-            Err(error @ DiskError::Storage { kind, .. }) if !is_of_the_file(kind) => {
-                return Err(BackupError::disk(name)(error));
-            }
-            Ok(()) if Leaf::of(&bytes) == *written => return Ok(()),
-            _ => {}
+        if is_as_written(disk, name, range.clone(), *written)? {
+            return Ok(());
         }
         let what = format!("{name} does not have what was written to the disk at offset {}", range.start);
         Err(BackupError::Damaged { point, what })

@@ -174,16 +174,11 @@ impl<'a> Lease<'a> {
             end: Some(end),
             beats: beats.ok(),
         };
-        let is_late = began.elapsed() >= PATIENCE_UNWRITTEN;
+        if began.elapsed() >= PATIENCE_UNWRITTEN {
+            // One that has watched the file without a holder for so long is about to take over.
+            thread::sleep(PATIENCE_UNWRITTEN);
+        }
         let (found, checked) = both(|| Ok(look()), || lease.check_taken());
-        // One that has watched the file without a holder for so long is about to take over.
-        let checked = match is_late {
-            true => checked.and_then(|()| {
-                thread::sleep(PATIENCE_UNWRITTEN);
-                lease.check_taken()
-            }),
-            false => checked,
-        };
         checked?;
         Ok((lease, found?))
     }

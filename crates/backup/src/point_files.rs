@@ -1,14 +1,16 @@
 //! Files of a point: their names, how they are opened, and what protects them.
 
 use std::io;
+use std::ops::Range;
 
 use lunway_vhdx::format::{CHUNK_SECTORS, Guid};
-use lunway_vhdx::{CreateOptions, Disk, VhdxOpenOptions};
+use lunway_vhdx::{Chain, CreateOptions, Disk, DiskError, VhdxOpenOptions};
 
 use crate::access::failed_access;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, INCOMPLETE, Open};
 use crate::journal::Plan;
+use crate::leaf::{LEAF, Leaf};
 use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
 use crate::notes::NOTES;
 use crate::point_id::{PointId, parse_stem, stem};
@@ -204,6 +206,28 @@ pub(crate) fn open_sidecar(folder: &dyn Folder, manifest: &Manifest) -> Result<S
     match root(sidecar.sum(), manifest.virtual_bytes) == manifest.root {
         true => Ok(sidecar),
         false => Err(wrong("its leaf hashes are not those that its manifest names".into())),
+    }
+}
+
+/// Compares a leaf of a disk, which is shown by that name, with its hash. A sector that the file does not have is as
+/// wrong as one that it has wrongly.
+///
+/// # Errors
+///
+/// What the share says.
+pub(crate) fn is_as_written(
+    disk: &Chain<Open>,
+    name: &str,
+    range: Range<u64>,
+    written: Leaf,
+) -> Result<bool> {
+    let mut buf = [0; LEAF as usize];
+    let bytes = &mut buf[..(range.end - range.start) as usize];
+    match disk.read_at(range.start, bytes) {
+        Err(error @ DiskError::Storage { kind, .. }) if !is_of_the_file(kind) => {
+            Err(BackupError::disk(name)(error))
+        }
+        read => Ok(!range.is_empty() && read.is_ok() && Leaf::of(bytes) == written),
     }
 }
 

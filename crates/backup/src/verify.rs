@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use lunway_vhdx::{Chain, DiskError};
+use lunway_vhdx::Chain;
 
 use crate::access::{RetryingFolder, checked};
 use crate::catalogue::Catalogue;
 use crate::error::{BackupError, Result, is_of_the_file};
 use crate::folder::{Folder, Open};
-use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
+use crate::leaf::{LEAVES, UnitLeaves, leaf_range};
 use crate::manifest::Manifest;
 use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
-use crate::point_files::{open_disk, open_sidecar};
+use crate::point_files::{is_as_written, open_disk, open_sidecar};
 use crate::point_id::PointId;
 use crate::sidecar::{Sidecar, SidecarError};
 use crate::skeleton::skeleton;
@@ -286,21 +286,12 @@ impl Verifier<'_> {
         unit: &UnitLeaves,
         found: &mut Vec<(u32, u8)>,
     ) -> Result<u64> {
-        let mut buf = [0; LEAF as usize];
+        let name = self.folder.show(&manifest.disk_name());
         let mut done = 0;
         for leaf in 0..LEAVES {
             let Some(state) = unit.get(leaf) else { continue };
             let range = leaf_range(unit.unit, leaf, manifest.virtual_bytes);
-            let bytes = &mut buf[..(range.end - range.start) as usize];
-            // A sector that the file does not have is as wrong as one that it has wrongly.
-            let read = disk.read_at(range.start, bytes);
-            if let Err(error @ DiskError::Storage { kind, .. }) = &read
-                && !is_of_the_file(*kind)
-            {
-                let name = self.folder.show(&manifest.disk_name());
-                return Err(BackupError::disk(&name)(error.clone()));
-            }
-            if range.is_empty() || read.is_err() || Leaf::of(bytes) != state {
+            if !is_as_written(disk, &name, range.clone(), state)? {
                 found.push((unit.unit, leaf as u8));
             }
             done += range.end - range.start;
