@@ -58,6 +58,34 @@ pub(crate) struct Answer<T> {
     slot: Arc<Slot<T>>,
 }
 
+impl<T> Answer<T> {
+    /// The same, which calls `first` each time before it is waited for, and when it is dropped.
+    pub(crate) fn after<F: Fn() + Unpin>(self, first: F) -> After<T, F> {
+        After { first, answer: self }
+    }
+}
+
+/// An answer before which something is done, see [`Answer::after`].
+pub(crate) struct After<T, F: Fn()> {
+    first: F,
+    answer: Answer<T>,
+}
+
+impl<T, F: Fn() + Unpin> Future for After<T, F> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        (self.first)();
+        Pin::new(&mut self.answer).poll(cx)
+    }
+}
+
+impl<T, F: Fn()> Drop for After<T, F> {
+    fn drop(&mut self) {
+        (self.first)();
+    }
+}
+
 impl<T> Future for Answer<T> {
     type Output = Option<T>;
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -28,6 +29,10 @@ use crate::workers::unless_gone;
 /// Operations of one device that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
 /// busy.
 const DEPTH: usize = 128;
+/// Operations that the kernel is told of together while others are under way: it tells a virtual disk of them once, which
+/// takes up to 60 µs. 4 KiB writes at depth 32 are 10 % faster than if each is told of by itself, reads 3 %; more at a time
+/// gain nothing more.
+const BATCH: usize = 8;
 /// Operations of one device that wait for one of these: as many as for its threads, see `workers`.
 const WAITING_MAX: usize = 4096;
 /// Threads that the kernel may start for operations of one of our threads that it cannot begin without waiting; by
@@ -46,8 +51,9 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
 ///
-/// Callers put operations in under an uncontended lock, and submit them at once, so that an operation costs
-/// its caller one system call and no thread switch. A [`collector`] takes what is done, starts the rest of short
+/// Callers put operations in under an uncontended lock and submit them, so that an operation costs its caller one system
+/// call at most and no thread switch: at once where nothing is under way, else with others of the same round, by the time
+/// that one of their answers is asked for, or dropped. A [`collector`] takes what is done, starts the rest of short
 /// transfers, and wakes the tasks: normally a task of the caller's own runtime.
 ///
 /// **Isolation.** A thread's devices share its ring and nothing in it: each has [`DEPTH`] operations with the kernel at
@@ -62,9 +68,12 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,
+    /// The submission queue has operations that wait for others. Set by the thread that puts them in; who has their
+    /// answers has seen it.
+    keeps: AtomicBool,
     /// The kernel takes nothing.
     #[cfg(test)]
-    refuses: std::sync::atomic::AtomicBool,
+    refuses: AtomicBool,
 }
 
 struct State {
@@ -195,8 +204,9 @@ impl Ring {
         Ok(Self {
             ring,
             state: Mutex::new(state),
+            keeps: AtomicBool::new(false),
             #[cfg(test)]
-            refuses: std::sync::atomic::AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
         })
     }
 
@@ -240,6 +250,8 @@ impl Ring {
             Some(owner) if owner.is_gone() => transfer.finish(Err(BlockError::Busy)),
             owner => self.start(owner.map_or(OwnerKey::NONE, Owner::key), transfer),
         }
+        let ring = Arc::clone(self);
+        let answer = answer.after(move || ring.submit_kept());
         let ring = Arc::downgrade(self);
         unless_gone(owner, answer, move |owner| {
             if let Some(ring) = ring.upgrade() {
@@ -267,7 +279,7 @@ impl Ring {
             if turn.under_way < DEPTH {
                 turn.under_way += 1;
                 self.take(&mut state, transfer);
-                later = self.submit(&mut state);
+                later = self.submit_some(&mut state);
             } else if let Err(transfer) = turn.waiting.push(owner, transfer) {
                 drop(state);
                 return transfer.finish(Err(BlockError::Busy));
@@ -333,9 +345,30 @@ impl Ring {
         }
     }
 
+    /// Tells the kernel of an operation that was put in, or keeps it for the next ones. Answers as
+    /// [`submit`](Self::submit).
+    fn submit_some(&self, state: &mut State) -> bool {
+        let under_way = state.slots.len() - state.free.len();
+        // SAFETY: the lock on `state` is held, so this is the only view of the submission queue.
+        let kept = unsafe { self.ring.submission_shared().len() };
+        if under_way == 1 || kept >= BATCH {
+            return self.submit(state);
+        }
+        self.keeps.store(true, Ordering::Relaxed);
+        false
+    }
+
+    /// Tells the kernel of the operations that were kept.
+    fn submit_kept(self: &Arc<Self>) {
+        if self.keeps.load(Ordering::Relaxed) && self.submit(&mut self.lock()) {
+            collector::offer_later(self);
+        }
+    }
+
     /// Tells the kernel. True: it has not taken everything, and the caller has a thread [offer](Self::offer_again) it
     /// later, when the lock is free.
     fn submit(&self, state: &mut State) -> bool {
+        self.keeps.store(false, Ordering::Relaxed);
         !self.offer() && !mem::replace(&mut state.offered_later, true)
     }
 
@@ -353,7 +386,7 @@ impl Ring {
         // SAFETY: as in `push`; a fresh view sees what the kernel has taken.
         let is_taken = || unsafe { self.ring.submission_shared().is_empty() };
         #[cfg(test)]
-        if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {
+        if self.refuses.load(Ordering::SeqCst) {
             return is_taken();
         }
         (0..OFFERS).any(|_| is_taken() || self.ring.submit().is_ok() && is_taken())
@@ -544,6 +577,48 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_other_operations_begins_when_an_answer_is_asked_for_or_dropped() {
+        if Ring::allowed().is_err() {
+            return;
+        }
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[0; 8 * 512]).unwrap();
+        let device = handle(file.try_clone().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ring = Ring::here().unwrap();
+            let write = |sector: u64| {
+                let data = Buf::copy_of(&[7; 512]).freeze();
+                ring.write(1, Arc::clone(&device), sector * 512, data, 0, Durability::Volatile)
+            };
+            let is_kept = || ring.keeps.load(Ordering::SeqCst);
+            let first = write(0);
+            assert!(!is_kept(), "with nothing under way it begins at once");
+            let (second, third) = (write(1), write(2));
+            assert!(is_kept());
+            drop(third);
+            assert!(!is_kept());
+            let fourth = write(3);
+            assert!(is_kept());
+            fourth.await.unwrap().unwrap();
+            assert!(!is_kept());
+            first.await.unwrap().unwrap();
+            second.await.unwrap().unwrap();
+            // The third has no one who waits for it.
+            let written = |sector: u64| {
+                let mut sectors = [0; 512];
+                std::os::unix::fs::FileExt::read_exact_at(&file, &mut sectors, sector * 512).unwrap();
+                sectors == [7; 512]
+            };
+            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            while !written(2) && std::time::Instant::now() < deadline {
+                tokio::time::sleep(PAUSE).await;
+            }
+            assert!((0..4).all(written) && !written(4));
+        });
+    }
+
+    #[test]
     fn what_the_kernel_has_no_memory_for_waits_without_its_caller_and_is_done_later() {
         if Ring::allowed().is_err() {
             return;
@@ -554,7 +629,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let ring = Ring::here().unwrap();
-            let refuses = |refuses| ring.refuses.store(refuses, std::sync::atomic::Ordering::SeqCst);
+            let refuses = |refuses| ring.refuses.store(refuses, Ordering::SeqCst);
             refuses(true);
             let reads: Vec<_> =
                 (0..2 * DEPTH).map(|_| ring.read(1, Arc::clone(&file), 0, Buf::zeroed(512), 0)).collect();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockError, Io, Owner, OwnerKey};
 
-use crate::answer::{Answer, Sender, pair};
+use crate::answer::{Sender, pair};
 use crate::job_queue::{Demand, Job, JobQueue};
 use crate::write_back::WriteBack;
 
@@ -349,7 +349,7 @@ fn pieces<T: Send + 'static>(
 /// An answer; `forget` drops what waits of its owner once that is gone.
 pub(crate) fn unless_gone<T>(
     owner: Option<Owner>,
-    mut answer: Answer<T>,
+    mut answer: impl Future<Output = Option<T>> + Send + Unpin,
     forget: impl Fn(OwnerKey) + Send,
 ) -> impl Future<Output = Option<T>> + Send
 where
