@@ -23,7 +23,7 @@ use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
 use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, seal};
 use crate::merge_record::{MERGE, Merge, is_merge, read};
-use crate::point_files::{child_of, damaged, merged_names, open_disk, protect, release};
+use crate::point_files::{child_of, damaged, is_as_written, merged_names, open_disk, protect, release};
 use crate::point_id::{PointId, parse_stem};
 use crate::seal::{measure, write_manifest};
 use crate::sidecar::{Sidecar, Writer};
@@ -304,16 +304,13 @@ fn read_back(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_f
         Chain::upper(vec![disk.map_err(BackupError::open(&name))?]).map_err(BackupError::open(&name))?;
     let leaves = folder.open(leaves_file, false).map_err(opening())?;
     let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, error))?;
-    let mut buf = vec![0; crate::leaf::LEAF as usize];
     for index in 0..sidecar.segments().len() {
         let units = sidecar.segment(index).map_err(|error| damaged(manifest.point, error))?;
         for unit in units.iter() {
             for leaf in 0..LEAVES {
                 let Some(state) = unit.get(leaf) else { continue };
                 let range = leaf_range(unit.unit, leaf, manifest.virtual_bytes);
-                let bytes = &mut buf[..(range.end - range.start) as usize];
-                disk.read_at(range.start, bytes).map_err(BackupError::disk(&name))?;
-                if Leaf::of(bytes) != state {
+                if !is_as_written(&disk, &name, range.clone(), state)? {
                     let what =
                         format!("{name} does not hold at offset {} what was just written", range.start);
                     return Err(BackupError::Damaged { point: manifest.point, what });
