@@ -20,7 +20,7 @@ use crate::ring::Ring;
 use crate::size::{Size, lost, lost_device};
 use crate::space;
 use crate::store::Store;
-use crate::transfer::{Now, read_fully, read_now, write_fully, write_now};
+use crate::transfer::{INLINE_BYTES_MAX, Now, read_fully, read_now, write_fully};
 use crate::workers::{ThreadPool, Workers};
 use crate::write_back::WriteBack;
 
@@ -54,10 +54,9 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 ///   block device, is taken by a resize to just that size.
 ///
 /// Measured on ext4 (Linux 6.18), 4 KiB in the page cache: a read with `RWF_NOWAIT` 1.5 µs, the same as
-/// without. A write takes 3 µs, but ext4 answers `EOPNOTSUPP` to `RWF_NOWAIT` for buffered writes, and an
-/// ordinary one may wait for write-back for seconds; so writes there go to threads, which makes 30 µs of
-/// them. Others (XFS, btrfs) take the flag in newer kernels, and tmpfs needs none: it has no disk to wait
-/// for. With `O_DIRECT` on a virtual disk whose host has the data cached, the ring takes 25–29 µs per read at depth 1
+/// without. A write takes 3 µs, but one may wait for write-back for seconds, and for as long as the file system
+/// is frozen, whatever flags it has (`sb_start_write` comes first); so writes go to threads, which makes 30 µs
+/// of them. tmpfs has no disk to wait for, and cannot be frozen. With `O_DIRECT` on a virtual disk whose host has the data cached, the ring takes 25–29 µs per read at depth 1
 /// and 5–6 µs at depth 16 (fio's `io_uring` engine 24 and 5), threads 35–60 µs at depth 1. The ring goes 128 deep where
 /// threads end at 16.
 pub struct FileDevice {
@@ -93,7 +92,6 @@ impl FileDevice {
             alignment,
             ring,
             reads_now: AtomicBool::new(placement == Placement::Local),
-            writes_now: AtomicBool::new(placement == Placement::Local),
             inline_max,
             flush: FlushState::default(),
             write_back,
@@ -159,11 +157,11 @@ impl FileDevice {
     }
 
     /// Writes what is missing behind the first `done` bytes. Where that is refused, the device has those bytes.
-    fn write_rest(
+    /// Writes on the ring or a thread.
+    fn write_elsewhere(
         &self,
         offset: u64,
         data: SharedBuf,
-        done: usize,
         durability: Durability,
     ) -> Io<Result<(), BlockError>> {
         let data = self.inner.aligned(data);
@@ -175,7 +173,7 @@ impl FileDevice {
             if let Some(error) = inner.lost(offset, len) {
                 return Io::err(error);
             }
-            let answer = ring.write(inner.id, Arc::clone(&inner.file), offset, data, done, durability);
+            let answer = ring.write(inner.id, Arc::clone(&inner.file), offset, data, durability);
             return Io::pending(async move {
                 let result = answer.await.unwrap_or(Err(BlockError::lost()));
                 inner.written(offset, len, durability, result).await
@@ -187,7 +185,7 @@ impl FileDevice {
             if let Some(error) = inner.lost(offset, len) {
                 return Err(error);
             }
-            let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
+            let result = write_fully(inner.fd(), &data, offset, durability);
             if durability == Durability::Volatile {
                 inner.dirtied(host, len);
             }
@@ -200,10 +198,7 @@ impl FileDevice {
             // It waits for the disk itself.
             Durability::Stable => writes.io(write),
         }
-        .map(move |written| match written {
-            Err(error) if done > 0 => Err(error.after_a_part()),
-            written => written.map(drop),
-        })
+        .map(|written| written.map(drop))
     }
 
     fn zero(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
@@ -226,7 +221,7 @@ impl BlockDevice for FileDevice {
         if buf.is_empty() {
             return Io::ok(buf);
         }
-        let done = match inner.way(buf.len(), &inner.reads_now, &inner.workers.reads) {
+        let done = match inner.way_of_read(buf.len()) {
             Way::Inline => {
                 let result = read_fully(inner.fd(), &mut buf, offset);
                 return Io::Ready(inner.was_read(offset, buf.len(), true, result).map(|()| buf));
@@ -253,36 +248,15 @@ impl BlockDevice for FileDevice {
         if data.is_empty() {
             return Io::ok(());
         }
-        let (host, len) = (Owner::current_key().group(), data.len() as u64);
-        let done = match inner.way(data.len(), &inner.writes_now, &inner.workers.writes) {
-            Way::Inline => {
-                if let Some(error) = inner.lost(offset, len) {
-                    return Io::err(error);
-                }
-                let result = write_fully(inner.fd(), &data, offset, durability);
-                return inner.written(offset, len, durability, result);
-            }
-            Way::TryInline if durability == Durability::Volatile && inner.has_room(host, len) => {
-                if let Some(error) = inner.lost(offset, len) {
-                    return Io::err(error);
-                }
-                match write_now(inner.fd(), &data, offset) {
-                    Ok(Now::Done) => {
-                        inner.dirtied(host, len);
-                        return inner.written(offset, len, durability, Ok(()));
-                    }
-                    Ok(Now::Partly(done)) => done,
-                    Ok(Now::Unsupported) => {
-                        inner.writes_now.store(false, Ordering::Relaxed);
-                        0
-                    }
-                    Err(error) => return Io::err(error),
-                }
-            }
-            // Stable writes wait for the disk by their nature, others when the page cache may hold no more.
-            Way::TryInline | Way::Elsewhere => 0,
-        };
-        self.write_rest(offset, data, done, durability)
+        if data.len() > INLINE_BYTES_MAX || !inner.in_memory() {
+            return self.write_elsewhere(offset, data, durability);
+        }
+        let len = data.len() as u64;
+        if let Some(error) = inner.lost(offset, len) {
+            return Io::err(error);
+        }
+        let result = write_fully(inner.fd(), &data, offset, durability);
+        inner.written(offset, len, durability, result)
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
@@ -424,18 +398,16 @@ mod tests {
     use lunway_block::{Fate, OwnerKey};
 
     #[tokio::test]
-    async fn a_write_that_is_refused_after_its_first_part_does_not_say_that_nothing_was_written() {
+    async fn a_write_of_an_owner_who_is_gone_says_that_nothing_was_written() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
         let device = FileDevice::open(file.path(), &FileOptions::default()).unwrap();
         let gone = Owner::new();
         gone.leave();
         let _entered = gone.enter();
-        for (done, fate) in [(0, Fate::NotDone), (512, Fate::Over)] {
-            let data = Buf::zeroed(4096).freeze();
-            let refused = device.write_rest(0, data, done, Durability::Volatile).await.unwrap_err();
-            assert_eq!(refused.fate(), fate, "{refused}");
-        }
+        let data = Buf::zeroed(4096).freeze();
+        let refused = device.write(0, data, Durability::Volatile).await.unwrap_err();
+        assert_eq!(refused.fate(), Fate::NotDone, "{refused}");
     }
 
     #[tokio::test]

@@ -92,8 +92,8 @@ pub enum FileOpenError {
     },
     /// Its mode allows no writes.
     #[error(
-        "cannot open {}: the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed; \
-         `readonly:` before its name opens it for reading", path.display()
+        "cannot open {}: the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed, and \
+         is no file of a backup; `readonly:` before its name opens it for reading", path.display()
     )]
     WriteProtected {
         /// The file.
@@ -159,8 +159,8 @@ pub enum FileOpenError {
     },
     /// Its last bytes are no whole sector.
     #[error(
-        "{} has {size} bytes, and the last {} of them are no whole sector of {sector} and would be left out: lengthen it \
-         first, as with `truncate -s %4096`; `readonly:` before its name opens it for reading, without them",
+        "{} has {size} bytes, and the last {} of them are no whole sector of {sector} and would be left out: if it is a \
+         disk, lengthen it first, as with `truncate -s %4096`; `readonly:` before its name opens it for reading, without them",
         path.display(), size % u64::from(*sector)
     )]
     Tail {

@@ -224,19 +224,18 @@ impl Ring {
         self.begin(Transfer { device, file, offset, done, retries: 0, memory }, answer)
     }
 
-    /// Writes `data` behind its first `done` bytes, at `offset` + `done` of the file of `device`.
+    /// Writes `data` at `offset` of the file of `device`.
     pub(crate) fn write(
         self: &Arc<Self>,
         device: u64,
         file: Arc<Handle>,
         offset: u64,
         data: SharedBuf,
-        done: usize,
         durability: Durability,
     ) -> impl Future<Output = Option<Result<(), BlockError>>> + Send + use<> {
         let (sender, answer) = pair();
         let memory = Memory::Write(data, durability, sender);
-        self.begin(Transfer { device, file, offset, done, retries: 0, memory }, answer)
+        self.begin(Transfer { device, file, offset, done: 0, retries: 0, memory }, answer)
     }
 
     /// Starts a transfer for the owner that the thread works for.
@@ -589,7 +588,7 @@ mod tests {
             let ring = Ring::here().unwrap();
             let write = |sector: u64| {
                 let data = Buf::copy_of(&[7; 512]).freeze();
-                ring.write(1, Arc::clone(&device), sector * 512, data, 0, Durability::Volatile)
+                ring.write(1, Arc::clone(&device), sector * 512, data, Durability::Volatile)
             };
             let is_kept = || ring.keeps.load(Ordering::SeqCst);
             let first = write(0);

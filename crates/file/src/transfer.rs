@@ -43,11 +43,6 @@ pub(crate) fn read_now(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Res
     now(result, len, offset)
 }
 
-/// Writes what the page cache takes without waiting.
-pub(crate) fn write_now(file: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<Now, BlockError> {
-    now(pwritev2(file, &[IoSlice::new(data)], offset, ReadWriteFlags::NOWAIT), data.len(), offset)
-}
-
 fn now(result: rustix::io::Result<usize>, len: usize, offset: u64) -> Result<Now, BlockError> {
     match result {
         Ok(count) if count == len => Ok(Now::Done),

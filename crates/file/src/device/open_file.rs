@@ -20,7 +20,7 @@ use crate::size::{Loss, Size};
 use crate::space;
 use crate::store::Store;
 use crate::transfer::{INLINE_BYTES_MAX, meaning};
-use crate::workers::{ThreadPool, Workers};
+use crate::workers::Workers;
 use crate::write_back::WriteBack;
 
 /// An open file, with what its operations share wherever they are carried out.
@@ -41,7 +41,6 @@ pub(super) struct OpenFile {
     pub(super) ring: bool,
     /// `true` while the file system accepts `RWF_NOWAIT`: local ones until they refuse it.
     pub(super) reads_now: AtomicBool,
-    pub(super) writes_now: AtomicBool,
     /// Operations under way above which none is tried inline.
     pub(super) inline_max: usize,
     pub(super) flush: FlushState,
@@ -51,7 +50,7 @@ pub(super) struct OpenFile {
     pub(super) closed: Mutex<Option<Closed>>,
 }
 
-/// Way in which an operation is carried out.
+/// Way in which a read is carried out.
 pub(super) enum Way {
     /// At once, by an ordinary system call.
     Inline,
@@ -70,13 +69,13 @@ impl OpenFile {
         self.file.placement() == Placement::Memory
     }
 
-    pub(super) fn way(&self, len: usize, supported: &AtomicBool, pool: &ThreadPool) -> Way {
+    pub(super) fn way_of_read(&self, len: usize) -> Way {
         match () {
             () if len > INLINE_BYTES_MAX => Way::Elsewhere,
             () if self.in_memory() => Way::Inline,
             // Past the page cache every transfer waits for the disk.
-            () if self.direct || !supported.load(Ordering::Relaxed) => Way::Elsewhere,
-            () if pool.pending() >= self.inline_max => Way::Elsewhere,
+            () if self.direct || !self.reads_now.load(Ordering::Relaxed) => Way::Elsewhere,
+            () if self.workers.reads.pending() >= self.inline_max => Way::Elsewhere,
             () => Way::TryInline,
         }
     }
@@ -137,11 +136,6 @@ impl OpenFile {
         if pass.is_err() {
             write_back.give_up();
         }
-    }
-
-    /// Returns `true` if the page cache may hold more of a host.
-    pub(super) fn has_room(&self, host: OwnerGroup, bytes: u64) -> bool {
-        self.write_back.as_ref().is_none_or(|write_back| write_back.has_room(host, bytes))
     }
 
     /// Zeroes the next piece. Where writes wait, they have their turn at the file after it: the lock that a file system
