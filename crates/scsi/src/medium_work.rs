@@ -6,7 +6,8 @@ use crate::data::lun::{Lun, LunAddress};
 use crate::data::opcode as op;
 use crate::device_server::blocks_of;
 use crate::handlers::extended_copy;
-use crate::model::nexus::Nexus;
+use crate::limits::WRITE_SAME_BLOCKS_MAX;
+use crate::model::nexus::{ItlNexus, Nexus};
 use crate::operations::TABLE;
 
 /// UNMAP in byte 1 of WRITE SAME (SBC-4 §5.50).
@@ -17,8 +18,8 @@ const WRITE_SAME_UNMAP: u8 = 0x08;
 pub enum MediumWork {
     /// It reads or changes the medium: so many bytes of it. What only gives back space moves nothing: 0.
     Io {
-        /// Bytes that are read, compared or written; no more than the initiator asks for, which may be more than the
-        /// unit lets it have.
+        /// Bytes that are read, compared or written: what the initiator asks for, or 0 where that is certain to be
+        /// refused.
         bytes: u64,
     },
     /// SYNCHRONIZE CACHE: what was written before it is made durable.
@@ -36,8 +37,29 @@ impl Nexus {
             return MediumWork::None;
         };
         let sector = u64::from(itl.unit().geometry().logical_sector);
-        work_of(operation, cdb, data_out, sector)
+        match work_of(operation, cdb, data_out, sector) {
+            MediumWork::Io { .. } if is_refused(operation, cdb, &itl) => MediumWork::Io { bytes: 0 },
+            work => work,
+        }
     }
+}
+
+/// Returns `true` if it is certain that a command is refused before it moves anything: it leaves the medium, is longer
+/// than VPD page B0h allows, or would write where its initiator may only read.
+fn is_refused(operation: &Operation, cdb: &[u8], itl: &ItlNexus) -> bool {
+    if operation.writes() && !itl.may_change() {
+        return true;
+    }
+    if !matches!(operation.passage(), Passage::Shared | Passage::Exclusive) {
+        return false;
+    }
+    let (unit, blocks) = (itl.unit(), blocks_of(operation, &PaddedCdb::padded(cdb)));
+    let geometry = unit.geometry();
+    let most = match operation.opcode {
+        op::WRITE_SAME_10 | op::WRITE_SAME_16 => WRITE_SAME_BLOCKS_MAX,
+        _ => unit.max_transfer_blocks(geometry.logical_sector).into(),
+    };
+    u64::from(blocks.count) > most || blocks.on(&geometry).is_err()
 }
 
 fn work_of(operation: &Operation, cdb: &[u8], data_out: Option<&[u8]>, sector: u64) -> MediumWork {
@@ -61,7 +83,10 @@ fn work_of(operation: &Operation, cdb: &[u8], data_out: Option<&[u8]>, sector: u
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::{LogicalUnit, LogicalUnitOptions, LunView, ScsiTarget};
 
     const SECTOR: u64 = 512;
 
@@ -103,6 +128,35 @@ mod tests {
             op::REPORT_LUNS,
         ] {
             assert_eq!(work(&[opcode]), MediumWork::None, "{opcode:#x}");
+        }
+    }
+
+    /// A tenant that may only read let others of a limited unit wait for half a minute, by writes that were refused.
+    #[test]
+    fn what_is_certain_to_be_refused_moves_nothing() {
+        let target = ScsiTarget::new("iqn.2026-11.com.example:disk");
+        let disk = Arc::new(lunway_memory::RamDisk::new(64 << 20, 512).unwrap());
+        let options = LogicalUnitOptions { identity: "disk/0".into(), ..LogicalUnitOptions::default() };
+        target.attach(0, LogicalUnit::new(disk, options).unwrap()).unwrap();
+        let nexus = |view| target.open_nexus("iqn.2026-11.com.example:host,i,0x1", 1, view);
+        let (writer, reader) = (nexus(LunView::ALL), nexus(LunView { read_only: true, ..LunView::ALL }));
+        let bytes = |nexus: &Nexus, opcode, lba: u32, count: u32| {
+            let mut cdb = [0; 16];
+            cdb[0] = opcode;
+            cdb[6..10].copy_from_slice(&lba.to_be_bytes());
+            cdb[10..14].copy_from_slice(&count.to_be_bytes());
+            match nexus.medium_work([0; 8], &cdb, None) {
+                MediumWork::Io { bytes } => bytes / SECTOR,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (read, write, same, verify) = (op::READ_16, op::WRITE_16, op::WRITE_SAME_16, op::VERIFY_16);
+        for (opcode, most) in [(read, 16_384), (write, 16_384), (verify, 16_384), (same, 65_535)] {
+            assert_eq!(bytes(&writer, opcode, 8, most), u64::from(most), "{opcode:#x}");
+            assert_eq!(bytes(&writer, opcode, 8, most + 1), 0, "{opcode:#x}: longer than the unit takes");
+            assert_eq!(bytes(&writer, opcode, 131_072 - 8, 9), 0, "{opcode:#x}: behind the end");
+            let may = opcode == read || opcode == verify;
+            assert_eq!(bytes(&reader, opcode, 8, 8), if may { 8 } else { 0 }, "{opcode:#x}");
         }
     }
 
