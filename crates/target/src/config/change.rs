@@ -1,5 +1,6 @@
 //! Differences between two configurations.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -138,19 +139,17 @@ fn compare(place: &str, old: &Map<String, Value>, new: &Map<String, Value>, chan
 }
 
 fn compare_entries(place: &str, key: &str, old: &[Value], new: &[Value], changes: &mut Vec<Change>) {
-    let find = |entries: &'_ [Value], name: &str| {
-        entries.iter().enumerate().position(|(at, entry)| entry_name(entry, at) == name)
-    };
+    let (was, is) = (by_name(old), by_name(new));
     for (at, entry) in old.iter().enumerate() {
         let name = entry_name(entry, at);
-        if find(new, &name).is_none() {
+        if !is.contains_key(&name) {
             changes.push(whole(ChangeKind::Removed, within(place, &format!("{key} {name}")), None));
         }
     }
     for (at, entry) in new.iter().enumerate() {
         let name = entry_name(entry, at);
         let place = within(place, &format!("{key} {name}"));
-        match (find(old, &name).map(|at| &old[at]), entry) {
+        match (was.get(&name).copied(), entry) {
             (Some(Value::Object(old)), Value::Object(new)) => compare(&place, old, new, changes),
             (_, Value::Object(new)) => {
                 let nested = |value: &&Value| is_list_of_tables(Some(value));
@@ -165,6 +164,15 @@ fn compare_entries(place: &str, key: &str, old: &[Value], new: &[Value], changes
             _ => {}
         }
     }
+}
+
+/// The entries of a list, of several with one name the first.
+fn by_name(entries: &[Value]) -> HashMap<String, &Value> {
+    let mut named = HashMap::with_capacity(entries.len());
+    for (at, entry) in entries.iter().enumerate() {
+        named.entry(entry_name(entry, at)).or_insert(entry);
+    }
+    named
 }
 
 fn whole(kind: ChangeKind, place: String, to: Option<String>) -> Change {

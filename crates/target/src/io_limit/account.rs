@@ -46,6 +46,11 @@ impl Account {
         }
         Ok(())
     }
+
+    /// Returns `true` if the whole burst is in it.
+    pub(super) fn is_paid(&self, now: u64) -> bool {
+        self.ios.max(self.bytes) <= now.saturating_sub(nanos(self.limit.burst))
+    }
 }
 
 /// Time that `amount` takes at a rate, rounded up, so that a rate is never exceeded by rounding.

@@ -40,6 +40,12 @@ impl Limiter {
         Self { limit, account, turn, begun: Instant::now(), waits }
     }
 
+    /// Returns `true` if nothing that has passed is still to be paid: a new one would let as much pass.
+    pub(super) fn is_paid(&self) -> bool {
+        let account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        account.is_paid(nanos(self.begun.elapsed() + self.limit.burst))
+    }
+
     pub(super) fn limit(&self) -> IoLimit {
         self.limit
     }

@@ -1,7 +1,7 @@
 //! The limiters of all logical units and initiators.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::limiter::{Limiter, Waits};
 use crate::config::{IoLimit, TargetConfig};
@@ -39,9 +39,10 @@ pub(crate) struct IoLimits(Mutex<Inner>);
 struct Inner {
     /// By target.
     luns: BTreeMap<String, Arc<LunLimiters>>,
-    /// Kept by the sessions under them. One initiator has one for each limit that rules set for it.
-    initiators: HashMap<(InitiatorKey, IoLimit), Weak<Limiter>>,
-    /// Size of `initiators` from which on those without a session are looked for.
+    /// Kept until they are paid, also without a session: a new login is no new burst. One initiator has one for each
+    /// limit that rules set for it.
+    initiators: HashMap<(InitiatorKey, IoLimit), Arc<Limiter>>,
+    /// Size of `initiators` from which on those are looked for that have no session and are paid.
     crowded: usize,
 }
 
@@ -84,15 +85,11 @@ impl IoLimits {
     pub(crate) fn of_initiator(&self, initiator: InitiatorKey, limit: IoLimit) -> Arc<Limiter> {
         let mut inner = self.lock();
         if inner.initiators.len() > inner.crowded {
-            inner.initiators.retain(|_, limiter| limiter.strong_count() > 0);
+            inner.initiators.retain(|_, limiter| has_session(limiter) || !limiter.is_paid());
             inner.crowded = 2 * inner.initiators.len();
         }
-        let entry = inner.initiators.entry((initiator, limit)).or_default();
-        entry.upgrade().unwrap_or_else(|| {
-            let limiter = Arc::new(Limiter::new(limit, Arc::default()));
-            *entry = Arc::downgrade(&limiter);
-            limiter
-        })
+        let new = || Arc::new(Limiter::new(limit, Arc::default()));
+        Arc::clone(inner.initiators.entry((initiator, limit)).or_insert_with(new))
     }
 
     /// What has waited, by logical unit.
@@ -114,7 +111,10 @@ impl IoLimits {
     pub(crate) fn initiators(&self) -> Vec<InitiatorLimitReading> {
         let mut by_name = BTreeMap::<String, LimitReading>::new();
         for ((key, _), limiter) in &self.lock().initiators {
-            let Some(reading) = limiter.upgrade().map(|limiter| limiter.reading()) else { continue };
+            if !has_session(limiter) {
+                continue;
+            }
+            let reading = limiter.reading();
             by_name
                 .entry(key.initiator.clone())
                 .and_modify(|sum| {
@@ -129,6 +129,11 @@ impl IoLimits {
         let readings = by_name.into_iter();
         readings.map(|(initiator, limit)| InitiatorLimitReading { initiator, limit }).collect()
     }
+}
+
+/// A session has a limiter beside the table.
+fn has_session(limiter: &Arc<Limiter>) -> bool {
+    Arc::strong_count(limiter) > 1
 }
 
 #[cfg(test)]
@@ -180,12 +185,15 @@ mod tests {
         let other = IoLimit { iops: 10.try_into().ok(), ..limit };
         assert!(!Arc::ptr_eq(&one, &limits.of_initiator(key(None), other)));
         assert_eq!(limits.initiators().len(), 1);
+        // A new login is no new burst.
+        while one.try_pass(0) {}
         drop(one);
         assert!(limits.initiators().is_empty());
+        assert!(!limits.of_initiator(key(None), limit).try_pass(0));
         // What is left of initiators that are gone is bounded.
         for number in 0..1000 {
             limits.of_initiator(InitiatorKey { initiator: number.to_string(), user: None }, limit);
         }
-        assert!(limits.lock().initiators.len() < 3, "{}", limits.lock().initiators.len());
+        assert!(limits.lock().initiators.len() < 5, "{}", limits.lock().initiators.len());
     }
 }
