@@ -46,7 +46,7 @@ pub(crate) struct Ask {
     pub(crate) shrink: bool,
     /// Snapshots may end with what is taken away.
     pub(crate) end_snapshots: bool,
-    /// Logical units may be removed that initiators use, and memory with data may be removed or replaced.
+    /// Logical units that initiators use, and memory with data, may be removed or replaced.
     pub(crate) force: bool,
     /// Make the file behind a new logical unit, with so many bytes.
     pub(crate) create: Option<u64>,

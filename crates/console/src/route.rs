@@ -78,7 +78,7 @@ pub(crate) const END_SNAPSHOTS: Parameter = Parameter {
 pub(crate) const FORCE: Parameter = Parameter {
     name: "force",
     kind: "boolean",
-    description: "Remove logical units that initiators use, and remove or replace those that are memory and hold data, which are lost. Otherwise that is refused (409).",
+    description: "Remove or replace logical units that initiators use, and those that are memory and hold data, which are lost. Otherwise that is refused (409).",
 };
 /// Makes the file behind a logical unit.
 pub(crate) const CREATE: Parameter = Parameter {

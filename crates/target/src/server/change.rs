@@ -60,8 +60,8 @@ pub struct ChangeOptions<'a> {
     /// Snapshots may end with the logical unit, or the part of it, that is taken away. Otherwise that is
     /// [`ChangeError::HasSnapshots`].
     pub end_snapshots: bool,
-    /// Logical units may be removed that initiators use, and memory that holds data, or a file without a name, may be
-    /// removed or replaced. Otherwise that is [`ChangeError::InUse`], [`ChangeError::HoldsData`] and
+    /// Logical units that initiators use, memory that holds data, or a file without a name, may be removed or replaced.
+    /// Otherwise that is [`ChangeError::InUse`], [`ChangeError::HoldsData`] and
     /// [`ChangeError::Nameless`].
     pub force: bool,
     /// The device of this logical unit has become the one that the new configuration names already
@@ -418,6 +418,7 @@ impl Changer {
         let mut effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
         effects.extend(effects::lost_luns(&old, &served, &before.targets, &sessions, made));
         effects.extend(effects::lost_memory(&old, &served, made));
+        effects.extend(effects::lost_sources(&old, &served));
         effects.extend(effects::served_again(&old, &served));
         let (portals, later) = (self.shared.portals.now(), prepared.sockets.portals());
         effects.extend(effects::lost_portals(&portals, later, &prepared.targets, &sessions, made));

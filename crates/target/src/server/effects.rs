@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use lunway_block::spec::DeviceSpec;
 
 use crate::access::AccessDecision;
-use crate::config::{AccessRule, Config, LunConfig, TargetConfig};
+use crate::config::{AccessRule, BackupConfig, Config, LunConfig, TargetConfig};
 use crate::name::IscsiName;
 use crate::portal::Portals;
 use crate::shared::Target;
@@ -383,6 +383,19 @@ pub(super) fn served_again(old: &Config, new: &Config) -> Vec<String> {
     .collect()
 }
 
+/// Backups by the clock whose logical unit a change from `old` to `new` takes away, a sentence each: their runs fail.
+pub(super) fn lost_sources(old: &Config, new: &Config) -> Vec<String> {
+    let has = |config: &Config, backup: &BackupConfig| {
+        let source = &backup.source;
+        config.target(&source.target).is_some_and(|target| target.lun(source.lun).is_some())
+    };
+    let lost = new.backups.iter().filter(|backup| has(old, backup) && !has(new, backup));
+    lost.map(|BackupConfig { name, source, .. }| {
+        format!("backup {name} has no source any more, {source}: its runs fail, until its [[backup]] is changed or removed")
+    })
+    .collect()
+}
+
 /// RAM disks that a change from `old` to `new` gives up, a sentence each: what they hold is gone with them.
 pub(super) fn lost_memory(old: &Config, new: &Config, made: bool) -> Vec<String> {
     let is = if made { "is" } else { "would be" };
@@ -412,6 +425,25 @@ mod tests {
     fn idle(rules: &str) -> Vec<String> {
         let text = format!("[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n{rules}");
         idle_rules(&Config::from_toml(&text, "lunway.toml").unwrap().targets[0])
+    }
+
+    #[test]
+    fn a_backup_is_told_that_loses_its_lun_and_none_that_had_none() {
+        let config = |luns: &[u16]| {
+            let mut text = "[[backup]]\nname = \"nightly\"\nsource = \"iqn.2026-11.com.example:disk/3\"\n\
+                destination = \"/srv/share\"\nevery = \"1d\"\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n"
+                .to_owned();
+            for lun in luns {
+                text += &format!("[[target.lun]]\nid = {lun}\ndevice = \"ram:1M\"\n");
+            }
+            Config::from_toml(&text, "lunway.toml").unwrap()
+        };
+        let told = lost_sources(&config(&[0, 3]), &config(&[0]));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("backup nightly has no source any more, iqn.2026-11.com.example:disk/3"));
+        for (old, new) in [(config(&[3]), config(&[0, 3])), (config(&[0]), config(&[]))] {
+            assert_eq!(lost_sources(&old, &new), Vec::<String>::new());
+        }
     }
 
     #[test]

@@ -241,11 +241,13 @@ pub enum ChangeError {
     /// The thread of a change could not be started, or panicked.
     #[error("the change broke off: {0}")]
     Broken(String),
-    /// Initiators use what would be removed, and the request does not say that this is meant.
-    #[error("initiators use {place}, and lose it if it is removed: {}", initiators.join(", "))]
+    /// Initiators use what would be removed or replaced, and the request does not say that this is meant.
+    #[error("initiators use {place}, and lose it if it {change}: {}", initiators.join(", "))]
     InUse {
         /// The logical unit or target.
         place: String,
+        /// Change to it, in words: `is removed`.
+        change: &'static str,
         /// Initiators that are logged in to it.
         initiators: Vec<String>,
     },

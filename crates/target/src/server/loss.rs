@@ -18,6 +18,9 @@ const ENDING_TIME: Duration = Duration::from_millis(500);
 /// Interval at which it looks.
 const ENDING_POLL: Duration = Duration::from_millis(20);
 
+/// What is done with what goes, for a refusal.
+const REMOVED: &str = "is removed";
+
 /// What a change takes away, as a part of the configuration that was served.
 #[derive(Clone, Copy)]
 enum Loss<'c> {
@@ -42,7 +45,7 @@ impl Cause {
     /// What is done with the logical unit, for a refusal.
     fn words(self) -> &'static str {
         match self {
-            Self::WithTarget | Self::Removed => "is removed",
+            Self::WithTarget | Self::Removed => REMOVED,
             Self::Replaced => "gets another device",
         }
     }
@@ -72,8 +75,8 @@ fn losses<'c>(old: &'c Config, new: &Config, prepared: &'c Prepared) -> Vec<Loss
 }
 
 impl Changer {
-    /// Refuses to remove what initiators use, and to remove or replace memory that holds data. Waits for sessions that
-    /// are just ending.
+    /// Refuses to remove or replace what initiators use, and memory that holds data. Waits for sessions that are just
+    /// ending.
     pub(super) fn none_is_used(
         &self,
         old: &Config,
@@ -114,21 +117,21 @@ impl Changer {
         let transaction = self.transaction();
         let luns = &transaction.luns;
         losses(old, new, prepared).into_iter().try_for_each(|loss| {
-            let (place, users) = match loss {
+            let (place, change, users) = match loss {
                 Loss::Target(target) => {
-                    (format!("target {target}"), effects::listed_each(with(&sessions, target)))
+                    (format!("target {target}"), REMOVED, effects::listed_each(with(&sessions, target)))
                 }
-                Loss::Device { target, lun, cause: Cause::Removed } => {
+                Loss::Device { target, lun, cause: cause @ (Cause::Removed | Cause::Replaced) } => {
                     let is_served = luns.contains_key(&(target.to_owned(), lun));
                     let sees = |session: &&SessionSummary| effects::sees(&serving.targets, session, lun);
                     let users = with(&sessions, target).filter(|_| is_served).filter(sees);
-                    (format!("lun {lun} of target {target}"), effects::listed_each(users))
+                    (format!("lun {lun} of target {target}"), cause.words(), effects::listed_each(users))
                 }
-                // Its target is asked for, or its sessions stay.
-                Loss::Device { cause: Cause::WithTarget | Cause::Replaced, .. } => (String::new(), None),
+                // Its target is asked for.
+                Loss::Device { cause: cause @ Cause::WithTarget, .. } => (String::new(), cause.words(), None),
             };
             match (users, loss) {
-                (Some(initiators), _) => Err(ChangeError::InUse { place, initiators }),
+                (Some(initiators), _) => Err(ChangeError::InUse { place, change, initiators }),
                 (None, Loss::Target(_)) => Ok(()),
                 (None, Loss::Device { target, lun, cause }) => {
                     holds_no_data(luns, (target, lun), cause.words())

@@ -290,7 +290,7 @@ fn a_change_whose_caller_has_gone_before_it_was_made_is_never_made() {
 
 /// A LUN that hosts had mounted went without a question, and a RAM disk with all its data.
 #[test]
-fn what_is_used_is_removed_only_if_that_was_said() {
+fn what_is_used_is_removed_or_replaced_only_if_that_was_said() {
     let daemon = Daemon::start("");
     let mut client = daemon.log_in().ready();
     client.write(0, 0, &pattern(1, 3));
@@ -312,7 +312,9 @@ fn what_is_used_is_removed_only_if_that_was_said() {
     };
     // A LUN that a configuration gives another number goes, and an empty one comes.
     let renumbered: fn(&mut Config) = |config| target_of(config).luns[0].id = 5;
-    for edit in [lun, target, renumbered] {
+    // With the serial number that it has, a host would write to the other disk what is meant for this one.
+    let replaced: fn(&mut Config) = |config| target_of(config).luns[0].device = device("slow");
+    for edit in [lun, target, renumbered, replaced] {
         let refused = remove(edit, false).unwrap_err();
         let ChangeError::InUse { initiators, .. } = &refused else { panic!("{refused}") };
         assert!(initiators.len() == 1 && initiators[0].contains("127.0.0.1"), "{refused}");
@@ -320,7 +322,6 @@ fn what_is_used_is_removed_only_if_that_was_said() {
     }
     drop(client);
     until("the session has gone", || server.sessions() == 0);
-    let replaced: fn(&mut Config) = |config| target_of(config).luns[0].device = device("slow");
     for edit in [lun, target, renumbered, replaced] {
         assert!(matches!(remove(edit, false), Err(ChangeError::HoldsData { bytes: 1.., lun: 0, .. })));
         remove(edit, true).unwrap();

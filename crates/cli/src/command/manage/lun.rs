@@ -59,7 +59,7 @@ enum Verb {
         create: Option<u64>,
         #[command(flatten)]
         shape: Shape,
-        /// Replace an existing logical unit: initiators see another disk
+        /// Replace an existing logical unit: initiators see another disk (--force if one uses it)
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
@@ -75,7 +75,7 @@ enum Verb {
     Set {
         #[command(flatten)]
         selector: LunSelector,
-        /// Replace the device: initiators see another disk
+        /// Replace the device: initiators see another disk (--force if one uses the LUN)
         #[arg(long)]
         device: Option<String>,
         #[command(flatten)]

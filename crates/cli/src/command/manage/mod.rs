@@ -121,7 +121,7 @@ impl Ending {
 /// The word for what is in use.
 #[derive(Debug, Args)]
 pub(crate) struct Forcing {
-    /// Go on even if a LUN in use is removed, or a ram: disk that holds data is lost
+    /// Go on even if a LUN in use is removed or gets another device, or a ram: disk that holds data is lost
     #[arg(long)]
     force: bool,
 }
