@@ -157,8 +157,8 @@ pub enum UrlError {
     },
     /// A user, and nothing to prove it with.
     #[error(
-        "there is no CHAP secret for user `{0}`: put it into the environment variable {SECRET_VARIABLE}, or into a \
-         file named with ?secret_file=PATH"
+        "there is no CHAP secret for user `{}`: put it into the environment variable {SECRET_VARIABLE}, or into a \
+         file named with ?secret_file=PATH{}", without_secret(.0).0, without_secret(.0).1
     )]
     NoSecret(String),
     /// A secret, and no user.
@@ -192,6 +192,14 @@ pub enum UrlError {
         /// Message from the operating system, or the fault in the content.
         why: String,
     },
+}
+
+/// A user for a message, without what may be a secret behind a colon, and a word about that.
+fn without_secret(user: &str) -> (&str, &'static str) {
+    match user.split_once(':') {
+        Some((user, _)) => (user, "; what is behind the colon is no secret"),
+        None => (user, ""),
+    }
 }
 
 impl IscsiUrl {

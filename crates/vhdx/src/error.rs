@@ -140,7 +140,9 @@ pub enum VhdxOpenError {
         source: io::Error,
     },
     /// The mode of the file allows no writes.
-    #[error("the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed")]
+    #[error(
+        "the file is write-protected (mode {mode:04o}): `chmod u+w` it first, if it may be changed, and is no file of a backup"
+    )]
     WriteProtected {
         /// Its permission bits.
         mode: u32,

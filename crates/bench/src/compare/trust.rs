@@ -43,6 +43,9 @@ impl Trust {
         trust.drift(plan, &control);
         trust.neighbours(plan, runs, contrasts);
         trust.odd_runs(plan, &control);
+        if control.iter().all(Vec::is_empty) {
+            trust.reasons.push("No pair was measured.".into());
+        }
         let failed = runs.failed();
         if failed > 0 {
             trust.reasons.push(format!("{failed} runs gave no figure; their pairs are left out."));

@@ -75,6 +75,8 @@ fn what_is_wrong_is_said() {
         assert!(matches!(parse(&format!("iscsi://h?{time}")), Err(UrlError::Timer { .. })), "{time}");
     }
     assert_eq!(parse("iscsi://u@h"), Err(UrlError::NoSecret("u".into())));
+    let said = parse("iscsi://alice:swordfish@h").unwrap_err().to_string();
+    assert!(said.contains("user `alice`") && !said.contains("swordfish"), "{said}");
     assert_eq!(parse("iscsi://%s@h"), Err(UrlError::NoUser));
     assert!(matches!(parse("iscsi://u%@h"), Err(UrlError::Secret { .. })));
     assert!(parse("iscsi://é/").is_ok() && parse("iscsié//h").is_err());
