@@ -27,6 +27,13 @@ fn files_with_any_part_replaced_neither_panic_nor_change_when_only_read() {
     }
 }
 
+/// An entry that leads behind the end of the file, found by the fuzzer: the disk opens, as one that was cut.
+#[test]
+fn a_sector_bitmap_behind_the_end_is_a_loss_that_the_disk_tells() {
+    // A child, its checksums right: three bytes of entry 4096 of its table, which is that of the bitmap of chunk 0.
+    fuzzed::run(&[1, 8, 0x03, 0x80, 3, 0x3f, 0x65, 0x04]);
+}
+
 /// The version of an empty log says nothing, and the one that is written then has version 0.
 #[test]
 fn an_empty_log_of_another_version_gives_way_to_one_that_can_be_replayed() {
