@@ -78,9 +78,7 @@ impl Demo {
         if let Some(file) = &self.second_act {
             return lanes::inside(file);
         }
-        if let Some(path) = &self.html_file {
-            ReportFile::new(path, self.force).check(&[])?;
-        }
+        let path = self.place()?;
         let cancel = interrupt::watch();
         let volumes = Volumes::new(self.vhdx)?;
         let subject = format!("{} over two lanes of iSCSI, on one machine", volumes.kind());
@@ -101,7 +99,7 @@ impl Demo {
             true => Ok(()),
             false => backups::show(&cancel).map(|section| document.sections.push(section)),
         };
-        let path = self.write(&html(&document))?;
+        ReportFile::new(&path, self.force).write(&html(&document))?;
         terminal::print(&format!(
             "\n{}\n  The report, with charts: {}",
             terminal::heading("Report"),
@@ -115,20 +113,28 @@ impl Demo {
         }
     }
 
-    fn write(&self, page: &str) -> Result<PathBuf, Failure> {
-        let report = |path| ReportFile::new(path, self.force);
+    /// The file of the report, which can be written now.
+    fn place(&self) -> Result<PathBuf, Failure> {
+        let check = |path: &Path| ReportFile::new(path, self.force).check(&[]);
         if let Some(path) = &self.html_file {
-            report(path).write(page)?;
+            check(path)?;
             return Ok(path.clone());
         }
-        // Where the current directory cannot be written, temporary files can be.
         let here = Path::new(FILE_NAME);
-        if report(here).write(page).is_ok() {
+        if check(here).is_ok() {
             return Ok(std::path::absolute(here).unwrap_or_else(|_| here.to_owned()));
         }
-        let there = std::env::temp_dir().join(FILE_NAME);
-        report(&there).write(page)?;
-        Ok(there)
+        // Where the current directory cannot be written, temporary files can be. Another user's report may be there.
+        let (there, own) = (FILE_NAME.to_owned(), format!("{}-{FILE_NAME}", std::process::id()));
+        let mut places = [there, own].map(|name| std::env::temp_dir().join(name)).into_iter();
+        let can_be = places.find(|path| check(path).is_ok());
+        can_be.ok_or_else(|| {
+            let folder = std::env::temp_dir();
+            Failure::failed(anyhow!(
+                "no report can be written here, nor in {}: --html-file names another place",
+                folder.display()
+            ))
+        })
     }
 }
 
