@@ -56,7 +56,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 /// Measured on ext4 (Linux 6.18), 4 KiB in the page cache: a read with `RWF_NOWAIT` 1.5 µs, the same as
 /// without. A write takes 3 µs, but one may wait for write-back for seconds, and for as long as the file system
 /// is frozen, whatever flags it has (`sb_start_write` comes first); so writes go to threads, which makes 30 µs
-/// of them. tmpfs has no disk to wait for, and cannot be frozen. With `O_DIRECT` on a virtual disk whose host has the data cached, the ring takes 25–29 µs per read at depth 1
+/// of them. tmpfs has no disk to wait for, and cannot be frozen. With `O_DIRECT` on a virtual disk whose host
+/// has the data cached, the ring takes 25–29 µs per read at depth 1
 /// and 5–6 µs at depth 16 (fio's `io_uring` engine 24 and 5), threads 35–60 µs at depth 1. The ring goes 128 deep where
 /// threads end at 16.
 pub struct FileDevice {

@@ -29,9 +29,9 @@ use crate::workers::unless_gone;
 /// Operations of one device that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
 /// busy.
 const DEPTH: usize = 128;
-/// Operations that the kernel is told of together while others are under way: it tells a virtual disk of them once, which
-/// takes up to 60 µs. 4 KiB writes at depth 32 are 10 % faster than if each is told of by itself, reads 3 %; more at a time
-/// gain nothing more.
+/// Operations that the kernel is told of together while others are under way: it tells a virtual disk of them once,
+/// which takes up to 60 µs. 4 KiB writes at depth 32 are 10 % faster than if each is told of by itself, reads 3 %; more
+/// at a time gain nothing more.
 const BATCH: usize = 8;
 /// Operations of one device that wait for one of these: as many as for its threads, see `workers`.
 const WAITING_MAX: usize = 4096;
@@ -51,10 +51,10 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
 ///
-/// Callers put operations in under an uncontended lock and submit them, so that an operation costs its caller one system
-/// call at most and no thread switch: at once where nothing is under way, else with others of the same round, by the time
-/// that one of their answers is asked for, or dropped. A [`collector`] takes what is done, starts the rest of short
-/// transfers, and wakes the tasks: normally a task of the caller's own runtime.
+/// Callers put operations in under an uncontended lock and submit them, so that an operation costs its caller one
+/// system call at most and no thread switch: at once where nothing is under way, else with others of the same round, by
+/// the time that one of their answers is asked for, or dropped. A [`collector`] takes what is done, starts the rest of
+/// short transfers, and wakes the tasks: normally a task of the caller's own runtime.
 ///
 /// **Isolation.** A thread's devices share its ring and nothing in it: each has [`DEPTH`] operations with the kernel at
 /// most and a bounded queue of its own for more, so that one whose disk does not answer takes no other's places. In

@@ -35,9 +35,8 @@ fn lock() -> MutexGuard<'static, Queue> {
 }
 
 /// Notes that all chunks of a region hold data: soon after, a thread puts its pages together to a huge one
-/// (`MADV_COLLAPSE`), which copies 2 MiB and takes 0.2–0.5 ms, or 25 ms in a virtual machine whose host has no such page at
-/// hand. A region is huge only once it is full, so no memory is
-/// taken that data does not fill.
+/// (`MADV_COLLAPSE`), which copies 2 MiB and takes 0.2–0.5 ms, or 25 ms in a virtual machine whose host has no such
+/// page at hand. A region is huge only once it is full, so no memory is taken that data does not fill.
 pub(crate) fn is_dense(table: Weak<Table>, region: usize) {
     if ThpMode::of_this_machine() != ThpMode::Advised {
         return;
