@@ -3,19 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::chunk::ThpMode;
 use crate::table::Table;
 
 /// Regions that wait to be put together; the next ones stay as they are. 32 GiB.
 const WAITING_MAX: usize = 16_384;
-/// The thread rests this many times as long as it had a processor, so that it takes a fifth of a core: a disk of 1 GiB
-/// that is filled is done after 1–2 s, and in a virtual machine that the host gives its memory first, after a minute.
+/// The thread rests this many times as long as it worked, so that it takes a fifth of a core: a disk of 1 GiB that is
+/// filled is done after 1–2 s, and in a virtual machine that the host gives its memory first, after a minute.
 const REST: u32 = 4;
+/// But no longer than this: a region that took more than a quarter of it waited for others' work.
+const REST_MAX: Duration = Duration::from_millis(200);
 /// Priority of the thread, the lowest (`setpriority(2)`): whatever else there is to do goes first.
 const NICE: i32 = 19;
 /// Idle time after which the thread ends.
@@ -53,12 +54,6 @@ pub(crate) fn is_dense(table: Weak<Table>, region: usize) {
     WORK.notify_one();
 }
 
-/// Time that the calling thread had a processor.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
-}
-
 fn work() {
     // Of this thread alone.
     let _ = setpriority_process(None, NICE);
@@ -67,11 +62,11 @@ fn work() {
         if let Some((table, region)) = queue.regions.pop_front() {
             drop(queue);
             if let Some(table) = table.upgrade() {
-                let before = processor_time();
+                let begun = Instant::now();
                 // Where there is no memory in one piece it stays as it is.
                 let _ = table.collapse(region);
                 drop(table);
-                thread::sleep(processor_time().saturating_sub(before) * REST);
+                thread::sleep((begun.elapsed() * REST).min(REST_MAX));
             }
             queue = lock();
             continue;

@@ -431,7 +431,7 @@ mod tests {
     fn a_backup_is_told_that_loses_its_lun_and_none_that_had_none() {
         let config = |luns: &[u16]| {
             let mut text = "[[backup]]\nname = \"nightly\"\nsource = \"iqn.2026-11.com.example:disk/3\"\n\
-                destination = \"/srv/share\"\nevery = \"1d\"\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n"
+                destination = \"/srv/share\"\nevery = \"24h\"\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n"
                 .to_owned();
             for lun in luns {
                 text += &format!("[[target.lun]]\nid = {lun}\ndevice = \"ram:1M\"\n");
