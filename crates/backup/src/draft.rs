@@ -5,6 +5,7 @@
 //!   STEM.leaves-N.incomplete     hashes, of pass N
 //!   STEM.have-N.incomplete       what the passes before N are known to have left in the disk
 //!   STEM.journal.incomplete      what of them is durable; without it, the others are nothing
+//!   STEM.json.incomplete         the manifest and its copy, empty, once all is sent
 //! ```
 //!
 //! The first checkpoint of a new draft gives its journal the name. Before it nothing is durable and nothing is waited
@@ -31,6 +32,7 @@ use crate::history::History;
 use crate::journal::{self, Counted, Journal, Plan, Window};
 use crate::leaf::{Lost, UNIT, UnitLeaves, units};
 use crate::manifest::{FORMAT, Level, Manifest, PointKind, disk_name, leaves_name};
+use crate::manifest_copies::CopiesBegun;
 use crate::pace::Pace;
 use crate::point_files::{Names, clean_up, damaged, is_ours, remove_incomplete};
 use crate::point_id::parse_stem;
@@ -85,6 +87,8 @@ pub(crate) struct Draft {
     dirty: bool,
     /// What was written to the disk, where this run has made it.
     written: Option<Arc<Written>>,
+    /// Once it is complete.
+    copies: Option<CopiesBegun>,
 }
 
 /// The files of a draft that is complete.
@@ -94,6 +98,7 @@ pub(crate) struct Parts {
     pub(crate) writer: Writer,
     /// Its last window is still to be recorded: nothing of the point is named before.
     pub(crate) recording: Recording,
+    pub(crate) copies: CopiesBegun,
     pub(crate) names: Names,
 }
 
@@ -257,6 +262,8 @@ impl Draft {
     /// Makes everything durable: nothing is taken any more. [`Parts::recording`] records it.
     pub(crate) async fn complete(&mut self, lanes: &Workers) -> Result<()> {
         self.end_checkpoint().await?;
+        // Beside the last flush, in which nothing else is asked of the folder.
+        self.copies = Some(CopiesBegun::new(&self.folder, Names::of(&self.plan).stem));
         self.begin_checkpoint(units(self.plan.virtual_bytes), None, lanes)?;
         self.end_checkpoint().await
     }
@@ -354,11 +361,11 @@ impl Draft {
     /// Takes the draft apart for sealing. It is [complete](Self::complete).
     pub(crate) fn into_parts(self) -> Result<Parts> {
         let names = Names::of(&self.plan);
-        match (Arc::into_inner(self.shipment), self.writer, self.journal) {
-            (Some(shipment), Some(writer), Some(journal)) => {
+        match (Arc::into_inner(self.shipment), self.writer, self.journal, self.copies) {
+            (Some(shipment), Some(writer), Some(journal), Some(copies)) => {
                 let segments = writer.segments().to_vec();
                 let recording = Recording { journal, units: self.done, segments, counted: self.counted };
-                Ok(Parts { disk: shipment.disk, written: self.written, writer, recording, names })
+                Ok(Parts { disk: shipment.disk, written: self.written, writer, recording, copies, names })
             }
             _ => Err(BackupError::Lost),
         }
@@ -445,6 +452,7 @@ impl Begun {
             until,
             dirty: false,
             written: self.written,
+            copies: None,
         }
     }
 

@@ -144,7 +144,8 @@ pub struct HostFolder {
     path: PathBuf,
     /// The folder itself, which can be neither read nor made durable (`O_PATH`): that asks a share nothing.
     place: File,
-    /// The same, open: a share that is asked to make its names durable does not have it opened each time.
+    /// The same, open since it was first listed or made durable: a share does not have it opened for each time that its
+    /// names are made durable.
     opened: OnceLock<File>,
     /// The mode of a new file, before the umask; that of the disks is looked up when the first file is made.
     mode: OnceLock<u32>,
@@ -321,7 +322,11 @@ fn plain(name: &str) -> io::Result<&str> {
 impl Folder for HostFolder {
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in Dir::new(self.open_place()?)? {
+        let opened = self.open_place()?;
+        if self.opened.get().is_none() {
+            let _ = self.opened.set(File::from(opened.try_clone()?));
+        }
+        for entry in Dir::new(opened)? {
             // A name that is not UTF-8 is none of ours.
             names.extend(entry?.file_name().to_str().map(str::to_owned));
         }

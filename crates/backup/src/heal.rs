@@ -14,10 +14,10 @@ use crate::error::{BackupError, Result};
 use crate::folder::{Folder, Open};
 use crate::leaf::{Leaf, Lost, leaf_range};
 use crate::manifest::Manifest;
+use crate::manifest_copies::write_manifest;
 use crate::notes::{Damage, Notes};
 use crate::point_files::{damaged, open_disk, open_sidecar, protect};
 use crate::point_id::PointId;
-use crate::seal::write_manifest;
 use crate::threads::both;
 
 /// Result of healing.
@@ -43,21 +43,36 @@ enum Mended {
     NoPlace,
 }
 
+/// What is to be healed.
+pub(crate) struct Ailing {
+    /// Points with a copy of the manifest that is missing or damaged.
+    copies: Vec<PointId>,
+    notes: Notes,
+}
+
+impl Ailing {
+    /// Reads it. Blocks.
+    pub(crate) fn look(folder: &dyn Folder, catalogue: &Catalogue) -> Result<Self> {
+        let load = || if catalogue.has_notes { Notes::load(folder) } else { Ok(Notes::default()) };
+        let (problems, notes) = both(|| catalogue.copy_problems(folder), load);
+        let copies = problems?.into_iter().map(|(manifest, _)| manifest.point).collect();
+        Ok(Self { copies, notes: notes? })
+    }
+}
+
 /// Heals what it can.
 pub(crate) async fn heal(
     folder: &dyn Folder,
     catalogue: &Catalogue,
     source: &dyn BlockDevice,
+    Ailing { copies, mut notes }: Ailing,
 ) -> Result<Healed> {
     let mut healed = Healed::default();
-    let load = || if catalogue.has_notes { Notes::load(folder) } else { Ok(Notes::default()) };
-    let (problems, notes) = both(|| catalogue.copy_problems(folder), load);
-    for (manifest, _) in problems? {
+    for manifest in copies.into_iter().filter_map(|point| catalogue.get(point)) {
         write_manifest(folder, manifest)?;
         protect(folder, &manifest.stem())?;
         healed.notes.push(format!("the manifest of point {} was written again", manifest.point));
     }
-    let mut notes = notes?;
     if notes.damage.is_empty() {
         healed.checks = notes;
         return Ok(healed);

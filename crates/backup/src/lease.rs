@@ -251,6 +251,7 @@ impl<'a> Lease<'a> {
             BackupError::Folder { ref source, .. } => is_of_the_file(source.kind()),
             BackupError::Damaged { .. }
             | BackupError::Disk { .. }
+            | BackupError::DraftExchanged { .. }
             | BackupError::Manifest { .. }
             | BackupError::Open { .. }
             | BackupError::Refused(_) => true,

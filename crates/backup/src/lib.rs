@@ -38,6 +38,7 @@
 //! come from, or why something need not be kept.
 
 mod access;
+mod ahead;
 mod broken;
 mod catalogue;
 mod changed;
@@ -59,6 +60,7 @@ mod leaf;
 mod lease;
 mod leftover;
 mod manifest;
+mod manifest_copies;
 mod merge;
 mod merge_record;
 mod mount;
@@ -90,6 +92,7 @@ mod verify;
 mod written;
 
 pub use access::RetryingFolder;
+pub use ahead::Ahead;
 pub use catalogue::{Catalogue, LINKS_MAX, Point};
 pub use changed::{Change, ChangeMap, Changed, ChangedRange, Since};
 pub use coarse_map::CoarseMap;

@@ -22,10 +22,11 @@ use crate::history::History;
 use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
 use crate::lease::Lease;
 use crate::manifest::{Manifest, PointKind, disk_name, leaves_name, manifest_names, seal};
+use crate::manifest_copies::write_manifest;
 use crate::merge_record::{MERGE, Merge, is_merge, read};
 use crate::point_files::{child_of, damaged, is_as_written, merged_names, open_disk, protect, release};
 use crate::point_id::{PointId, parse_stem};
-use crate::seal::{measure, write_manifest};
+use crate::seal::measure;
 use crate::sidecar::{Sidecar, Writer};
 
 /// Finishes merges that a kill has interrupted after they were decided. The caller holds the lease.

@@ -6,24 +6,26 @@
 //!   3  seal      VHDX file closed and checked, names given, manifest twice: the rename of its first copy is the commit
 //! ```
 //!
-//! A kill between any two steps leaves the points that were there, and files whose names say that they are incomplete.
+//! A kill between any two steps leaves the points that were there, and files that are of no point: their names say so,
+//! or a journal beside them.
 
 use std::ops::Range;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use futures_util::future::{Either, join, select};
 use lunway_block::size::HumanSize;
 use lunway_file::Workers;
-use lunway_vhdx::{CreateOptions, Disk};
+use lunway_vhdx::CreateOptions;
 
+use crate::ahead::{Ahead, OpenedChain, Reading};
 use crate::catalogue::{Catalogue, LINKS_MAX};
 use crate::changed::Changed;
 use crate::draft::{ANNOUNCED, Draft};
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Open};
+use crate::folder::Folder;
 use crate::guids::Guids;
 use crate::heal;
 use crate::history::History;
@@ -34,12 +36,12 @@ use crate::leftover::{leftovers, remove_leftovers, room_needed};
 use crate::manifest::{Manifest, PointKind};
 use crate::merge;
 use crate::notes::{Damage, Notes};
-use crate::point_files::{child_of_disk, lacks, open_disk};
+use crate::point_files::child_of_disk;
 use crate::request::Request;
 use crate::sample::{NewestPoint, SampledBase};
 use crate::seal::Sealing;
 use crate::ship::{Shared, Work};
-use crate::threads::{both, each, on};
+use crate::threads::on;
 use crate::underway::Underway;
 
 /// Units under way at a time, 32 MiB of memory: enough for 10 Gbit/s at 20 ms.
@@ -86,8 +88,8 @@ impl Outcome {
     }
 }
 
-/// Backs a source up into a folder, and makes one point. `catalogue` is what the caller has read of the folder since it
-/// has the lease: `None` has it read here.
+/// Backs a source up into a folder, and makes one point. `ahead` is what the caller has read of the folder since it has
+/// the lease: `None` has it read here.
 ///
 /// # Errors
 ///
@@ -96,7 +98,7 @@ pub async fn run(
     folder: &Arc<dyn Folder>,
     lease: &Lease<'_>,
     guids: &Guids,
-    catalogue: Option<Catalogue>,
+    ahead: Option<Ahead>,
     request: Request<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome> {
@@ -110,7 +112,7 @@ pub async fn run(
         full: None,
         began_anew: false,
         leftovers: Leftovers::None,
-        catalogue,
+        ahead,
     };
     loop {
         match run.attempt(progress).await.map_err(|error| lease.explain(error)) {
@@ -139,6 +141,8 @@ pub async fn run(
             }
             done => return done,
         }
+        // What was missed may be what another writer has removed: nothing of its point may be touched.
+        lease.check()?;
     }
 }
 
@@ -192,21 +196,12 @@ struct Run<'a> {
     /// The files of its draft were exchanged once.
     began_anew: bool,
     leftovers: Leftovers,
-    /// The points, as they were read under the lease; the first attempt takes them.
-    catalogue: Option<Catalogue>,
+    /// What was read under the lease; the first attempt takes it.
+    ahead: Option<Ahead>,
 }
 
 /// The chain of the newest point, itself first, or why there is to be a full.
 type Basis = std::result::Result<Vec<Manifest>, String>;
-
-/// The files of a chain, looked at.
-struct Opened {
-    history: Result<History>,
-    /// The newest point's.
-    disk: Result<Disk<Open>>,
-    /// What each point lacks.
-    lacking: Vec<Result<Option<String>>>,
-}
 
 /// Decision on what the new point is based on, and why.
 struct Decision {
@@ -226,14 +221,15 @@ impl Run<'_> {
                 geometry.size
             )));
         }
-        let mut catalogue = match self.catalogue.take() {
-            Some(catalogue) => catalogue,
-            None => Catalogue::load(&**self.folder)?,
+        let mut ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => self.read_ahead()?,
         };
-        if catalogue.has_merges {
+        if ahead.catalogue.has_merges {
             merge::finish(&**self.folder)?;
-            catalogue = Catalogue::load(&**self.folder)?;
+            ahead = self.read_ahead()?;
         }
+        let Ahead { catalogue, reading } = ahead;
         self.check_source(&catalogue)?;
         if catalogue.incomplete() > 0 && self.leftovers == Leftovers::None {
             self.leftovers = Leftovers::Found;
@@ -246,9 +242,18 @@ impl Run<'_> {
             }
         }
         let basis = self.basis(&catalogue)?;
-        let opening = self.open_basis(&basis);
+        let Reading { ailing, chain } = reading;
+        let ailing = on(&self.lanes.upkeep, move || ailing.wait());
+        let opening = async {
+            match chain.filter(|_| basis.is_ok()) {
+                Some(chain) => Some(on(&self.lanes.reads, move || chain.wait()).await),
+                None => None,
+            }
+        };
         // Beside each other: what is healed are leaves, of which nothing is read here.
-        let (opened, heal) = join(opening, heal::heal(&**self.folder, &catalogue, self.request.source)).await;
+        let healing =
+            async { heal::heal(&**self.folder, &catalogue, self.request.source, ailing.await?).await };
+        let (opened, heal) = join(opening, healing).await;
         let heal = heal?;
         self.notes.extend(heal.notes);
         let decision = self.decide(basis, opened, &heal.checks)?;
@@ -287,13 +292,22 @@ impl Run<'_> {
         self.request.source.confirm().await.map_err(BackupError::SourceLost)?;
         let manifest = self.manifest(&draft, counted);
         let sealing = Sealing { folder: Arc::clone(self.folder), draft, manifest };
-        // Until its files have their names this writes to the draft alone, as all before did.
-        let closing = on(&self.lanes.upkeep, move || sealing.close());
-        let (closed, is_ours) = join(closing, async { self.lease.check() }).await;
-        is_ours?;
+        // Until its files get their names this writes to the draft alone, as all before did.
+        let (say, is_ours) = mpsc::channel();
+        let closing = on(&self.lanes.upkeep, move || sealing.close(is_ours));
+        let lease = self.lease;
+        let check = async move { lease.check().map(|()| say.send(())) };
+        let (closed, is_ours) = join(closing, check).await;
+        // Where the files could not be closed, the thread that would hear of it has ended.
+        let _ = is_ours?;
         let closed = closed?;
         let manifest = on(&self.lanes.upkeep, move || closed.seal()).await?;
         Ok(Outcome { manifest, notes: std::mem::take(&mut self.notes) })
+    }
+
+    /// Reads the folder.
+    fn read_ahead(&self) -> Result<Ahead> {
+        Ok(Ahead::begin_after(Duration::ZERO, self.folder, Catalogue::load(&**self.folder)?))
     }
 
     fn check_source(&self, catalogue: &Catalogue) -> Result<()> {
@@ -378,21 +392,8 @@ impl Run<'_> {
         Ok(Ok(chain.into_iter().cloned().collect()))
     }
 
-    async fn open_basis(&self, basis: &Basis) -> Option<Result<Opened>> {
-        let chain = basis.as_ref().ok()?.clone();
-        let folder = Arc::clone(self.folder);
-        let open = move || {
-            let (chain, folder): (Vec<_>, _) = (chain.iter().collect(), &*folder);
-            let files = || Ok(both(|| History::open(folder, &chain), || open_disk(folder, chain[0])));
-            let (files, lacking) = both(files, || Ok(each(&chain, |manifest| lacks(folder, manifest))));
-            let ((history, disk), lacking) = (files?, lacking?);
-            Ok(Opened { history, disk, lacking })
-        };
-        Some(on(&self.lanes.reads, open).await)
-    }
-
     /// Full or increment, and why.
-    fn decide(&self, basis: Basis, opened: Option<Result<Opened>>, checks: &Notes) -> Result<Decision> {
+    fn decide(&self, basis: Basis, opened: Option<Result<OpenedChain>>, checks: &Notes) -> Result<Decision> {
         let full =
             |why: String| Ok(Decision { why, parent: None, options: None, history: History::default() });
         let (chain, opened) = match (basis, opened) {

@@ -2,19 +2,25 @@
 //!
 //! ```text
 //!   1  close      the disk's log is empty, the hashes have their end, both durable; beside that the journal has its
-//!                 last window and its name, and the copies of the manifest are made, empty and without their names
-//!   2  check      every entry of the disk's table; that the file is the one that was written, and no older copy of it:
-//!                 its GUID, its log, which is empty, and that it has every leaf; the hash of all that is no leaf
-//!   3  names      STEM.vhdx, STEM.leaves, and that they are still those files; both copies of the manifest written
-//!                 beside that
-//!   4  manifest   STEM.copy.json; the folder durable; then STEM.json: the commit; the folder durable
-//!   5  clean up   files read-only, the journal removed
+//!                 last window and its name, and behind it the files have theirs, STEM.vhdx and STEM.leaves; the copies
+//!                 of the manifest are still empty and without names
+//!   2  check      of the files of these names: every entry of the disk's table; that it is the one that was written,
+//!                 and no older copy of it: its GUID, its log, which is empty, and that it has every leaf; the hash of
+//!                 all that is no leaf
+//!   3  manifest   both copies written; STEM.copy.json; the folder durable; then STEM.json: the commit; the folder
+//!                 durable
+//!   4  clean up   files read-only, the journal removed
 //! ```
 //!
-//! Before step 4 has ended the journal says that the point is incomplete, whatever its files are called; the next run
-//! goes back to step 1. After it the next run repeats step 5.
+//! Before step 3 has ended the journal says that the point is incomplete, whatever its files are called; the next run
+//! goes back to step 1. After it the next run repeats step 4.
+//!
+//! Over a network each step of each file is a round trip or two, so what need not follow something else is done beside
+//! it. A client of FUSE does one thing at a time with the names of a folder, and others with its files meanwhile.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::mpsc;
 
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
@@ -22,12 +28,12 @@ use lunway_vhdx::{Chain, Disk, VhdxOpenOptions};
 use crate::access::checked;
 use crate::draft::{Draft, Parts, discard, undo_names};
 use crate::error::{BackupError, Result};
-use crate::folder::{Folder, Open, Unnamed};
+use crate::folder::{Folder, Open};
 use crate::leaf::LEAF;
-use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
+use crate::manifest::{Manifest, disk_name, leaves_name, root};
+use crate::manifest_copies::{ManifestCopies, release_manifests};
 use crate::point_files::{
-    Names, clean_up, clean_up_new, damaged, open_disk, open_sidecar, read_ahead, read_ahead_of,
-    read_ahead_whole, release,
+    Names, clean_up, clean_up_new, damaged, read_ahead, read_ahead_of, read_ahead_whole,
 };
 use crate::point_id::PointId;
 use crate::sidecar::Sidecar;
@@ -48,38 +54,46 @@ pub(crate) struct Closed {
     names: Names,
     manifest: Manifest,
     /// Copies of the manifest, empty.
-    copies: Vec<Unnamed>,
+    copies: ManifestCopies,
     /// The draft is of this run, and has no files of others.
     is_new: bool,
 }
 
 impl Sealing {
-    /// Closes and checks its files. Files that are not those that were written are removed
-    /// ([`BackupError::DraftExchanged`]). Blocks.
-    pub(crate) fn close(self) -> Result<Closed> {
+    /// Closes its files, gives them their names when `is_ours` says that no other writer has the folder, and checks
+    /// them. Files that are not those that were written are removed ([`BackupError::DraftExchanged`]). Blocks.
+    pub(crate) fn close(self, is_ours: mpsc::Receiver<()>) -> Result<Closed> {
         let Self { folder: shared, draft, mut manifest } = self;
         let folder = &*shared;
-        let Parts { disk, written, writer, recording, names } = draft.into_parts()?;
-        let (disk_file, leaves_file) = (names.disk(), names.leaves());
+        let Parts { disk, written, writer, recording, copies, names } = draft.into_parts()?;
+        let (given, stem) = (&names, &manifest.stem());
         let data_write = disk.disks()[0].data_write_guid_now();
-        let finish = || writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file)));
-        let close = || disk.close().map_err(BackupError::disk(&folder.show(&disk_file)));
-        let record = || Ok(both(|| begin_manifests(folder, &manifest), || recording.record(folder)));
-        let (recorded, ended) = both(record, || Ok(both(finish, close)));
-        let ((copies, recorded), (finished, closed)) = (recorded?, ended?);
+        let finish =
+            || writer.finish().map_err(BackupError::folder("writing", &folder.show(&names.leaves())));
+        let close = || disk.close().map_err(BackupError::disk(&folder.show(&names.disk())));
+        let name = move || {
+            recording.record(folder)?;
+            // Where it is not the caller says why.
+            is_ours.recv().map_err(|_| BackupError::LeaseLost)?;
+            let copies = copies.wait()?;
+            give_names(folder, given)?;
+            Ok(copies)
+        };
+        let (named, ended) = both(name, || Ok(both(finish, close)));
+        let (finished, closed) = ended?;
         closed?;
         finished?;
-        recorded?;
-        let copies = copies?;
-        let measured =
-            measure(folder, &mut manifest, (&disk_file, data_write), &leaves_file, written.as_deref());
-        if let Err(error) = measured.map_err(BackupError::exchanged) {
-            drop(copies);
-            if matches!(error, BackupError::DraftExchanged { .. }) {
-                discard(folder, &names)?;
-            }
-            return Err(error);
+        let files = [disk_name(stem), leaves_name(stem)];
+        let checked = named.and_then(|copies| {
+            let measured =
+                measure(folder, &mut manifest, (&files[0], data_write), &files[1], written.as_deref());
+            measured.map_err(BackupError::exchanged).map(|()| copies)
+        });
+        if let Err(BackupError::DraftExchanged { .. }) = checked {
+            undo_names(folder, &names)?;
+            discard(folder, &names)?;
         }
+        let copies = checked?;
         Ok(Closed { folder: shared, names, manifest, copies, is_new: written.is_some() })
     }
 }
@@ -92,13 +106,8 @@ impl Closed {
             // A run that was stopped may have given them.
             release_manifests(&*folder, &manifest.stem());
         }
-        let named = give_names(&*folder, &manifest, (&names.disk(), &names.leaves()), copies);
-        if let Err(error @ BackupError::DraftExchanged { .. }) = named {
-            undo_names(&*folder, &names)?;
-            discard(&*folder, &names)?;
-            return Err(error);
-        }
-        named?;
+        copies.fill(&*folder, &manifest)?;
+        copies.commit(&*folder, &manifest)?;
         match is_new {
             true => clean_up_new(&*folder, &names)?,
             false => clean_up(&*folder, &names)?,
@@ -176,40 +185,16 @@ fn open_leaves(folder: &dyn Folder, leaves_file: &str, point: PointId) -> Result
     Ok((Sidecar::open(leaves, point).map_err(|error| damaged(point, error))?, len))
 }
 
-/// Gives the files their names, and makes them a point.
-fn give_names(
-    folder: &dyn Folder,
-    manifest: &Manifest,
-    (disk_file, leaves_file): (&str, &str),
-    copies: Vec<Unnamed>,
-) -> Result<()> {
-    let stem = manifest.stem();
-    let files = [(disk_file, disk_name(&stem)), (leaves_file, leaves_name(&stem))];
-    let rename = |(from, to): &(&str, String)| {
-        folder.rename(from, to).map_err(BackupError::folder("renaming", &folder.show(disk_file)))
+/// Gives the files of a draft their names as a point's.
+fn give_names(folder: &dyn Folder, names: &Names) -> Result<()> {
+    let files = [(names.disk(), disk_name(&names.stem)), (names.leaves(), leaves_name(&names.stem))];
+    let rename = |(from, to): &(String, String)| match folder.rename(from, to) {
+        // The answer to one that was carried out may have been lost, and the question repeated: a look at the file
+        // tells.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed.map_err(BackupError::folder("renaming", &folder.show(from))),
     };
-    let (renamed, written) = both(
-        || {
-            each(&files, rename).into_iter().collect::<Result<()>>()?;
-            check_named(folder, manifest).map_err(BackupError::exchanged)
-        },
-        || {
-            fill_manifests(folder, manifest, &copies)?;
-            copies.iter().take(1).for_each(|copy| copy.look_up(folder));
-            Ok(())
-        },
-    );
-    renamed?;
-    written?;
-    commit(folder, manifest, copies)
-}
-
-/// Sees that the files which have got their names are those that were measured: a name may have been given to another
-/// file before. From then on they are protected, as all that points consist of.
-fn check_named(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
-    let (disk, leaves) = both(|| open_disk(folder, manifest), || open_sidecar(folder, manifest));
-    leaves?;
-    check_closed(&disk?, &folder.show(&manifest.disk_name()), &manifest.data_write, manifest.point)
+    each(&files, rename).into_iter().collect()
 }
 
 /// Sees that a disk is the one that was written, and was closed.
@@ -221,51 +206,6 @@ fn check_closed(disk: &Disk<Open>, name: &str, data_write: &str, point: PointId)
     if disk.log_in_use() {
         // A copy of the file that was made while it was open has the file's name.
         return damaged(format!("{name} has entries in its log, which was emptied when it was closed"));
-    }
-    Ok(())
-}
-
-/// Writes both copies of a manifest in place of those that there are, durably.
-pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
-    release_manifests(folder, &manifest.stem());
-    let copies = begin_manifests(folder, manifest)?;
-    fill_manifests(folder, manifest, &copies)?;
-    commit(folder, manifest, copies)
-}
-
-/// Copies of a manifest that are there may be replaced.
-fn release_manifests(folder: &dyn Folder, stem: &str) {
-    each(&manifest_names(stem), |name| {
-        release(folder, name);
-        Ok(())
-    });
-}
-
-/// Both copies of a manifest, empty and without their names.
-fn begin_manifests(folder: &dyn Folder, manifest: &Manifest) -> Result<Vec<Unnamed>> {
-    each(&manifest_names(&manifest.stem()), |name| Unnamed::begin(folder, name)).into_iter().collect()
-}
-
-/// Writes them, durably.
-fn fill_manifests(folder: &dyn Folder, manifest: &Manifest, copies: &[Unnamed]) -> Result<()> {
-    let bytes = manifest.to_bytes();
-    each(copies, |copy| copy.fill(folder, &bytes)).into_iter().collect()
-}
-
-/// Gives the copies of a manifest their names, the first copy last: that rename is the commit. All names that were
-/// given before it are durable before it.
-fn commit(folder: &dyn Folder, manifest: &Manifest, copies: Vec<Unnamed>) -> Result<()> {
-    let mut copies = copies.into_iter().peekable();
-    while let Some(copy) = copies.next() {
-        let look_up = || {
-            if let Some(next) = copies.peek() {
-                next.look_up(folder);
-            }
-            Ok(())
-        };
-        let (_, named) = both(look_up, || copy.give_name(folder));
-        named?;
-        folder.sync().map_err(BackupError::folder("writing", &folder.show(&manifest.stem())))?;
     }
     Ok(())
 }

@@ -2,8 +2,10 @@
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use lunway_file::ThreadPool;
 
@@ -85,6 +87,54 @@ pub fn both<A: Send, B>(
     })
 }
 
+/// Time by which work begins later that is not soon waited for: clients of FUSE make one file of a folder at a time,
+/// and look nothing up in it meanwhile, so what is waited for comes first.
+pub(crate) const LATER: Duration = Duration::from_millis(50);
+
+/// Work that is done on a thread of its own until its answer is waited for. It is not begun once this is dropped.
+pub(crate) struct Beside<T> {
+    job: Arc<dyn Fn() -> Result<T> + Send + Sync>,
+    answer: Receiver<Result<T>>,
+    wanted: Sender<()>,
+}
+
+impl<T: Send + 'static> Beside<T> {
+    /// Begins it, `later` than now if it is not waited for before.
+    pub(crate) fn begin(later: Duration, job: impl Fn() -> Result<T> + Send + Sync + 'static) -> Self {
+        let job: Arc<dyn Fn() -> Result<T> + Send + Sync> = Arc::new(job);
+        let ((done, answer), (wanted, is_wanted)) = (channel(), channel::<()>());
+        let work = Arc::clone(&job);
+        // Where the host gives no thread, who waits for it does it.
+        let _ = thread::Builder::new().name("backup-beside".into()).spawn(move || {
+            if is_wanted.recv_timeout(later) != Err(RecvTimeoutError::Disconnected) {
+                // The answer may not be wanted any more.
+                let _ = done.send(work());
+            }
+        });
+        Self { job, answer, wanted }
+    }
+
+    /// Waits for its answer; what failed is done again, as the reason may have passed. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// Its own.
+    pub(crate) fn wait(self) -> Result<T> {
+        // A thread that has begun does not listen.
+        let _ = self.wanted.send(());
+        match self.answer.recv() {
+            Ok(Ok(answer)) => Ok(answer),
+            _ => (self.job)(),
+        }
+    }
+
+    /// Gives it up: waits for the end of what has begun. Blocks.
+    pub(crate) fn give_up(self) {
+        drop(self.wanted);
+        let _ = self.answer.recv();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
@@ -110,6 +160,25 @@ mod tests {
         let answers: Result<Vec<usize>> = each(&more, |item| Ok(*item)).into_iter().collect();
         assert_eq!(answers.unwrap(), more);
         assert!(each(&[] as &[usize], |item| Ok(*item)).is_empty());
+    }
+
+    #[test]
+    fn what_is_waited_for_begins_at_once_and_other_work_later() {
+        let (told, began) = channel();
+        let job = move || {
+            told.send(()).unwrap();
+            Ok(7)
+        };
+        let later = || Beside::begin(Duration::MAX, job.clone());
+        later().give_up();
+        let later = later();
+        assert!(began.recv_timeout(Duration::from_millis(50)).is_err());
+        assert_eq!(later.wait().unwrap(), 7);
+        let soon = Beside::begin(Duration::ZERO, job.clone());
+        for _ in 0..2 {
+            began.recv().unwrap();
+        }
+        assert_eq!(soon.wait().unwrap(), 7);
     }
 
     #[test]

@@ -126,7 +126,8 @@ fn a_draft_that_is_exchanged_for_an_older_point_is_given_up() {
         let context = format!("{moment}: {:?}", made.notes);
         assert_same(&restored(&at.folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
     }
-    assert!(given_up > 3, "{given_up}");
+    // Each exchange before the file has its name: some flushes are beside that.
+    assert!(given_up > 1, "{given_up}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use lunway_backup::{
-    BackupError, Folder, Holder, INCOMPLETE, Lease, PointId, Presence, Result, is_of_the_file,
+    BackupError, Folder, Holder, INCOMPLETE, Lease, PointId, Presence, Result, both, is_of_the_file,
 };
 
 use crate::codec::{Codec, MasterKey};
@@ -66,14 +66,17 @@ pub struct Repository {
 ///
 /// Where that cannot be seen.
 pub fn is_repository(folder: &dyn Folder) -> io::Result<bool> {
-    for name in [MARKER, MARKER_COPY] {
-        match folder.open(name, false) {
-            Ok(_) => return Ok(true),
-            Err(error) if is_of_the_file(error.kind()) => {}
-            Err(error) => return Err(error),
-        }
+    let is_there = |name| match folder.open(name, false) {
+        Ok(_) => Ok(true),
+        Err(error) if is_of_the_file(error.kind()) => Ok(false),
+        Err(error) => Err(error),
+    };
+    // At once: on a share each look is some round trips.
+    let (copy, marker) = both(|| Ok(is_there(MARKER_COPY)), || Ok(is_there(MARKER)));
+    match marker.map_err(io::Error::other)? {
+        Ok(false) => copy.map_err(io::Error::other)?,
+        marker => marker,
     }
-    Ok(false)
 }
 
 impl Repository {

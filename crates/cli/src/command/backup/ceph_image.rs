@@ -21,8 +21,8 @@ use lunway_block::{BlockDevice, BlockError};
 use lunway_rbd::{RbdDevice, RbdOpenError, RbdOptions, RbdSnapshots};
 use lunway_vhdx_device::random_guids;
 
-use super::closed_epochs::{self, Missing};
-use super::store::{Past, Store};
+use super::closed_epochs::{ClosedEpochs, Missing};
+use super::store::{Made, Past};
 use crate::device::BlockingRuntime;
 use crate::failure::Failure;
 use crate::{interrupt, terminal};
@@ -33,18 +33,19 @@ const PREFIX: &str = "rbd-snapshot:";
 const SNAPSHOT: &str = "lunway-";
 
 /// The moment of an image that a run reads.
-pub(super) struct Moment {
+pub(super) struct Moment<'a> {
     name: RbdName,
+    epochs: ClosedEpochs<'a>,
     /// The image itself, whatever its name.
     image: String,
     epoch: String,
 }
 
 /// An image as it was at a moment.
-pub(super) struct Frozen {
+pub(super) struct Frozen<'a> {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) changed: Changed,
-    pub(super) moment: Moment,
+    pub(super) moment: Moment<'a>,
 }
 
 /// What an epoch names: `rbd-snapshot:IMAGE@SNAPSHOT#NUMBER`.
@@ -66,14 +67,14 @@ fn parts(epoch: &str) -> Option<Parts<'_>> {
     snapshot.starts_with(SNAPSHOT).then_some(Parts { image, snapshot, number })
 }
 
-impl Moment {
+impl<'a> Moment<'a> {
     /// Freezes an image, and says what was written to it since the newest point of the destination. The error inside
     /// is the reason why there is no snapshot: the image has to be read as it is.
     pub(super) fn make(
         name: &RbdName,
-        (store, past): (&Store, &[Past]),
+        (mut epochs, past): (ClosedEpochs<'a>, &[Past]),
         (runtime, cancel): (&BlockingRuntime, &Cancel),
-    ) -> Result<Result<Frozen, String>, Failure> {
+    ) -> Result<Result<Frozen<'a>, String>, Failure> {
         // A cluster that does not answer is met here.
         let options = RbdOptions::default();
         let opening = RbdSnapshots::open(name, &options);
@@ -83,12 +84,13 @@ impl Moment {
             Err(error) => return Err(Failure::failed(error)),
         };
         let image = snapshots.identity().to_owned();
-        let make = || {
-            remove_old(&snapshots, store, runtime, Missing::Kept)?;
+        let mut make = || {
+            epochs
+                .release_old(Missing::KeptSinceNewest, |epoch| remove(&snapshots, epoch, runtime, &|_| ()))?;
             let random = random_guids().context("asking for random numbers")?.next().to_digits();
             let snapshot = format!("{SNAPSHOT}{random:032x}");
             let epoch = format!("{PREFIX}{image}@{snapshot}");
-            closed_epochs::note(store, &epoch)?;
+            epochs.note(&epoch)?;
             Ok((epoch, runtime.wait(snapshots.create(&snapshot)).map(|()| snapshot)))
         };
         let made: Result<_, Failure> = make();
@@ -106,13 +108,13 @@ impl Moment {
                 )));
             }
         };
-        let mut moment = Self { name: name.clone(), image, epoch };
+        let mut moment = Self { name: name.clone(), epochs, image, epoch };
         let at = RbdName { snapshot: Some(snapshot), ..name.clone() };
         let options = RbdOptions { read_only: true, ..RbdOptions::default() };
         let opened = runtime.wait(RbdDevice::open(&at, &options));
         let changed = match opened {
             Ok(device) => moment
-                .has_number(device.snapshot(), store)
+                .has_number(device.snapshot())
                 .and_then(|()| moment.changed(&device, past, runtime))
                 .map(|changed| (device, changed)),
             Err(error) => Err(Failure::failed(error)),
@@ -120,7 +122,7 @@ impl Moment {
         match changed {
             Ok((device, changed)) => Ok(Ok(Frozen { device: Arc::new(device), changed, moment })),
             Err(failure) => {
-                moment.end(store, runtime);
+                moment.end(None, runtime);
                 Err(failure)
             }
         }
@@ -132,11 +134,11 @@ impl Moment {
     }
 
     /// Notes which snapshot it is that has the name, and is read.
-    fn has_number(&mut self, number: Option<u64>, store: &Store) -> Result<(), Failure> {
+    fn has_number(&mut self, number: Option<u64>) -> Result<(), Failure> {
         let number = number.context("librbd opens the image in place of its snapshot")?;
         let noted = std::mem::take(&mut self.epoch);
         self.epoch = format!("{noted}#{number}");
-        closed_epochs::rename(store, &noted, &self.epoch)
+        self.epochs.rename(&noted, &self.epoch)
     }
 
     /// What the manifest has in place of an epoch.
@@ -180,18 +182,25 @@ impl Moment {
         Ok(Changed::Known { since: Since::Epoch(epoch.clone()), ranges: Box::new(map) })
     }
 
-    /// The run has ended: removes the snapshots that are of no use any more. What cannot be removed now, the next run
-    /// removes.
-    pub(super) fn end(self, store: &Store, runtime: &BlockingRuntime) {
-        let removed = runtime
-            .wait(RbdSnapshots::open(&self.name, &RbdOptions::default()))
-            .map_err(Failure::failed)
-            .and_then(|snapshots| {
-                let removed = remove_old(&snapshots, store, runtime, Missing::Forgotten);
-                close(snapshots, runtime);
-                removed
-            });
-        if let Err(error) = removed {
+    /// The run has ended, and has made this point: removes the snapshots that are of no use any more. What cannot be
+    /// removed now, the next run removes.
+    pub(super) fn end(mut self, made: Option<&Made>, runtime: &BlockingRuntime) {
+        let mut release = || {
+            let snapshots = runtime
+                .wait(RbdSnapshots::open(&self.name, &RbdOptions::default()))
+                .map_err(Failure::failed)?;
+            let stays = |snapshot: &str| {
+                terminal::say(&format!(
+                    "the snapshot {snapshot} of the image stays, as it is protected or has clones; a run after `rbd snap unprotect` \
+                     removes it"
+                ));
+            };
+            let remove = |epoch: &str| remove(&snapshots, epoch, runtime, &stays);
+            let released = self.epochs.run_ended(made, Missing::Forgotten, remove);
+            close(snapshots, runtime);
+            released
+        };
+        if let Err(error) = release() {
             error.report();
         }
     }
@@ -220,33 +229,27 @@ fn none(error: &RbdOpenError) -> String {
     terminal::clean(&format!("no snapshot of the image could be made: {error}"))
 }
 
-/// Removes the snapshots that were made of an image for the destination, but for the newest point's.
-fn remove_old(
+/// Removes the snapshot that an epoch names, and says whether it was there; `None`: it is of another image, or has to
+/// stay, of which `stays` is told.
+fn remove(
     snapshots: &RbdSnapshots,
-    store: &Store,
+    epoch: &str,
     runtime: &BlockingRuntime,
-    missing: Missing,
-) -> Result<(), Failure> {
-    closed_epochs::release_old(store, missing, |epoch| match parts(epoch) {
-        Some(Parts { image, snapshot, number }) if image == snapshots.identity() => {
-            match runtime.wait(snapshots.remove(snapshot, number)) {
-                // It stays noted until the image is primary here again.
-                Err(RbdOpenError::NotPrimary { .. }) => Ok(None),
-                Err(RbdOpenError::Failed { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
-                    // Asked twice by a run, and said once.
-                    if missing == Missing::Forgotten {
-                        terminal::say(&format!(
-                            "the snapshot {snapshot} of the image stays, as it is protected or has clones; a run after `rbd snap unprotect` \
-                             removes it"
-                        ));
-                    }
-                    Ok(None)
-                }
-                removed => removed.map(Some).map_err(Failure::failed),
-            }
+    stays: &dyn Fn(&str),
+) -> Result<Option<bool>, Failure> {
+    let Some(Parts { image, snapshot, number }) = parts(epoch) else { return Ok(None) };
+    if image != snapshots.identity() {
+        return Ok(None);
+    }
+    match runtime.wait(snapshots.remove(snapshot, number)) {
+        // It stays noted until the image is primary here again.
+        Err(RbdOpenError::NotPrimary { .. }) => Ok(None),
+        Err(RbdOpenError::Failed { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
+            stays(snapshot);
+            Ok(None)
         }
-        _ => Ok(None),
-    })
+        removed => removed.map(Some).map_err(Failure::failed),
+    }
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ fn take_lease<'a>(
     let folder = &**store.folder();
     let begun = Instant::now();
     loop {
-        match Lease::take_and_look(folder, holder()?, is_cancelled, || store.past()) {
+        match Lease::take_and_look(folder, holder()?, is_cancelled, || store.read()) {
             Err(BackupError::InUse { .. })
                 if begun_by.is_daemon() && begun.elapsed() < IN_USE_PATIENCE && !is_cancelled() =>
             {
@@ -177,11 +177,11 @@ fn take_lease<'a>(
             // What an earlier run has left may have taken the room, and this one may do with less.
             Err(BackupError::Full { .. }) if has_leftovers(folder) => {
                 let lease = Lease::take_without_room(folder, holder()?, is_cancelled).map_err(failed)?;
-                return Ok((lease, store.past()?));
+                return Ok((lease, store.read()?));
             }
             taken => {
-                let (lease, past) = taken.map_err(failed)?;
-                return Ok((lease, past?));
+                let (lease, read) = taken.map_err(failed)?;
+                return Ok((lease, read?));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
-use lunway_backup::{Catalogue, Changed, Folder, Lease, Level, Progress, Request};
+use lunway_backup::{Ahead, Changed, Folder, Lease, Level, Progress, Request};
 use lunway_bench::Cancel;
 use lunway_block::BlockDevice;
 use lunway_block::rate::parse_rate;
@@ -18,11 +18,12 @@ use lunway_device::{OpenOptions, Opened};
 use serde_json::json;
 
 use super::ceph_image::{Frozen as FrozenImage, Moment};
+use super::closed_epochs::ClosedEpochs;
 use super::export::Bitmaps;
 use super::served::{self, Frozen};
 use super::source_id::{IdentifiedSource, doubt, of_device};
-use super::store::{Made, Past, Store};
-use super::{Destination, catalogue, failed_in, guids, holder, swapped, take_lease};
+use super::store::{Made, Past, Read, Store};
+use super::{Destination, catalogue, failed, failed_in, guids, holder, swapped, take_lease};
 use crate::awaited::{Awaited, waits_for};
 use crate::begun_by::BegunBy;
 use crate::command::copy::{refuse_users, warn_of_users, whole};
@@ -168,7 +169,9 @@ impl Run {
         interrupt::waits_for(waits_for(Vec::new(), destination.clone()));
         interrupt::waits_at_most(ORDERLY_END);
         // Under the lease the points stay so until this run seals its own.
-        let (lease, (past, catalogue)) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
+        let (lease, read) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
+        let Read { past, catalogue, epochs } = read;
+        let ahead = store.open_ahead(catalogue);
         let runtime = BlockingRuntime::new()?;
         let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
         let (mut moment, mut mixed) = (None, None);
@@ -183,7 +186,8 @@ impl Run {
                 let mut why = "nothing keeps track of changes of this source".to_owned();
                 let frozen = match &spec {
                     DeviceSpec::Rbd { name } if name.snapshot.is_none() => {
-                        let made = Moment::make(name, (&store, &past), (&runtime, &cancel))?;
+                        let epochs = ClosedEpochs::new(&store, epochs.map_err(failed)?, &past);
+                        let made = Moment::make(name, (epochs, &past), (&runtime, &cancel))?;
                         made.map_err(|reason| {
                             mixed = Some(format!(
                                 "{reason}: if the image was written during this run, the point mixes what it held at different times"
@@ -215,7 +219,7 @@ impl Run {
         }
         if let Err(refused) = allowed {
             runtime.wait(opened.close_or_log());
-            moment.into_iter().for_each(|moment| moment.end(&store, &runtime));
+            moment.into_iter().for_each(|moment| moment.end(None, &runtime));
             return Err(refused);
         }
         let id = of_device(&spec, &*opened.device);
@@ -226,12 +230,12 @@ impl Run {
         let begun = Instant::now();
         let (level, doubt) = (Level::Crash, doubt(&id, &past));
         let source = Source { device: &read, name, changed, state, epoch, level, doubt };
-        let done = self.make_point(source, (&store, &lease, catalogue), (&runtime, &cancel));
+        let done = self.make_point(source, (&store, &lease, ahead), (&runtime, &cancel));
         // A file is closed when nothing uses it any more.
         drop(read);
         runtime.wait(opened.close_or_log());
         // Before the lease is given back: the destination's list of epochs is changed.
-        moment.into_iter().for_each(|moment| moment.end(&store, &runtime));
+        moment.into_iter().for_each(|moment| moment.end(done.as_ref().ok(), &runtime));
         drop(lease);
         let context = || format!("backing {spec} up to {}", folder.show(""));
         let mut made = done.map_err(|error| in_context(error, context))?;
@@ -245,8 +249,10 @@ impl Run {
             true => DaemonAddress::of_parent(self.socket.clone()),
             false => DaemonAddress::on(self.socket.clone()),
         };
+        // Now, as opening the folder looks its path up too: later it would be one more question to a share.
+        let destination = self.destination.written();
         let result = self.back_up_served(&daemon, lun.clone());
-        served::report(&daemon, &lun, &self.destination.written(), &result);
+        served::report(&daemon, &lun, &destination, &result);
         self.print(&result?)
     }
 
@@ -292,17 +298,18 @@ impl Run {
         }
         let cancel = interrupt::watch();
         interrupt::waits_for(waits_for(Vec::new(), format!("{} and {}", self.source, folder.show(""))));
-        let (lease, (past, catalogue)) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
+        let (lease, read) = take_lease(&store, &self.begun_by, &|| cancel.is_cancelled())?;
+        let Read { past, catalogue, epochs } = read;
         let name = served::source_name(&lun);
         let begun = Instant::now();
         if let Some(made) = self.made_before(&past, &name) {
             return Ok(Ended { made, seconds: begun.elapsed().as_secs_f64(), held_ms: None });
         }
         let runtime = BlockingRuntime::new()?;
+        let epochs = ClosedEpochs::new(&store, epochs.map_err(failed)?, &past);
+        let ahead = store.open_ahead(catalogue);
         let (frozen, changed) =
-            Frozen::make(daemon, lun, (&store, &past), (self.area, &self.freezing), &runtime)?;
-        let doubt = doubt(&frozen.id, &past);
-        let is_other = doubt.is_some();
+            Frozen::make(daemon, lun, (epochs, &past), (self.area, &self.freezing), &runtime)?;
         let read = IdentifiedSource::new(frozen.client.clone(), &frozen.id);
         let source = Source {
             device: &read,
@@ -311,9 +318,9 @@ impl Run {
             state: Some(frozen.name.clone()),
             epoch: frozen.epoch.clone(),
             level: served::level(&self.freezing, self.application),
-            doubt,
+            doubt: frozen.doubt.clone(),
         };
-        let done = self.make_point(source, (&store, &lease, catalogue), (&runtime, &cancel));
+        let done = self.make_point(source, (&store, &lease, ahead), (&runtime, &cancel));
         // The snapshot lasts as long as its connection.
         drop(read);
         let done = done.map_err(|error| match frozen.broken() {
@@ -322,7 +329,7 @@ impl Run {
         });
         let held_ms = frozen.held_ms;
         // Before the lease is given back: the destination's list of epochs is changed.
-        frozen.end(is_other);
+        frozen.end(done.as_ref().ok());
         drop(lease);
         Ok(Ended { made: done?, seconds: begun.elapsed().as_secs_f64(), held_ms: Some(held_ms) })
     }
@@ -330,7 +337,7 @@ impl Run {
     fn make_point(
         &self,
         source: Source<'_>,
-        (store, lease, catalogue): (&Store, &Lease<'_>, Option<Catalogue>),
+        (store, lease, ahead): (&Store, &Lease<'_>, Option<Ahead>),
         (runtime, cancel): (&BlockingRuntime, &Cancel),
     ) -> Result<Made, Failure> {
         let left_out = match self.skip_free {
@@ -360,7 +367,7 @@ impl Run {
         };
         let guids = guids()?;
         let mut told = |progress: Progress| bar.set_position(progress.done);
-        let done = runtime.wait(Box::pin(store.back_up(lease, &guids, catalogue, request, &mut told)));
+        let done = runtime.wait(Box::pin(store.back_up(lease, &guids, ahead, request, &mut told)));
         bar.finish_and_clear();
         done.map_err(|error| failed_in(&**store.folder(), error))
     }

@@ -19,10 +19,10 @@ use lunway_track::EpochId;
 use lunway_vhdx_device::random_guids;
 use serde_json::{Value, json};
 
-use super::closed_epochs::{self, Missing};
+use super::closed_epochs::{ClosedEpochs, Missing};
 use super::run::Ended;
-use super::source_id::of_lun;
-use super::store::{Past, Store};
+use super::source_id::{doubt, of_lun};
+use super::store::{Made, Past};
 use crate::command::manage::DaemonAddress;
 use crate::command::manage::snapshot::{self, LunName};
 use crate::device::BlockingRuntime;
@@ -40,12 +40,14 @@ const TOLD_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct Frozen<'a> {
     daemon: &'a DaemonAddress,
     lun: LunName,
-    store: &'a Store,
+    epochs: ClosedEpochs<'a>,
     /// The snapshot.
     pub(super) name: String,
     pub(super) client: Arc<NbdClient>,
     /// What it is told by.
     pub(super) id: SourceId,
+    /// Why the newest point does not show it: its epochs may be those of another daemon.
+    pub(super) doubt: Option<String>,
     /// The epoch that ended with it.
     pub(super) epoch: Option<String>,
     pub(super) held_ms: u64,
@@ -71,15 +73,16 @@ impl<'a> Frozen<'a> {
     pub(super) fn make(
         daemon: &'a DaemonAddress,
         lun: LunName,
-        (store, past): (&'a Store, &[Past]),
+        (mut epochs, past): (ClosedEpochs<'a>, &[Past]),
         (area, freezing): (u64, &Freezing),
         runtime: &BlockingRuntime,
     ) -> Result<(Self, Changed), Failure> {
         let served = daemon.ask(Method::GET, &path(&lun), None)?;
         let device = served["config"]["device"].as_str().and_then(|device| DeviceSpec::parse(device).ok());
         let id = of_lun(device.as_ref());
+        let doubt = doubt(&id, past);
         let epoch = match served["config"]["track"] == true && served["config"]["read_only"] != true {
-            true => Some(begin_epoch(daemon, &lun, store)?),
+            true => Some(begin_epoch(daemon, &lun, &mut epochs, doubt.is_some())?),
             false => None,
         };
         let order = json!({ "target": lun.target, "lun": lun.lun, "epoch": epoch });
@@ -94,10 +97,11 @@ impl<'a> Frozen<'a> {
         let frozen = Self {
             daemon,
             lun,
-            store,
+            epochs,
             name: snapshot["name"].as_str().unwrap_or_default().to_owned(),
             client: Arc::new(client),
             id,
+            doubt,
             epoch,
             held_ms: snapshot["held_ms"].as_u64().unwrap_or(0),
         };
@@ -148,15 +152,14 @@ impl<'a> Frozen<'a> {
         Some(format!("{why}{more}"))
     }
 
-    /// The run has ended: gives the snapshot back, and the epochs that are of no use any more. `is_other`: the newest
-    /// point before it was another source's, whose daemon has epochs in the list that this one does not know.
-    pub(super) fn end(self, is_other: bool) {
-        let Self { daemon, lun, store, name, client, .. } = self;
+    /// The run has ended, and has made this point: gives the snapshot back, and the epochs that are of no use any more.
+    pub(super) fn end(self, made: Option<&Made>) {
+        let Self { daemon, lun, mut epochs, name, client, doubt, .. } = self;
         drop(client);
         // It ends with the connection, too.
         let _ = daemon.ask(Method::DELETE, &format!("/v1/snapshots/{name}"), None);
-        let missing = if is_other { Missing::Kept } else { Missing::Forgotten };
-        if let Err(error) = release_old(daemon, &lun, store, missing) {
+        let missing = if doubt.is_some() { Missing::Kept } else { Missing::Forgotten };
+        if let Err(error) = epochs.run_ended(made, missing, |epoch| release(daemon, &lun, epoch)) {
             // The next run does it.
             error.report();
         }
@@ -198,31 +201,31 @@ fn range(range: &Value) -> Option<ChangedRange> {
 }
 
 /// Names the epoch that is to be closed, and notes it at the destination.
-fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, store: &Store) -> Result<String, Failure> {
-    release_old(daemon, lun, store, Missing::Kept)?;
+fn begin_epoch(
+    daemon: &DaemonAddress,
+    lun: &LunName,
+    epochs: &mut ClosedEpochs<'_>,
+    is_other: bool,
+) -> Result<String, Failure> {
+    // The names of another daemon's are not known here.
+    let missing = if is_other { Missing::Kept } else { Missing::KeptSinceNewest };
+    epochs.release_old(missing, |epoch| release(daemon, lun, epoch))?;
     let random = random_guids().context("asking for random numbers")?.next().to_digits();
     let id = EpochId(random.to_be_bytes()).to_string();
-    closed_epochs::note(store, &id)?;
+    epochs.note(&id)?;
     Ok(id)
 }
 
-/// Releases the epochs that were closed for the destination, but for the newest point's.
-fn release_old(
-    daemon: &DaemonAddress,
-    lun: &LunName,
-    store: &Store,
-    missing: Missing,
-) -> Result<(), Failure> {
-    closed_epochs::release_old(store, missing, |epoch| {
-        if epoch.parse::<EpochId>().is_err() {
-            return Ok(None);
-        }
-        match daemon.call(Method::DELETE, &format!("{}/epochs/{epoch}", path(lun)), None)? {
-            Ok(_) => Ok(Some(true)),
-            Err((404 | 422, _)) => Ok(Some(false)),
-            Err((_, why)) => Err(Failure::failed(anyhow!("releasing epoch {epoch}: {why}"))),
-        }
-    })
+/// Releases an epoch, and says whether it was there; `None`: that is none of a daemon.
+fn release(daemon: &DaemonAddress, lun: &LunName, epoch: &str) -> Result<Option<bool>, Failure> {
+    if epoch.parse::<EpochId>().is_err() {
+        return Ok(None);
+    }
+    match daemon.call(Method::DELETE, &format!("{}/epochs/{epoch}", path(lun)), None)? {
+        Ok(_) => Ok(Some(true)),
+        Err((404 | 422, _)) => Ok(Some(false)),
+        Err((_, why)) => Err(Failure::failed(anyhow!("releasing epoch {epoch}: {why}"))),
+    }
 }
 
 /// Consistency level that the guest had reached when it was frozen.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use lunway_backup::{
-    BackupError, Catalogue, Folder, Guids, HostFolder, Lease, Manifest, Notes, PointFacts, PointId, Progress,
-    Request, UnreadablePoint,
+    Ahead, BackupError, Catalogue, Epochs, Folder, Guids, HostFolder, Lease, Manifest, Notes, PointFacts,
+    PointId, Progress, Request, UnreadablePoint, both,
 };
 use lunway_repository::{
     Located, Points, Repository, RepositoryPoint, Series, locate, open_repository, series_path,
@@ -65,8 +65,15 @@ pub(super) struct Past {
     pub(super) due: Option<(String, PointFacts)>,
 }
 
-/// Points of a destination, the oldest first, and the catalogue of a chain.
-pub(super) type Read = (Vec<Past>, Option<Catalogue>);
+/// What a run reads of a destination under its lease.
+pub(super) struct Read {
+    /// Its points, the oldest first.
+    pub(super) past: Vec<Past>,
+    /// The catalogue of a chain.
+    pub(super) catalogue: Option<Catalogue>,
+    /// What was closed for it, which not all sources ask for.
+    pub(super) epochs: Result<Epochs, BackupError>,
+}
 
 impl Store {
     /// The folder of its points: leases, notes and epochs are there.
@@ -77,8 +84,15 @@ impl Store {
         }
     }
 
+    /// Reads all that a run asks about, at once: on a share each file is three round trips.
+    pub(super) fn read(&self) -> Result<Read, Failure> {
+        let (epochs, points) = both(|| Epochs::load(&**self.folder()), || Ok(self.past()));
+        let (past, catalogue) = points.map_err(failed)??;
+        Ok(Read { past, catalogue, epochs })
+    }
+
     /// The points that it has, the oldest first, and the catalogue of a chain.
-    pub(super) fn past(&self) -> Result<Read, Failure> {
+    pub(super) fn past(&self) -> Result<(Vec<Past>, Option<Catalogue>), Failure> {
         Ok(match self {
             Self::Chain(folder) => {
                 let catalogue = Catalogue::load(&**folder).map_err(failed)?;
@@ -103,18 +117,23 @@ impl Store {
         })
     }
 
-    /// Makes a point. `catalogue` is what [`past`](Self::past) has read under the same lease.
+    /// Begins to open what a run will compare with, where it is a chain; `catalogue` was read under its lease.
+    pub(super) fn open_ahead(&self, catalogue: Option<Catalogue>) -> Option<Ahead> {
+        catalogue.map(|catalogue| Ahead::begin(self.folder(), catalogue))
+    }
+
+    /// Makes a point. `ahead` is [what was begun](Self::open_ahead) under the same lease.
     pub(super) async fn back_up(
         &self,
         lease: &Lease<'_>,
         guids: &Guids,
-        catalogue: Option<Catalogue>,
+        ahead: Option<Ahead>,
         request: Request<'_>,
         told: &mut dyn FnMut(Progress),
     ) -> Result<Made, BackupError> {
         Ok(match self {
             Self::Chain(folder) => {
-                let outcome = lunway_backup::run(folder, lease, guids, catalogue, request, told).await?;
+                let outcome = lunway_backup::run(folder, lease, guids, ahead, request, told).await?;
                 Made { facts: outcome.manifest.facts(), notes: outcome.notes }
             }
             Self::Series(series) => {
