@@ -43,6 +43,13 @@ const LEASE_MAX: u64 = 4096;
 /// Beginning of the names of leases.
 pub const LEASE: &str = "lease-";
 
+/// A lease that may be taken over.
+pub(crate) struct Stale {
+    found: Found,
+    /// Its holder has certainly ended, or never begun.
+    has_ended: bool,
+}
+
 /// The right to write to a folder; it ends when this is dropped.
 pub struct Lease<'a> {
     folder: &'a dyn Folder,
@@ -60,7 +67,8 @@ pub struct Lease<'a> {
 }
 
 /// Contents of a lease file.
-struct Found {
+#[derive(PartialEq, Eq)]
+pub(crate) struct Found {
     beat: u64,
     holder: Option<Holder>,
 }
@@ -113,19 +121,25 @@ impl<'a> Lease<'a> {
         room: Room,
         look: impl FnOnce() -> T + Send,
     ) -> Result<(Self, T)> {
-        let (numbers, mount) = both(|| numbers(folder), || Ok(folder.mount_of_locks()));
-        let (numbers, holder) = (numbers?, Holder { mount: mount?, ..holder });
+        let (first, mount) = both(|| numbers(folder), || Ok(folder.mount_of_locks()));
+        let (mut numbers, holder) = (first?, Holder { mount: mount?, ..holder });
         let alive = Alive::new(&holder);
-        let (mut number, mut has_ended) = (1, true);
-        if let Some(&last) = numbers.last() {
+        let (mut number, mut stale) = (1, None);
+        while let Some(&last) = numbers.last() {
             number = last.checked_add(1).ok_or_else(|| {
                 BackupError::Refused(format!(
                     "{} is no lease of this program: remove it",
                     folder.show(&name(last))
                 ))
             })?;
-            // An older one beside it: its holder was given up by one that was killed before it could do what follows.
-            has_ended = wait_until_stale(folder, &name(last), &holder, is_cancelled)? && numbers.len() == 1;
+            match wait_until_stale(folder, &name(last), &holder, is_cancelled)? {
+                Some(found) => {
+                    stale = Some((last, found));
+                    break;
+                }
+                // Another writer may have taken the folder since, and have a lease of that same name.
+                None => (numbers, number) = (self::numbers(folder)?, 1),
+            }
         }
         let name = name(number);
         let writing = || BackupError::folder("writing", &folder.show(&name));
@@ -152,8 +166,17 @@ impl<'a> Lease<'a> {
                 return Err(writing()(error));
             }
         };
-        if !has_ended {
-            disown(folder)?;
+        if let Some((last, Stale { found, has_ended })) = stale {
+            // Others may have taken the folder and given it back since, so that another writer has a lease of that
+            // name now. One that comes later than this look sees the new lease.
+            if read(folder, &self::name(last))?.is_some_and(|now| now != found) {
+                let _ = folder.remove(&name);
+                return Err(BackupError::InUse { holder: "another process, which came first".into() });
+            }
+            // An older one beside it: its holder was given up by one that was killed before it could do this.
+            if !has_ended || numbers.len() > 1 {
+                disown(folder)?;
+            }
         }
         for older in numbers {
             folder.remove(&self::name(older)).map_err(writing())?;
@@ -361,14 +384,14 @@ pub(crate) fn write(file: &Open, holder: &Holder) -> io::Result<()> {
     file.write_at(0, &[&[0; BEAT_LEN as usize], &json[..]].concat())
 }
 
-/// Waits until a lease, the file `name`, may be taken over; whether its holder has certainly ended, or never begun.
+/// Waits until a lease, the file `name`, may be taken over. `None`: its holder has given it back.
 pub(crate) fn wait_until_stale(
     folder: &dyn Folder,
     name: &str,
     us: &Holder,
     is_cancelled: &dyn Fn() -> bool,
-) -> Result<bool> {
-    let Some(mut last) = read(folder, name)? else { return Ok(true) };
+) -> Result<Option<Stale>> {
+    let Some(mut last) = read(folder, name)? else { return Ok(None) };
     let told = |found: &Found| match &found.holder {
         Some(holder) => format!("process {} on {}", holder.process, holder.host),
         None => "another process".to_owned(),
@@ -384,7 +407,7 @@ pub(crate) fn wait_until_stale(
             mount => holder.mount == mount && holder.has_ended_here(us),
         };
         if lock.is_ok() && last.holder.as_ref().is_some_and(has_ended) {
-            return Ok(true);
+            return Ok(Some(Stale { found: last, has_ended: true }));
         }
     }
     let mut since = Instant::now();
@@ -394,7 +417,7 @@ pub(crate) fn wait_until_stale(
             return Err(BackupError::Cancelled);
         }
         thread::sleep(BEAT / 10);
-        let Some(found) = read(folder, name)? else { return Ok(true) };
+        let Some(found) = read(folder, name)? else { return Ok(None) };
         if found.beat != last.beat {
             if begun.elapsed() > BEAT / 2 && last.holder == found.holder {
                 return Err(BackupError::InUse { holder: told(&found) });
@@ -403,7 +426,8 @@ pub(crate) fn wait_until_stale(
         }
         last = found;
     }
-    Ok(last.holder.is_none_or(|holder| holder.has_ended_with_its_machine(us)))
+    let has_ended = last.holder.as_ref().is_none_or(|holder| holder.has_ended_with_its_machine(us));
+    Ok(Some(Stale { found: last, has_ended }))
 }
 
 /// Counts a beat in a lease until the sender is dropped.
