@@ -13,7 +13,11 @@ use crate::heal::Ailing;
 use crate::history::History;
 use crate::manifest::Manifest;
 use crate::point_files::{lacks, open_disk};
-use crate::threads::{Beside, LATER, both, each};
+use crate::threads::{Beside, both, each};
+
+/// Time by which work begins later that is not soon waited for: clients of FUSE make one file of a folder at a time,
+/// and look nothing up in it meanwhile, so what is waited for comes first.
+const LATER: Duration = Duration::from_millis(50);
 
 /// The points of a folder, as they were read under a lease, and what is being read of their files.
 pub struct Ahead {

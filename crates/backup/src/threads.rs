@@ -87,10 +87,6 @@ pub fn both<A: Send, B>(
     })
 }
 
-/// Time by which work begins later that is not soon waited for: clients of FUSE make one file of a folder at a time,
-/// and look nothing up in it meanwhile, so what is waited for comes first.
-pub(crate) const LATER: Duration = Duration::from_millis(50);
-
 /// Work that is done on a thread of its own until its answer is waited for. It is not begun once this is dropped.
 pub(crate) struct Beside<T> {
     job: Arc<dyn Fn() -> Result<T> + Send + Sync>,

@@ -109,25 +109,31 @@ fn a_draft_that_is_exchanged_in_mid_run_is_given_up_and_written_anew() {
 fn a_draft_that_is_exchanged_for_an_older_point_is_given_up() {
     let mut source = source(8 * MIB);
     let mut given_up = 0;
-    for moment in 1.. {
-        let directory = Directory::default();
-        let there: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
-        let how = How::new(source.unknown(), 1);
-        let older = back_up(&there, &source.disk, source.epoch, how).unwrap().manifest;
-        let older = directory.bytes(&format!("{}.vhdx", older.stem())).unwrap();
-        source.change(&mut Random::new(moment), 64);
-        let at = Moment::new(&directory, moment, ".vhdx.incomplete", move |_| older.clone());
-        let how = How { full: true, ..How::new(source.unknown(), 2) };
-        let made = back_up(&at.folder, &source.disk, source.epoch, how).unwrap();
-        if at.is_behind_the_end() {
-            break;
+    // An exchange at a flush beside the renames may come too late to be one: not each round has as many.
+    for round in 0..3u64 {
+        for moment in 1.. {
+            let directory = Directory::default();
+            let there: Arc<dyn Folder> = Arc::new(Crashing(directory.clone()));
+            let how = How::new(source.unknown(), 1);
+            let older = back_up(&there, &source.disk, source.epoch, how).unwrap().manifest;
+            let older = directory.bytes(&format!("{}.vhdx", older.stem())).unwrap();
+            source.change(&mut Random::new(round << 32 | moment), 64);
+            let at = Moment::new(&directory, moment, ".vhdx.incomplete", move |_| older.clone());
+            let how = How { full: true, ..How::new(source.unknown(), 2) };
+            let made = back_up(&at.folder, &source.disk, source.epoch, how).unwrap();
+            if at.is_behind_the_end() {
+                break;
+            }
+            given_up += u32::from(made.notes.iter().any(|note| note.contains("another file than the one")));
+            let context = format!("{moment}: {:?}", made.notes);
+            assert_same(
+                &restored(&at.folder, made.manifest.point).unwrap(),
+                &contents(&source.disk),
+                &context,
+            );
         }
-        given_up += u32::from(made.notes.iter().any(|note| note.contains("another file than the one")));
-        let context = format!("{moment}: {:?}", made.notes);
-        assert_same(&restored(&at.folder, made.manifest.point).unwrap(), &contents(&source.disk), &context);
     }
-    // Each exchange before the file has its name: some flushes are beside that.
-    assert!(given_up > 1, "{given_up}");
+    assert!(given_up > 3, "{given_up}");
 }
 
 #[test]
