@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`RamDisk`] | the device: ranges cut into chunks, size, resize |
 //! | `table` | chunk number → chunk, without a lock on the way |
-//! | `reservation` | addresses of a disk, pages taken and given back, the lock of each chunk; the only `unsafe` code of the crate |
+//! | `reservation` | addresses of a disk, pages taken and given back, the lock of each chunk |
+//! | `streaming` | copies that go past the caches; with `reservation` the only `unsafe` code of the crate |
 //! | `huge` | huge pages where data is dense |
 //! | [`NullDisk`] | writes vanish, reads are zeroes |
 
@@ -16,6 +17,7 @@ mod huge;
 mod null;
 mod ram;
 mod reservation;
+mod streaming;
 mod table;
 
 use lunway_block::size::HumanSize;

@@ -14,6 +14,7 @@ use crate::ShapeError;
 use crate::chunk::CHUNK;
 use crate::huge;
 use crate::reservation::{Chunk, ReadGuard};
+use crate::streaming;
 use crate::table::{SIZE_MAX, Table};
 
 /// A disk of memory: sparse, thin, never waiting.
@@ -126,7 +127,7 @@ impl Medium {
                     huge::is_dense(Arc::downgrade(&self.table), region);
                 }
             }
-            chunk.bytes()[piece.inside].copy_from_slice(&bytes[piece.outside]);
+            streaming::copy(&mut chunk.bytes()[piece.inside], &bytes[piece.outside]);
         }
         Ok(())
     }
