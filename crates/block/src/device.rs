@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::{
-    BlockError, Buf, Caching, Compaction, Extent, ExtentKind, FileRange, Geometry, Identity, Io, PathSample,
-    Permit, Pull, SharedBuf,
+    BlockError, Buf, Caching, Compaction, Extent, ExtentKind, FileRange, Geometry, Identity, Io, Lent,
+    PathSample, Permit, Pull, SharedBuf,
 };
 
 /// Durability of a write: the condition on which it may be acknowledged.
@@ -124,6 +124,16 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// [`Layer`](crate::Layer) answers `None`.
     fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
         Io::Ready(self.geometry().check(offset, len).map(|()| None))
+    }
+
+    /// Lends the range where it lies in this process's memory, so that it can be sent from there: see [`Lent`]. `None`
+    /// for others, for what is shorter than [`Lent::MIN`], longer than the device copies at once, does not begin at a
+    /// [page](Lent::PAGE), or is beyond its end: then it is [read](Self::read). Cheap: called for each long read. The
+    /// caller reads past the device, so a [`Layer`](crate::Layer) answers `None` unless its reads are those of the
+    /// device inside.
+    fn lend_memory(&self, offset: u64, len: usize) -> Option<Lent> {
+        let _ = (offset, len);
+        None
     }
 
     /// Writes what another file holds, without its bytes passing through this process: the host's kernel has both files

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Compaction, Durability, Extent, FileRange,
-    Geometry, Identity, Io, PathSample, Permit, Pull, ResizeCallback, SharedBuf, SnapshotCommit, Space,
+    Geometry, Identity, Io, Lent, PathSample, Permit, Pull, ResizeCallback, SharedBuf, SnapshotCommit, Space,
     Zeroing,
 };
 
@@ -73,6 +73,12 @@ pub trait Layer: Send + Sync + 'static {
     /// As [`BlockDevice::extents`].
     fn extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         self.inner().extents(offset, len, count)
+    }
+
+    /// As [`BlockDevice::lend_memory`], and not passed on, for the same reason as [`lend`](Self::lend).
+    fn lend_memory(&self, offset: u64, len: usize) -> Option<Lent> {
+        let _ = (offset, len);
+        None
     }
 
     /// As [`BlockDevice::lend`], and not passed on: what a layer makes of reads would be passed by.
@@ -191,6 +197,10 @@ impl<L: Layer> BlockDevice for L {
 
     fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
         Layer::lend(self, offset, len)
+    }
+
+    fn lend_memory(&self, offset: u64, len: usize) -> Option<Lent> {
+        Layer::lend_memory(self, offset, len)
     }
 
     fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {

@@ -1,19 +1,19 @@
 //! A sparse disk of memory.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io, Permit,
-    ResizeCallback, SharedBuf, Space, Unmap, Zeroing, in_time_slices,
+    BlockDevice, BlockError, Buf, Caching, DeviceMemory, Durability, Extent, ExtentKind, Geometry, Identity,
+    Io, Lent, LockedBytes, Permit, ResizeCallback, SharedBuf, Space, Unmap, Zeroing, in_time_slices,
 };
 
 use crate::ShapeError;
 use crate::chunk::CHUNK;
 use crate::huge;
-use crate::reservation::{Chunk, ReadGuard};
+use crate::reservation::{Chunk, ReadGuard, WriteGuard};
 use crate::streaming;
 use crate::table::{SIZE_MAX, Table};
 
@@ -32,6 +32,10 @@ use crate::table::{SIZE_MAX, Table};
 ///   that of data, which are done in pieces so that others on the core have their turns in between: 4 KiB cost a table
 ///   walk, a lock and a copy. Measured on a disk of 2 GiB: 4 KiB in 120 ns where the caches have it and 550–700 ns
 ///   where memory must be asked (a bare copy: 480–560 ns), 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
+/// - **Lent.** Reads of 64 KiB to 1 MiB are sent from the disk's memory ([`lend_memory`](BlockDevice::lend_memory)),
+///   unless a change had to wait for one that was being sent not long ago. Such a read is atomic per page of 4 KiB, as
+///   each PDU of it is sent by itself.
+/// - **Streamed.** Changes of 4 KiB and more go past the caches (`streaming`).
 /// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache
 ///   that a flush would empty. [`Durability::Stable`] and flush promise what memory can.
 pub struct RamDisk {
@@ -57,12 +61,23 @@ const TURN_CHUNKS: usize = 16;
 /// Steps of a walk in the same time, most of which find a hole: estimated, at 10 ns each.
 const TURN_STEPS: usize = 4096;
 
+/// The bytes of a chunk that is a hole.
+static HOLE: [u8; CHUNK] = [0; CHUNK];
+
+/// Long reads that are copied after a change has waited for one that was being sent: some seconds of a flood of 1 MiB
+/// reads, in which a writer of 4 KiB to the same 32 MiB had a p99.9 of 1.6 ms instead of 0.3, when all were lent.
+const COPIED_AFTER_WAIT: usize = 1 << 13;
+
 /// State of the disk that an operation needs; the disk may end before the operation does.
 struct Medium {
     table: Arc<Table>,
     /// Chunks that hold memory.
     held: AtomicUsize,
     size: AtomicU64,
+    /// Pieces that are being sent.
+    lent: AtomicUsize,
+    /// Long reads that are copied before one is lent again.
+    copied: AtomicUsize,
 }
 
 /// The part of a range that lies in one chunk.
@@ -102,6 +117,47 @@ fn copy_out(table: &Table, offset: u64, bytes: &mut [u8]) {
     }
 }
 
+/// A part of a chunk, locked while it is sent.
+struct LockedPiece<'a> {
+    chunk: ReadGuard<'a>,
+    inside: Range<usize>,
+    /// [`Medium::lent`].
+    lent: &'a AtomicUsize,
+}
+
+impl Deref for LockedPiece<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.chunk.bytes().unwrap_or(&HOLE)[self.inside.clone()]
+    }
+}
+
+impl Drop for LockedPiece<'_> {
+    fn drop(&mut self) {
+        self.lent.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl DeviceMemory for Medium {
+    fn try_lock(&self, offset: u64, len: usize) -> Option<LockedBytes<'_>> {
+        let Piece { chunk, inside, .. } = pieces(offset, len).next()?;
+        match self.table.get(chunk) {
+            Some(chunk) => {
+                let chunk = chunk.try_read()?;
+                self.lent.fetch_add(1, Ordering::Relaxed);
+                Some(Box::new(LockedPiece { chunk, inside, lent: &self.lent }))
+            }
+            // Which a write meanwhile would fill, after this read.
+            None => Some(Box::new(&HOLE[inside])),
+        }
+    }
+
+    fn copy_to(&self, offset: u64, bytes: &mut [u8]) {
+        copy_out(&self.table, offset, bytes);
+    }
+}
+
 /// An operation of several turns, one for each [time slice](lunway_block::TimeSlices).
 fn in_turns<T: Send + 'static>(turn: impl FnMut() -> Poll<T> + Send + 'static) -> Io<T> {
     Io::pending(in_time_slices(turn))
@@ -112,10 +168,29 @@ impl Medium {
         self.size.load(Ordering::SeqCst)
     }
 
+    /// Locks a chunk to change it. Sending locks it for longer than a copy does, and still longer where its core has
+    /// other things to do: where a change had to wait while something was sent, long reads are copied for a while.
+    fn lock<'a>(&self, chunk: Chunk<'a>) -> WriteGuard<'a> {
+        chunk.try_write().unwrap_or_else(|| {
+            if self.lent.load(Ordering::Relaxed) > 0 {
+                self.copied.store(COPIED_AFTER_WAIT, Ordering::Relaxed);
+            }
+            chunk.write()
+        })
+    }
+
+    /// A read of so many bytes is copied.
+    fn copies(&self, len: usize) {
+        if len >= Lent::MIN && self.copied.load(Ordering::Relaxed) > 0 {
+            let one_less = |left: usize| left.checked_sub(1);
+            let _ = self.copied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        }
+    }
+
     /// Writes a range that was checked against the size of a moment ago.
     fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
         for piece in pieces(offset, bytes.len()) {
-            let mut chunk = self.table.get_or_make(piece.chunk).write();
+            let mut chunk = self.lock(self.table.get_or_make(piece.chunk));
             let size = self.size();
             if offset + piece.outside.end as u64 > size {
                 // The disk shrank meanwhile, see `resize`.
@@ -145,7 +220,7 @@ impl Medium {
             let Some(chunk) = chunk else { continue };
             let from = offset.saturating_sub(start) as usize;
             let to = (end - start).min(CHUNK as u64) as usize;
-            let mut chunk = chunk.write();
+            let mut chunk = self.lock(chunk);
             if !chunk.is_held() {
                 continue;
             }
@@ -182,6 +257,8 @@ impl RamDisk {
                 table: Arc::new(Table::new(size)?),
                 held: AtomicUsize::new(0),
                 size: AtomicU64::new(size),
+                lent: AtomicUsize::new(0),
+                copied: AtomicUsize::new(0),
             }),
             shape,
             callbacks: Mutex::default(),
@@ -253,6 +330,7 @@ impl BlockDevice for RamDisk {
         if let Err(error) = self.geometry().check(offset, buf.len() as u64) {
             return Io::err(error);
         }
+        self.medium.copies(buf.len());
         if buf.len() > AT_ONCE_MAX {
             let (medium, mut done, mut reading) = (self.medium.clone(), 0, Some(buf));
             return in_turns(move || {
@@ -267,6 +345,14 @@ impl BlockDevice for RamDisk {
         // Borrowed once: each look at a `Buf` as bytes proves again that it is unique.
         copy_out(&self.medium.table, offset, &mut buf[..]);
         Io::ok(buf)
+    }
+
+    fn lend_memory(&self, offset: u64, len: usize) -> Option<Lent> {
+        let lent = (Lent::MIN..=AT_ONCE_MAX).contains(&len)
+            && offset.is_multiple_of(Lent::PAGE as u64)
+            && self.medium.copied.load(Ordering::Relaxed) == 0
+            && self.geometry().check(offset, len as u64).is_ok();
+        lent.then(|| Lent::new(Arc::clone(&self.medium) as _, offset, len))
     }
 
     fn write(&self, offset: u64, data: SharedBuf, _durability: Durability) -> Io<Result<(), BlockError>> {
@@ -398,6 +484,55 @@ mod tests {
         assert_eq!(disk.space(), Some(space));
         ready(disk.unmap(0, SIZE_MAX)).unwrap();
         assert_eq!(disk.allocated(), 0);
+    }
+
+    #[test]
+    fn what_is_lent_is_what_is_read_and_holes_are_zeroes() {
+        let disk = RamDisk::new(16 << 20, 512).unwrap();
+        write(&disk, CHUNK as u64 + 512, 4096, 7);
+        let lent = disk.lend_memory(4096, 3 * CHUNK).unwrap();
+        let (mut seen, mut at) = (Vec::new(), 0);
+        while at < lent.len() {
+            let bytes = lent.try_lock(at).unwrap();
+            assert!((at + 4096).is_multiple_of(CHUNK) || at == 0, "a piece is what lies in one chunk");
+            seen.extend_from_slice(&bytes);
+            at += bytes.len();
+        }
+        assert!(seen == read(&disk, 4096, 3 * CHUNK) && lent.copy()[..] == seen);
+        let is_lent = |offset, len| disk.lend_memory(offset, len).is_some();
+        assert!(is_lent(0, Lent::MIN) && is_lent(15 << 20, 1 << 20));
+        assert!(!is_lent(0, Lent::MIN - 512) && !is_lent(0, (1 << 20) + 512), "too short, too long");
+        assert!(!is_lent(512, Lent::MIN), "within a page");
+        assert!(!is_lent((15 << 20) + 4096, 1 << 20) && !is_lent(u64::MAX, Lent::MIN), "beyond the end");
+        let (end, _) = (disk.lend_memory(15 << 20, 1 << 20).unwrap(), write(&disk, 15 << 20, 1 << 20, 9));
+        ready(disk.resize(512, Permit::default())).unwrap();
+        drop(disk);
+        assert_eq!(end.try_lock(0).unwrap()[..], [0; CHUNK], "what is cut off meanwhile reads as zeroes");
+    }
+
+    #[test]
+    fn a_writer_waits_for_what_is_locked_and_nothing_is_locked_that_a_writer_waits_for() {
+        let disk = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
+        write(&disk, 0, 1 << 20, 1);
+        let lent = disk.lend_memory(0, 2 * CHUNK).unwrap();
+        let locked = lent.try_lock(0).unwrap();
+        let writer = {
+            let disk = Arc::clone(&disk);
+            std::thread::spawn(move || write(&disk, 0, 2 * CHUNK, 2))
+        };
+        while lent.try_lock(0).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(locked.iter().all(|byte| *byte == 1));
+        assert_eq!(lent.try_lock(CHUNK).unwrap()[0], 1, "the next chunk is still free");
+        drop(locked);
+        writer.join().unwrap();
+        assert!(lent.copy().iter().all(|byte| *byte == 2));
+        let copied =
+            (0..).take_while(|_| disk.lend_memory(0, CHUNK).is_none() && read(&disk, 0, CHUNK)[0] == 2);
+        assert_eq!(copied.count(), COPIED_AFTER_WAIT, "then nothing is lent for a while");
+        write(&disk, 0, 2 * CHUNK, 3);
+        assert!(disk.lend_memory(0, CHUNK).is_some(), "a write that waits for nothing changes nothing");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
@@ -149,9 +149,31 @@ impl<'a> Chunk<'a> {
         ReadGuard { held: self.slot.read().unwrap_or_else(PoisonError::into_inner), address: self.address }
     }
 
+    /// The same, if that takes no waiting.
+    pub(crate) fn try_read(self) -> Option<ReadGuard<'a>> {
+        let held = match self.slot.try_read() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(ReadGuard { held, address: self.address })
+    }
+
     /// Locks it to change it.
     pub(crate) fn write(self) -> WriteGuard<'a> {
-        let held = self.slot.write().unwrap_or_else(PoisonError::into_inner);
+        self.changed_under(self.slot.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same, if that takes no waiting.
+    pub(crate) fn try_write(self) -> Option<WriteGuard<'a>> {
+        match self.slot.try_write() {
+            Ok(held) => Some(self.changed_under(held)),
+            Err(TryLockError::Poisoned(held)) => Some(self.changed_under(held.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn changed_under(self, held: RwLockWriteGuard<'a, bool>) -> WriteGuard<'a> {
         WriteGuard { held, address: self.address, home: self.home }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use lunway_block::{Io, SharedBuf};
+use lunway_block::{Io, Lent, SharedBuf};
 
 use crate::command::operation::{Operation, Passage};
 use crate::command::{Command, CopyRequest, Handler, PaddedCdb, settle};
@@ -37,12 +37,15 @@ pub struct TaskOptions {
     /// Its place in the order in which the initiator sent its commands, modulo 2³², where the transport knows it. A
     /// command may be carried out later than that, as a write whose data had to be asked for.
     pub number: Option<u32>,
+    /// The transport sends what is [lent](Response::lent) to it, or copies it, before it waits for anything: until then
+    /// commands that need the blocks for themselves wait, as for one that is being executed.
+    pub may_lend: bool,
 }
 
 impl Default for TaskOptions {
     /// Simple, and all of its data.
     fn default() -> Self {
-        Self { ordered: false, data_in_max: usize::MAX, number: None }
+        Self { ordered: false, data_in_max: usize::MAX, number: None, may_lend: false }
     }
 }
 
@@ -85,6 +88,13 @@ impl Nexus {
             LunAddress::Other => Absence::NoUnit,
         };
         Begun::over(execute_without_unit(self, cdb, absence))
+    }
+
+    /// Returns `true` if a read of so many bytes of a unit would be [lent](Response::lent).
+    pub fn would_lend(&self, lun: [u8; 8], len: usize) -> bool {
+        let LunAddress::Unit(number) = Lun(lun).address() else { return false };
+        len >= Lent::MIN
+            && self.find(number).is_some_and(|itl| itl.unit().device().lend_memory(0, len).is_some())
     }
 }
 
@@ -170,9 +180,10 @@ pub(crate) fn execute(
         None => effect_of(operation, &itl, &claim),
     };
     let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();
-    let TaskOptions { ordered, data_in_max, number } = options;
-    let command = Command { itl, cdb, data_out, data_in_max, number, copy, operation, may_change_all };
-    let answer = pass(command, claim, ordered);
+    let TaskOptions { ordered, data_in_max, number, may_lend } = options;
+    let command =
+        Command { itl, cdb, data_out, data_in_max, may_lend: false, number, copy, operation, may_change_all };
+    let answer = pass(command, claim, ordered, may_lend);
     let effect = effect.filter(|_| matches!(answer, Io::Pending(_)));
     Begun { answer, effect }
 }
@@ -209,10 +220,10 @@ fn effect_of(operation: &Operation, itl: &Arc<ItlNexus>, claim: &Claim) -> Optio
 }
 
 /// Runs a command once the gate lets it in.
-fn pass(command: Command, claim: Claim, ordered: bool) -> Io<Response> {
+fn pass(command: Command, claim: Claim, ordered: bool, may_lend: bool) -> Io<Response> {
     match (command.operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
-        (Passage::Unit | Passage::Shared, false) => run_shared(command, claim),
+        (Passage::Unit | Passage::Shared, false) => run_shared(command, claim, may_lend),
         // It changes nothing on the medium, or passes the gate by itself: it has to wait, and no command for it.
         (Passage::None, true) => settle(async move {
             drop(in_order(&command).await);
@@ -248,8 +259,9 @@ async fn in_order(command: &Command) -> gate::Pass<gate::Owned<LogicalUnit>> {
 }
 
 /// The fast path: a pass that borrows, and an answer that is ready. Only a command that goes on later owns its pass.
-/// What it borrows from is kept by the nexus's own count: the unit's is shared by all cores.
-fn run_shared(command: Command, claim: Claim) -> Io<Response> {
+/// What it borrows from is kept by the nexus's own count: the unit's is shared by all cores. So does data that is lent,
+/// which is read when it is sent: until then its command is inside.
+fn run_shared(mut command: Command, claim: Claim, may_lend: bool) -> Io<Response> {
     let itl = command.itl.clone();
     let Some(pass) = itl.unit().gate().try_shared(&claim) else {
         // Stands in line now, as the order in which commands come is theirs inside.
@@ -258,8 +270,14 @@ fn run_shared(command: Command, claim: Claim) -> Io<Response> {
             command.run().await
         });
     };
+    command.may_lend = may_lend;
     match command.run() {
-        Io::Ready(response) => Io::Ready(response),
+        Io::Ready(mut response) => {
+            if let Some(lent) = &mut response.lent {
+                lent.keep(Arc::new(pass.into_owned(itl.unit().clone())));
+            }
+            Io::Ready(response)
+        }
         Io::Pending(future) => {
             let pass = pass.into_owned(itl.unit().clone());
             Io::pending(async move {

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Compaction, Durability, FileRange, Io, Layer, Permit, SharedBuf, SnapshotCommit,
-    Zeroing, beyond_owner,
+    BlockDevice, BlockError, Compaction, Durability, FileRange, Io, Layer, Lent, Permit, SharedBuf,
+    SnapshotCommit, Zeroing, beyond_owner,
 };
 
 use crate::fleece::Effect;
@@ -128,6 +128,10 @@ impl SnapshotLayer {
 impl Layer for SnapshotLayer {
     fn inner(&self) -> &dyn BlockDevice {
         &*self.inside.inner
+    }
+
+    fn lend_memory(&self, offset: u64, len: usize) -> Option<Lent> {
+        self.inside.inner.lend_memory(offset, len)
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lunway_block::{
-    BlockDevice, BlockError, Compaction, Durability, Fate, Io, Layer, Permit, SharedBuf, SnapshotCommit,
-    Zeroing,
+    BlockDevice, BlockError, Compaction, Durability, Fate, Io, Layer, Lent, Permit, SharedBuf,
+    SnapshotCommit, Zeroing,
 };
 use lunway_vhdx::Storage;
 
@@ -433,6 +433,10 @@ fn on_worker<T: Send + 'static, W: FnOnce(&Shared) -> T + Send + 'static>(
 impl Layer for Tracked {
     fn inner(&self) -> &dyn BlockDevice {
         &*self.inner
+    }
+
+    fn lend_memory(&self, offset: u64, len: usize) -> Option<Lent> {
+        self.inner.lend_memory(offset, len)
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {

@@ -227,6 +227,7 @@ fn serve(target: &mut TargetConnection, nexus: &Nexus) {
                     status: response.status.0,
                     sense: response.sense_bytes().map_or_else(Vec::new, |sense| sense.to_vec()),
                     data_in: response.data_in,
+                    lent: response.lent,
                     wanted_in: response.wanted_in,
                     wanted_out: response.wanted_out,
                 };

@@ -183,7 +183,7 @@ pub(super) async fn read(device: &dyn BlockDevice, offset: u64, len: u64) -> Res
     Ok(buf)
 }
 
-/// [`read`], compared.
+/// [`read`], compared, and so what the device lends of the range.
 pub(super) async fn check(
     device: &dyn BlockDevice,
     model: &Model,
@@ -191,7 +191,20 @@ pub(super) async fn check(
     len: u64,
 ) -> Result<(), String> {
     let buf = read(device, offset, len).await?;
-    model.compare(offset, &buf).map_err(|what| format!("read of {len} bytes at {offset}: {what}"))
+    model.compare(offset, &buf).map_err(|what| format!("read of {len} bytes at {offset}: {what}"))?;
+    let Some(lent) = device.lend_memory(offset, len as usize) else { return Ok(()) };
+    let (mut seen, mut at) = (Vec::new(), 0);
+    while at < lent.len() {
+        // No writer has it.
+        seen.extend_from_slice(&lent.try_lock(at).ok_or("what is lent cannot be locked")?);
+        ensure!(seen.len() > at, "nothing is locked at {at} of {len} lent bytes at {offset}");
+        at = seen.len();
+    }
+    ensure!(seen.len() as u64 == len, "{} bytes are lent of {len} at {offset}", seen.len());
+    model.compare(offset, &seen).map_err(|what| format!("{len} lent bytes at {offset}: {what}"))?;
+    model
+        .compare(offset, &lent.copy())
+        .map_err(|what| format!("copy of {len} lent bytes at {offset}: {what}"))
 }
 
 /// `Some` where the device refuses all changes.

@@ -1,8 +1,8 @@
 //! Data-In and SCSI Response: from a command's completion to its last PDU (RFC 7143 §11.4, §11.7).
 
-use lunway_block::{Buf, SharedBuf};
+use lunway_block::{Buf, Lent, SharedBuf};
 
-use super::retained::DataInSequence;
+use super::retained::{DataInSequence, cut};
 use super::task::{Task, TaskId};
 use super::{Phase, TargetConnection};
 use crate::pdu::{self, DataIn, FINAL, ScsiResponse};
@@ -24,6 +24,8 @@ pub struct Completion {
     pub sense: Vec<u8>,
     /// Data for the initiator, cut to the allocation length of the CDB.
     pub data_in: SharedBuf,
+    /// The same, where the device still has it and `data_in` is empty: see [`TargetConnection::takes_lent`].
+    pub lent: Option<Box<Lent>>,
     /// Bytes that the CDB asks for, to compute the residual of a read (RFC 7143 §11.4.5).
     // RFC 7143 [11.4.5.3-1]
     pub wanted_in: u64,
@@ -95,11 +97,16 @@ impl TargetConnection {
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;
         }
-        let len = completion.data_in.len().min(task.expected_length as usize);
+        let lent = completion.lent.as_ref().map(|lent| lent.len());
+        let len = lent.unwrap_or(completion.data_in.len()).min(task.expected_length as usize);
         // RFC 7143 [11.7.3-1]
         if completion.status == GOOD && task.read && len > 0 {
             let residual = Residual::of(task.expected_length, completion.wanted_in, len as u64);
-            self.data_in(&task, completion.data_in.slice(0..len), &residual);
+            match completion.lent {
+                None => self.data_in(&task, completion.data_in.slice(0..len), &residual),
+                Some(lent) if self.sends_lent(len) => self.lent_in(&task, &lent.slice(0..len), &residual),
+                Some(lent) => self.data_in(&task, lent.slice(0..len).copy(), &residual),
+            }
         } else {
             let (wanted, moved) = if task.write {
                 (completion.wanted_out, completion.wanted_out.min(u64::from(task.expected_length)))
@@ -113,6 +120,28 @@ impl TargetConnection {
             let residual = Residual::of(task.expected_length, wanted, moved);
             self.scsi_response(&task, completion.status, &completion.sense, &residual);
         }
+    }
+
+    /// Data that a device [has lent](Completion::lent) is sent from there, in not too many PDUs. Otherwise it is copied
+    /// at once: its digest would be of other bytes than those that are sent later, and what can be asked for again must
+    /// not change.
+    pub fn takes_lent(&self) -> bool {
+        let Phase::FullFeature(logged_in) = &self.phase else { return false };
+        let parameters = &logged_in.negotiated;
+        let shortest = parameters.max_recv_peer.min(parameters.max_burst_length);
+        shortest as usize >= Lent::MIN && self.sends_lent(Lent::MIN)
+    }
+
+    /// The same for so many bytes: each PDU of them is of another moment, so none begins within a page.
+    fn sends_lent(&self, len: usize) -> bool {
+        let Phase::FullFeature(logged_in) = &self.phase else { return false };
+        let cuts_pages =
+            |longest: u32| len > longest as usize && !(longest as usize).is_multiple_of(Lent::PAGE);
+        let parameters = &logged_in.negotiated;
+        self.retention.is_none()
+            && !self.transmitter.has_data_digest()
+            && !cuts_pages(parameters.max_recv_peer)
+            && !cuts_pages(parameters.max_burst_length)
     }
 
     /// Ends a task by a condition of iSCSI's own.
@@ -133,11 +162,9 @@ impl TargetConnection {
         self.scsi_response(&task, status, &[], &residual);
     }
 
-    /// Data in PDUs as long as the initiator takes, in sequences of MaxBurstLength, the last one with the status
-    /// (phase collapse, RFC 7143 §11.7.3).
-    // RFC 7143 [4.2.2.4-1, 11.7.1-1, 11.7.1-2, 11.7.2-1, 13.19-1]
-    fn data_in(&mut self, task: &Task, data: SharedBuf, residual: &Residual) {
-        let Phase::FullFeature(logged_in) = &self.phase else { return };
+    /// The Data-In PDU that has the status, and the longest segments and bursts of its sequence, bytes.
+    fn last_data_in(&mut self, task: &Task, residual: &Residual) -> Option<(DataIn, usize, usize)> {
+        let Phase::FullFeature(logged_in) = &self.phase else { return None };
         // RFC 7143 [11.7.7-2]
         // §11.7.7: whole words.
         let segment_max = logged_in.negotiated.max_recv_peer as usize & !3;
@@ -148,6 +175,13 @@ impl TargetConnection {
         last.initiator_task_tag = task.initiator_task_tag.into();
         last.residual_count = residual.count.into();
         number_status!(self, last);
+        Some((last, segment_max, burst_max))
+    }
+
+    /// Data in PDUs as long as the initiator takes, in sequences of MaxBurstLength, the last one with the status
+    /// (phase collapse, RFC 7143 §11.7.3).
+    fn data_in(&mut self, task: &Task, data: SharedBuf, residual: &Residual) {
+        let Some((mut last, segment_max, burst_max)) = self.last_data_in(task, residual) else { return };
         if self.retention.is_none() && data.len() <= segment_max.min(burst_max) {
             return self.transmitter.push(&pdu::to_bytes(&last), &[], data);
         }
@@ -165,6 +199,14 @@ impl TargetConnection {
         if let Some(retention) = &mut self.retention {
             retention.keep_data_in(sequence);
             self.fit_retention();
+        }
+    }
+
+    /// The same with data that stays where it is until it is sent.
+    fn lent_in(&mut self, task: &Task, data: &Lent, residual: &Residual) {
+        let Some((last, segment_max, burst_max)) = self.last_data_in(task, residual) else { return };
+        for (pdu, part) in cut(last, data.len(), segment_max, burst_max, true) {
+            self.transmitter.push_lent(&pdu::to_bytes(&pdu), data.slice(part));
         }
     }
 

@@ -42,7 +42,7 @@ mod session;
 mod task;
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
 use lunway_block::Buf;
@@ -290,6 +290,32 @@ impl TargetConnection {
     /// The same, and no more than `bytes_max` bytes.
     pub fn gather_bytes<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize, bytes_max: usize) {
         self.transmitter.gather(slices, max, bytes_max);
+    }
+
+    /// Parts of what waits to be sent are [lent](Completion::lent): [`send_lent`](Self::send_lent) sends, and before
+    /// the driver waits for anything it calls [`settle_lent`](Self::settle_lent).
+    pub fn has_lent(&self) -> bool {
+        self.transmitter.has_lent()
+    }
+
+    /// Has `write` send what is next, of up to `max` slices and `bytes_max` bytes, and takes away what it took. Returns
+    /// how much. Bytes of devices are locked meanwhile: `write` does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of `write`; nothing is taken away then.
+    pub fn send_lent(
+        &mut self,
+        max: usize,
+        bytes_max: usize,
+        write: &mut dyn FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        self.transmitter.send_lent(max, bytes_max, write)
+    }
+
+    /// Copies what is lent, and so ends the loan.
+    pub fn settle_lent(&mut self) {
+        self.transmitter.settle_lent();
     }
 
     /// Announces that the socket took `bytes` of what [`gather`](Self::gather) gave.

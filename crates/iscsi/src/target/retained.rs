@@ -1,6 +1,7 @@
 //! PDUs kept for retransmission at error recovery level 1 (RFC 7143 §7.1.4, §11.16).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use lunway_block::SharedBuf;
 
@@ -38,26 +39,9 @@ pub(super) struct DataInSequence {
 
 impl DataInSequence {
     /// The PDUs in order, each with its part of the data.
-    pub(super) fn pdus(&self) -> impl Iterator<Item = (DataIn, std::ops::Range<usize>)> {
-        let (len, mut at, mut data_sn) = (self.data.len(), 0, 0u32);
-        std::iter::from_fn(move || {
-            if at == len {
-                return None;
-            }
-            let burst_end = (at / self.burst_max + 1) * self.burst_max;
-            let end = len.min(at + self.segment_max).min(burst_end);
-            let mut pdu = self.last;
-            if end < len || self.snack_tag.is_some() {
-                pdu.flags = if end == burst_end || end == len { FINAL } else { 0 };
-                (pdu.lun, pdu.target_transfer_tag) = (0.into(), RESERVED_TAG.into());
-                (pdu.stat_sn, pdu.residual_count) = (0.into(), 0.into());
-            }
-            pdu.data_sn = data_sn.into();
-            pdu.buffer_offset = (at as u32).into();
-            let part = at..end;
-            (at, data_sn) = (end, data_sn + 1);
-            Some((pdu, part))
-        })
+    pub(super) fn pdus(&self) -> impl Iterator<Item = (DataIn, Range<usize>)> {
+        let has_status = self.snack_tag.is_none();
+        cut(self.last, self.data.len(), self.segment_max, self.burst_max, has_status)
     }
 
     /// The PDU that has the status, with its data.
@@ -75,6 +59,37 @@ impl DataInSequence {
         response.exp_data_sn = (self.pdus().count() as u32).into();
         Some((pdu::to_bytes(&response), SharedBuf::default()))
     }
+}
+
+/// Cuts `len` bytes of data into PDUs, each with its part of the data: see the fields of [`DataInSequence`].
+/// `has_status`: the last one has the status.
+// RFC 7143 [4.2.2.4-1, 11.7.1-1, 11.7.1-2, 13.19-1]
+pub(super) fn cut(
+    last: DataIn,
+    len: usize,
+    segment_max: usize,
+    burst_max: usize,
+    has_status: bool,
+) -> impl Iterator<Item = (DataIn, Range<usize>)> {
+    let (mut at, mut data_sn) = (0, 0u32);
+    std::iter::from_fn(move || {
+        if at == len {
+            return None;
+        }
+        let burst_end = (at / burst_max + 1) * burst_max;
+        let end = len.min(at + segment_max).min(burst_end);
+        let mut pdu = last;
+        if end < len || !has_status {
+            pdu.flags = if end == burst_end || end == len { FINAL } else { 0 };
+            (pdu.lun, pdu.target_transfer_tag) = (0.into(), RESERVED_TAG.into());
+            (pdu.stat_sn, pdu.residual_count) = (0.into(), 0.into());
+        }
+        pdu.data_sn = data_sn.into();
+        pdu.buffer_offset = (at as u32).into();
+        let part = at..end;
+        (at, data_sn) = (end, data_sn + 1);
+        Some((pdu, part))
+    })
 }
 
 /// An answer with a StatSN.

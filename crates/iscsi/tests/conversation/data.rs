@@ -1,8 +1,10 @@
 //! What RFC 7143 asks of Data-In, Data-Out and R2T, looked at PDU by PDU.
 
+use lunway_block::Lent;
 use lunway_iscsi::CloseReason;
-use lunway_iscsi::negotiation::Parameters;
+use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
 use lunway_iscsi::pdu::*;
+use lunway_iscsi::target::Completion;
 
 use crate::requests::*;
 use crate::wire::*;
@@ -281,4 +283,42 @@ fn an_initiator_that_gets_broken_data_uses_nothing_of_it_and_leaves() {
     assert!(matches!(pair.initiator_closed, Some(CloseReason::Protocol(_))));
     assert!(pair.completed.is_empty());
     assert_eq!(pair.initiator.take_unanswered().len(), 1, "the command is unanswered");
+}
+
+/// A PDU of lent data is of another moment than the one before it: none begins within a page of 4 KiB.
+#[test]
+fn lent_data_is_copied_where_a_pdu_would_begin_within_a_page() {
+    const LEN: usize = 16 << 10;
+    // Longest segment, MaxBurstLength, digests; what of LEN bytes is sent as it is lent, and what of 8 KiB.
+    for (segment, burst, digests, whole, half) in [
+        (8192, 256 << 10, false, true, true),
+        (4096, 8192, false, true, true),
+        (12_000, 256 << 10, false, false, true),
+        (8192, 9000, false, false, true),
+        (512, 256 << 10, false, false, false),
+        (8192, 256 << 10, true, false, false),
+    ] {
+        let initiator = Parameters {
+            max_recv_data_segment_length: segment,
+            max_burst_length: burst,
+            first_burst_length: 4096,
+            data_digest: if digests { DigestPolicy::Require } else { DigestPolicy::Allow },
+            ..Parameters::default()
+        };
+        let mut pair = Setup { initiator, ..Setup::default() }.log_in();
+        assert!(!pair.target.takes_lent(), "in so short PDUs none is asked for");
+        for (token, len, lends) in [(1, LEN, whole), (2, LEN / 2, half)] {
+            pair.hold = true;
+            pair.submit(read(token, 0, len));
+            pair.run();
+            let command = pair.held.pop().unwrap();
+            let lent = Some(Box::new(Lent::new(Memory::of(&vec![7; len]), 0, len)));
+            pair.target
+                .complete(command.task, Completion { lent, wanted_in: len as u64, ..Default::default() });
+            assert_eq!(pair.target.has_lent(), lends, "{len} bytes, {segment}, {burst}, {digests}");
+            pair.run();
+            assert_eq!(pair.completed.pop().unwrap().data_in[..], vec![7; len]);
+        }
+    }
+    assert!(Setup::default().log_in().target.takes_lent(), "in those of the default");
 }

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lunway_block::{Buf, SharedBuf};
+use lunway_block::{Buf, DeviceMemory, Lent, LockedBytes, SharedBuf};
 use lunway_iscsi::initiator::*;
 use lunway_iscsi::login::*;
 use lunway_iscsi::negotiation::Parameters;
@@ -31,6 +33,34 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 % limit.max(1) as u64) as usize
+    }
+}
+
+/// What a disk holds when it is read, lent in pieces. A writer has some of it now and then.
+pub(crate) struct Memory {
+    bytes: Vec<u8>,
+    asked: AtomicUsize,
+}
+
+impl Memory {
+    /// Bytes that lie together: no part of any segment length.
+    const PIECE: usize = 1000;
+
+    pub(crate) fn of(bytes: &[u8]) -> Arc<Self> {
+        Arc::new(Self { bytes: bytes.to_vec(), asked: AtomicUsize::new(0) })
+    }
+}
+
+impl DeviceMemory for Memory {
+    fn try_lock(&self, offset: u64, len: usize) -> Option<LockedBytes<'_>> {
+        let from = offset as usize;
+        let end = (from + len).min((from / Self::PIECE + 1) * Self::PIECE);
+        let is_free = self.asked.fetch_add(1, Ordering::Relaxed) % 7 != 6;
+        is_free.then(|| Box::new(&self.bytes[from..end]) as LockedBytes<'_>)
+    }
+
+    fn copy_to(&self, offset: u64, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.bytes[offset as usize..][..bytes.len()]);
     }
 }
 
@@ -195,6 +225,17 @@ impl Pair {
                     self.target_events();
                     n
                 }
+                2 if self.target.has_lent() && self.random.below(4) == 0 => {
+                    self.target.settle_lent();
+                    1
+                }
+                2 if self.target.has_lent() => {
+                    let to_initiator = &mut self.to_initiator;
+                    let mut write = |slices: &[IoSlice<'_>]| Ok(take(slices, len, to_initiator));
+                    let sent = self.target.send_lent(1 + len, 1 + 2 * len, &mut write);
+                    // Nothing, if a writer had it.
+                    sent.expect("a wire of memory").max(1)
+                }
                 2 => {
                     let mut slices = Vec::new();
                     self.target.gather(&mut slices, 1 + len);
@@ -282,7 +323,11 @@ impl Pair {
                 completion.wanted_out = len as u64;
             }
             READ => {
-                completion.data_in = Buf::copy_of(&self.disk[at..at + len]).freeze();
+                let bytes = &self.disk[at..at + len];
+                match self.random.below(2) {
+                    0 => completion.data_in = Buf::copy_of(bytes).freeze(),
+                    _ => completion.lent = Some(Box::new(Lent::new(Memory::of(bytes), 0, len))),
+                }
                 completion.wanted_in = len as u64;
             }
             _ => {}
@@ -370,6 +415,7 @@ pub(crate) fn answers_to<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<(
 pub(crate) fn answers_to_bytes(pair: &mut Pair, bytes: &[u8]) -> Vec<(Opcode, Vec<u8>)> {
     pair.to_target.extend(bytes);
     feed(pair, bytes.len());
+    pair.target.settle_lent();
     let mut slices = Vec::new();
     pair.target.gather(&mut slices, 1000);
     let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();

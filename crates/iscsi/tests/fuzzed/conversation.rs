@@ -253,6 +253,7 @@ fn against_target(mut target: TargetConnection, mut actions: Actions<'_>, mut no
                         status: actions.byte() & 2,
                         sense: vec![0x70; usize::from(actions.byte())],
                         data_in: Buf::zeroed(usize::from(actions.byte()) * 16).freeze(),
+                        lent: None,
                         wanted_in: u64::from(actions.word()),
                         wanted_out: u64::from(actions.word()),
                     };

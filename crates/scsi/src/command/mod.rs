@@ -81,6 +81,8 @@ pub(crate) struct Command {
     pub(crate) data_out: SharedBuf,
     /// Bytes of data-in that the transport can deliver.
     pub(crate) data_in_max: usize,
+    /// What it reads may be [lent](Lent): its pass through the gate is kept until the data is sent.
+    pub(crate) may_lend: bool,
     /// Its place among the nexus's commands.
     pub(crate) number: Option<u32>,
     /// Of EXTENDED COPY alone.

@@ -1,6 +1,6 @@
 //! The answer to one command.
 
-use lunway_block::SharedBuf;
+use lunway_block::{Lent, SharedBuf};
 
 use crate::data::sense::{Sense, SenseBytes};
 use crate::data::status::Status;
@@ -17,6 +17,9 @@ pub struct Response {
     pub sense: Option<Box<Sense>>,
     /// Data for the initiator.
     pub data_in: SharedBuf,
+    /// Data for the initiator that is still where the device has it, instead of `data_in`: only for a transport that
+    /// [takes](crate::TaskOptions::may_lend) such.
+    pub lent: Option<Box<Lent>>,
     /// Bytes of data-in that the CDB asks for and the device server has; 0 when the command failed.
     pub wanted_in: u64,
     /// Bytes of data-out that the CDB takes; 0 when the command failed before it was known.
@@ -33,6 +36,7 @@ impl Response {
             status,
             sense: None,
             data_in: SharedBuf::default(),
+            lent: None,
             wanted_in: 0,
             wanted_out: 0,
             unanswered: false,
@@ -53,6 +57,11 @@ impl Response {
     /// GOOD with data for the initiator.
     pub fn data(data_in: SharedBuf) -> Self {
         Self { wanted_in: data_in.len() as u64, data_in, ..Self::good() }
+    }
+
+    /// GOOD with data for the initiator, lent.
+    pub fn lent(lent: Lent) -> Self {
+        Self { wanted_in: lent.len() as u64, lent: Some(Box::new(lent)), ..Self::good() }
     }
 
     /// GOOD after taking `wanted_out` bytes.

@@ -1,6 +1,6 @@
 //! READ, WRITE, PRE-FETCH and SYNCHRONIZE CACHE: the hot path, and its cold neighbours.
 
-use lunway_block::{BlockDevice, Buf, Geometry, Io, SharedBuf};
+use lunway_block::{BlockDevice, Buf, Geometry, Io, Lent, SharedBuf};
 
 use crate::block_error::{Step, response_of};
 use crate::command::{Answer, Command, PaddedCdb, failure};
@@ -88,6 +88,12 @@ fn read(command: &Command, blocks: Blocks) -> Answer {
     if part == 0 {
         return Ok(Io::Ready(Response { wanted_in: len as u64, ..Response::good() }));
     }
+    if command.may_lend
+        && part >= Lent::MIN
+        && let Some(lent) = unit.device().lend_memory(offset, part)
+    {
+        return Ok(Io::Ready(Response { wanted_in: len as u64, ..Response::lent(lent) }));
+    }
     Ok(unit.device().read(offset, Buf::for_overwrite(part)).map(move |done| match done {
         Ok(buf) => Response { wanted_in: len as u64, ..Response::data(buf.freeze()) },
         Err(error) => response_of(&error, Step::Read { offset, len: part as u64 }, sector),
@@ -123,11 +129,13 @@ pub(crate) fn read_16(command: Command) -> Answer {
 }
 
 /// FUA on a read: what comes back must be on stable storage (SBC-4 §4.15), so a volatile cache is flushed first.
-fn read_maybe_stable(command: Command, blocks: fn(&PaddedCdb) -> Blocks) -> Answer {
+fn read_maybe_stable(mut command: Command, blocks: fn(&PaddedCdb) -> Blocks) -> Answer {
     let blocks = blocks(&command.cdb);
     if !command.cdb.has(1, FUA) || !command.unit().geometry().volatile_cache {
         return read(&command, blocks);
     }
+    // It goes on later, and then its pass ends with its answer.
+    command.may_lend = false;
     let flushed = command.unit().device().flush();
     Ok(flushed.then(move |flushed| match flushed {
         Ok(()) => read(&command, blocks).unwrap_or_else(Io::Ready),

@@ -487,3 +487,45 @@ fn data_of(nexus: &Nexus, lba: u64) -> Vec<u8> {
     let Sent(Ok(response)) = read(nexus, lba, 1) else { panic!("it is not held") };
     response.data_in.to_vec()
 }
+
+/// A read whose data is lent is carried out when it is sent: until then it is inside.
+#[test]
+fn commands_that_need_the_blocks_for_themselves_wait_for_data_that_is_lent() {
+    let disk = Arc::new(RamDisk::new(1 << 20, 512).expect("a small disk"));
+    let (target, _) = serve(disk, LogicalUnitOptions::default());
+    let nexus = target.open_nexus("one,i,0x1", 1, LunView::ALL);
+    let other = target.open_nexus("two,i,0x1", 1, LunView::ALL);
+    for nexus in [&nexus, &other] {
+        let _ = Sent::new(nexus, &cdb::test_unit_ready(), &[]);
+    }
+    assert!(nexus.would_lend([0; 8], 64 << 10) && !nexus.would_lend([0; 8], 32 << 10));
+    assert!(!nexus.would_lend([0, 9, 0, 0, 0, 0, 0, 0], 64 << 10), "no such unit");
+    let lending = TaskOptions { may_lend: true, ..TaskOptions::default() };
+    let lent_by = |options| {
+        let begun = nexus.begin_task([0; 8], &cdb::read16(0, 128, NONE), SharedBuf::default(), options);
+        let response = match begun.answer {
+            Io::Ready(response) => response,
+            Io::Pending(mut pending) => {
+                match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(response) => response,
+                    Poll::Pending => panic!("nothing holds it"),
+                }
+            }
+        };
+        assert_eq!((response.status, response.wanted_in), (Status::GOOD, 64 << 10));
+        response.lent
+    };
+    assert!(lent_by(TaskOptions::default()).is_none(), "to a transport that does not take it");
+    assert!(lent_by(TaskOptions { ordered: true, ..lending }).is_none(), "of an ordered command");
+    let lent = lent_by(lending).expect("a RAM disk lends");
+    let part = lent.slice(0..4);
+    drop(lent);
+
+    assert!(compare_and_write(&other, 128).is_good(), "it is about another block");
+    let mut waits = compare_and_write(&other, 127);
+    let ordered = TaskOptions { ordered: true, ..TaskOptions::default() };
+    let (mut after, _) = Sent::begin_as(&other, &cdb::write16(1000, 1, NONE), &[6; SECTOR], ordered);
+    assert!(waits.look().is_none() && after.look().is_none());
+    drop(part);
+    assert!(waits.is_good() && after.is_good());
+}

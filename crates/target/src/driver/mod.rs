@@ -128,6 +128,8 @@ impl Connection {
         match Self::new(stream, peer, ticket, shared, on_core) {
             Ok(mut connection) => {
                 let end = connection.run().await;
+                // What others may wait for, while this waits for devices.
+                connection.core.settle_lent();
                 connection.finish(end).await;
             }
             Err(error) => tracing::debug!(%peer, "the connection broke at once: {error}"),
@@ -240,11 +242,24 @@ impl Connection {
     }
 
     /// Returns `true` if the next command has to wait for memory: for that of answers not yet sent, of commands with
-    /// the devices, or of the principal's other sessions.
+    /// the devices, or of the principal's other sessions; or, if its data is sent from where the device has it, for the
+    /// socket.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
-            self.core.unsent_memory() > UNSENT_MAX || self.executing.is_full(memory_of(command))
+            self.core.unsent_memory() > UNSENT_MAX
+                || self.executing.is_full(memory_of(command))
+                || !self.socket.is_writable() && self.would_lend(command)
         })
+    }
+
+    /// Returns `true` if the data of a read would be sent from where the device has it.
+    fn would_lend(&self, command: &Command) -> bool {
+        self.core.takes_lent()
+            && self
+                .session
+                .as_ref()
+                .and_then(|session| session.nexus.as_ref())
+                .is_some_and(|nexus| nexus.would_lend(command.lun, command.data_in_max as usize))
     }
 
     /// Takes memory for the next event, if it is a command; `false`: it has to wait.
@@ -375,6 +390,7 @@ impl Connection {
             ordered: command.attribute == TaskAttribute::ORDERED,
             data_in_max: command.data_in_max as usize,
             number: Some(command.cmd_sn),
+            may_lend: self.core.takes_lent(),
         };
         let begun = nexus.begin_task(command.lun, &command.cdb, command.data_out, options);
         match begun.answer {
@@ -443,14 +459,23 @@ impl Connection {
     /// Writes answers until there are none, the socket is full, or the turn is over: a socket may take megabytes at a
     /// time.
     fn transmit(&mut self) -> io::Result<()> {
+        let transmitted = self.write_answers();
+        // What the socket has left is no longer lent: others may wait for it.
+        self.core.settle_lent();
+        transmitted
+    }
+
+    fn write_answers(&mut self) -> io::Result<()> {
         while self.socket.is_writable() && self.core.unsent() > 0 && !self.takeover.is_mute() {
-            let room = self.turn.socket_room();
-            if room == 0 {
-                break;
-            }
-            let taken = self.socket.write(&self.core, room)?;
+            // What is lent is sent whole: its rest would have to be copied. It is no more than a command beyond what
+            // may be unsent, and did not cost the turn a copy.
+            let room = match self.turn.socket_room() {
+                0 => break,
+                _ if self.core.has_lent() => usize::MAX,
+                room => room,
+            };
+            let taken = self.socket.write(&mut self.core, room)?;
             self.turn.socket(taken);
-            self.core.sent(taken);
             if taken > 0 {
                 self.executing.memory_freed();
             }
@@ -459,6 +484,8 @@ impl Connection {
     }
 
     fn order(&mut self, order: Order) {
+        // A command whose data is lent is over for the sender of an order: what follows must not be in its data.
+        self.core.settle_lent();
         match order {
             // The sender of this order waits for the end: there is no time for answers that are not wanted.
             Order::Close(cause) => {
@@ -499,6 +526,7 @@ fn completion(response: Response) -> Completion {
         status: response.status.0,
         sense: response.sense_bytes().map_or_else(Vec::new, |sense| sense.to_vec()),
         data_in: response.data_in,
+        lent: response.lent,
         wanted_in: response.wanted_in,
         wanted_out: response.wanted_out,
     }

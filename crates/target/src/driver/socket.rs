@@ -88,17 +88,28 @@ impl Socket {
         }
     }
 
-    /// Makes one write of what the core has to send, of so many bytes at most. Returns the bytes that were taken.
-    pub(super) fn write(&mut self, core: &TargetConnection, bytes_max: usize) -> io::Result<usize> {
+    /// Makes one write of what the core has to send, of so many bytes at most, and tells it what was taken. Returns the
+    /// bytes.
+    pub(super) fn write(&mut self, core: &mut TargetConnection, bytes_max: usize) -> io::Result<usize> {
+        if core.has_lent() {
+            return core.send_lent(SLICES_MAX, bytes_max, &mut |slices| self.write_slices(slices));
+        }
         let mut slices = recycle(std::mem::take(&mut self.slices));
         core.gather_bytes(&mut slices, SLICES_MAX, bytes_max);
+        let taken = self.write_slices(&slices);
+        self.slices = recycle(slices);
+        core.sent(*taken.as_ref().unwrap_or(&0));
+        taken
+    }
+
+    /// Makes one write.
+    fn write_slices(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut taken = 0;
         let result = self.stream.try_io(Interest::WRITABLE, || {
-            taken = rustix::io::writev(&self.stream, &slices)?;
+            taken = rustix::io::writev(&self.stream, slices)?;
             if taken < total { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
-        self.slices = recycle(slices);
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),

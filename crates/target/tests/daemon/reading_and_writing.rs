@@ -1,6 +1,8 @@
 //! Data through the whole path.
 
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use lunway_iscsi::initiator::{InitiatorEvent, Residual};
 use lunway_iscsi::login::InitiatorLoginConfig;
@@ -94,6 +96,61 @@ fn an_initiator_that_does_not_take_its_answers_is_answered_once_it_does() {
         let completed = client.wait(token);
         assert_eq!((completed.status, completed.data_in_len), (0, 1 << 20));
     }
+}
+
+/// Long reads of a RAM disk are sent from its memory.
+#[test]
+fn chunks_of_a_ram_disk_are_of_one_moment_however_their_reader_takes_them() {
+    const CHUNK: usize = 64 << 10;
+    let daemon = Daemon::start("");
+    let (mut reader, mut writer) = (daemon.log_in().ready(), daemon.log_in_as(2).ready());
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in (1..=250).cycle() {
+                for chunk in 0..16 {
+                    writer.write(0, chunk * 128, &[version; CHUNK]);
+                }
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let mut versions = BTreeSet::new();
+        for round in 0..12 {
+            // From the middle of a chunk on, so that two of them are read in part.
+            let reads: Vec<_> = (0..8).map(|_| reader.submit_read(0, 64, 15 * 128)).collect();
+            std::thread::sleep(Duration::from_millis(round % 4 * 10));
+            for token in reads {
+                let completed = reader.wait(token);
+                let (first, rest) = completed.data_in.split_at(CHUNK / 2);
+                for chunk in std::iter::once(first).chain(rest.chunks(CHUNK)) {
+                    assert!(chunk.iter().all(|byte| *byte == chunk[0]), "torn");
+                    versions.insert(chunk[0]);
+                }
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(versions.len() > 10, "nothing was written meanwhile: {versions:?}");
+    });
+}
+
+#[test]
+fn an_initiator_that_does_not_take_its_answers_holds_up_no_other() {
+    let daemon = Daemon::start("");
+    let (mut stuck, mut other) = (daemon.log_in().ready(), daemon.log_in_as(2).ready());
+    let reads: Vec<_> = (0..64).map(|_| stuck.submit_read(0, 0, 2048)).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    for block in 0..16_u8 {
+        other.write(0, u32::from(block) * 128, &pattern(128, block));
+        // It needs its block for itself: COMPARE AND WRITE.
+        let cdb = [0x89, 0, 0, 0, 0, 0, 0, 0, 7, block, 0, 0, 0, 1, 0, 0];
+        let before = other.read(0, 7 << 8 | u32::from(block), 1);
+        assert_eq!(other.execute(0, &cdb, &[before.clone(), before].concat(), 0).status, 0);
+    }
+    drop(reads);
+    drop(stuck);
+    assert_eq!(other.read(0, 15 * 128, 128), pattern(128, 15));
 }
 
 // shows RFC 7143 [11.7.3-1]
